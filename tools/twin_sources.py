@@ -64,7 +64,7 @@ def is_parent(name: str) -> bool:
     """Return whether other twins inherit from it, and so hold an inner object of another class."""
     tools = {"ToolPlaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
     others = {
-        "Kept",
+        "AsyncResource",
         "KnowledgeDocuments",
         "Loaded",
         "Manager",

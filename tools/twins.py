@@ -33,7 +33,7 @@ MODULES = {
     "managers.state.manager": ("StateManager",),
     "managers.workflows.steps": ("WorkflowSteps",),
     "managers.workflows.manager": ("WorkflowStateManager",),
-    "sessions.resource": ("Kept",),
+    "sessions.resource": ("AsyncResource",),
     "sessions.bounded": ("BoundedState",),
     "sessions.conversation": ("Conversation",),
     "sessions.machine": ("AgentStateMachine",),

@@ -58,7 +58,7 @@ async def test_what_may_not_leave_and_is_too_much_is_refused_and_not_added(ks: K
     state = BoundedState("1", max_tokens=4, counter=by_words, persistence=ks)
     await state.add_message(said("one two three", "system"))
 
-    with pytest.raises(InvalidError, match="have 5 tokens, the context at most 4"):
+    with pytest.raises(InvalidError, match="have 5 tokens, but the context may have at most 4"):
         await state.add_message(said("four five"), pinned=True)
     assert len(await originals(state)) == 1
 
@@ -262,7 +262,7 @@ def test_what_stays_and_passes_a_smaller_budget_is_an_error_and_not_left_out() -
             sync.BoundedState("1", max_tokens=500, persistence=ks).get_context()
         smaller = sync.BoundedState("2", max_tokens=120, persistence=ks).get_context()
         assert [message["content"][:4] for message in smaller] == ["word", "mind"]
-        with pytest.raises(InvalidError, match="pin less"):
+        with pytest.raises(InvalidError, match="in fewer"):
             talk.get_context(50)
 
 

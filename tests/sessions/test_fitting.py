@@ -29,15 +29,15 @@ class Shelf:
         while True:
             trial = window.copy()
             for page in wanted:
-                trial.take(page, self.pages.get(page, []))
+                trial.load_page(page, self.pages.get(page, []))
             try:
                 answer = change(trial)
                 break
             except PageMissing as missing:
                 wanted.add(missing.page)
-        puts, deletes = trial.writes()
+        puts, deletes = trial.page_changes()
         for page in puts:
-            self.pages[page] = trial.stored(page)
+            self.pages[page] = trial.encode_page(page)
         for page in deletes:
             self.pages.pop(page, None)
         self.head = trial.record()
@@ -47,7 +47,7 @@ class Shelf:
         window = Window.of(self.head)
         for page in window.needed:
             if page not in window.pages:
-                window.take(page, self.pages.get(page, []))
+                window.load_page(page, self.pages.get(page, []))
         return window
 
 

@@ -19,16 +19,16 @@ from keepstate.stores.wrappers.measured import MeasuredStore, Measurement
 def listing(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
     """Hold the first who removes a thread when it has listed what to remove: says so, and wait."""
     listed, go_on = asyncio.Event(), asyncio.Event()
-    list_names = source._Folder._some_names
+    list_names = source._ThreadDocuments._some_names
 
-    async def held(folder: source._Folder) -> list[str]:
+    async def held(folder: source._ThreadDocuments) -> list[str]:
         names = await list_names(folder)
         if not listed.is_set():
             listed.set()
             await go_on.wait()
         return names
 
-    monkeypatch.setattr(source._Folder, "_some_names", held)
+    monkeypatch.setattr(source._ThreadDocuments, "_some_names", held)
     return listed, go_on
 
 

@@ -80,7 +80,7 @@ async def test_a_value_comes_back_as_one_of_its_model(ks: Keepstate, model: type
     assert await state.update({"amount": 3}) == model(amount=3, items=["seat"])
     assert (await state.update(lambda old: model(amount=old.amount * 2))).amount == 6
     assert await state.delete()
-    with pytest.raises(NotFoundError, match="is absent"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         await state.get()
 
 

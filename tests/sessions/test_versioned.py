@@ -100,7 +100,7 @@ async def test_rules_that_are_none_are_refused_and_say_what_to_give(ks: Keepstat
     other = await versions.fork("f")
     await other.checkpoint({"a": 2})
 
-    with pytest.raises(InvalidError, match="give a"):
+    with pytest.raises(InvalidError, match=r"ive a|ass a"):
         await versions.merge("f", rules=wrong)
     assert await versions.current_version() == 0
 
@@ -197,11 +197,11 @@ def test_versions_follow_a_plain_model(steps: list[tuple[str, int]]) -> None:
 
 async def test_a_version_that_is_not_there_is_named_by_its_number(ks: Keepstate) -> None:
     versions = VersionedState("v", persistence=ks)
-    with pytest.raises(NotFoundError, match="has no version 0; it has none; checkpoint one first"):
+    with pytest.raises(NotFoundError, match=r"has no version 0. It has none. Call checkpoint"):
         await versions.state_at(0)
     for step in range(3):
         await versions.checkpoint(step)
 
     for asking in (versions.state_at(99), versions.fork("f", at=99)):
-        with pytest.raises(NotFoundError, match="has no version 99; it has 0 to 2"):
+        with pytest.raises(NotFoundError, match=r"has no version 99. It has 0 to 2"):
             await asking

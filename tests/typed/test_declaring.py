@@ -253,7 +253,7 @@ def test_a_type_may_be_named_before_it_is_known_by_its_module_only() -> None:
 
 @pytest.mark.parametrize("base", [MaximumKey, RegisterKey, ProfileKey])
 def test_a_key_without_the_type_of_its_values_is_told_how_to_say_it(base: type) -> None:
-    with pytest.raises(StateError, match=rf"Untyped does not say .*; write {base.__name__}\[int\]$"):
+    with pytest.raises(StateError, match=rf"Untyped has no type argument. Write {base.__name__}\[int\].$"):
         new_class("Untyped", (base,), exec_body=lambda body: body.update(KEY="untyped"))
 
 

@@ -412,9 +412,9 @@ async def test_a_number_refuses_what_is_none_by_the_name_of_its_key() -> None:
     async with KeyedState(keys=[Visits, Top]) as state:
         wrong: Any
         for wrong in ("x", None, [1]):
-            with pytest.raises(StateError, match=r"'.*visits' is updated with .*; give an int"):
+            with pytest.raises(StateError, match=r"'.*visits' got the update .*Pass an int"):
                 await state.commit(MutationBatch().update(Visits, wrong))
-            with pytest.raises(StateError, match=r"'top' is updated with .*; give a number"):
+            with pytest.raises(StateError, match=r"'top' got the update .*Pass a number"):
                 await state.commit(MutationBatch().update(Top, 1).update(Top, wrong))
 
         assert (state.read(Visits), state.read(Top)) == (None, None)

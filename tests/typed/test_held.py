@@ -30,7 +30,7 @@ async def test_a_run_that_has_finished_says_so() -> None:
         store.batches_left = None
 
         assert record.status == "finished"
-        with pytest.raises(StateError, match="no run goes on"):
+        with pytest.raises(StateError, match="No run is active"):
             await run.finish_run()
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepstate.typed.read_set import Reads, _known  # pyright: ignore[reportPrivateUsage]
+from keepstate.typed.read_set import ReadSet, _known  # pyright: ignore[reportPrivateUsage]
 
 owners, keys = st.sampled_from("abc"), st.sampled_from("xyz")
 acts = st.one_of(
@@ -21,12 +21,12 @@ acts = st.one_of(
 
 @given(st.lists(acts, max_size=40))
 def test_what_was_read_last_and_not_forgotten_since_is_expected(way: list[tuple[str, str, Any, Any]]) -> None:
-    reads, model = Reads(), dict[tuple[str, str], int]()
+    reads, model = ReadSet(), dict[tuple[str, str], int]()
 
     def walk() -> None:
         for act, owner, key, version in way:
             if act == "read":
-                reads.read(owner, key, version)
+                reads.record_read(owner, key, version)
                 model[owner, key] = version
             else:
                 reads.forget(owner, key)
@@ -42,22 +42,22 @@ def test_what_was_read_last_and_not_forgotten_since_is_expected(way: list[tuple[
 
 
 def test_a_context_that_begins_in_another_knows_what_that_knew_and_tells_it_nothing() -> None:
-    reads = Reads()
+    reads = ReadSet()
 
     def main() -> None:
-        reads.read("a", "x", 1)
-        copy_context().run(reads.read, "a", "x", 2)
+        reads.record_read("a", "x", 1)
+        copy_context().run(reads.record_read, "a", "x", 2)
         assert reads.expected("a", "x") == 1
 
     copy_context().run(main)
 
 
 def test_however_much_was_read_few_layers_hold_it() -> None:
-    reads = Reads()
+    reads = ReadSet()
 
     def main() -> int:
         for number in range(5000):
-            reads.read(f"owner {number}", "x", number + 1)
+            reads.record_read(f"owner {number}", "x", number + 1)
         assert all(reads.expected(f"owner {number}", "x") == number + 1 for number in range(5000))
         (notes,) = [notes for who, notes in _known.get().items() if who() is reads]
         return len(notes._layers)  # pyright: ignore[reportPrivateUsage]
@@ -67,11 +67,11 @@ def test_however_much_was_read_few_layers_hold_it() -> None:
 
 @pytest.mark.parametrize("is_in_tasks", [True, False])
 def test_of_what_was_read_for_ever_the_last_is_remembered_and_no_more_than_so_much(is_in_tasks: bool) -> None:
-    reads = Reads(most=100)
+    reads = ReadSet(most=100)
 
     def read(number: int) -> None:
         for owner in ("always", f"owner {number}"):
-            copy_context().run(reads.read, owner, "x", number) if is_in_tasks else reads.read(
+            copy_context().run(reads.record_read, owner, "x", number) if is_in_tasks else reads.record_read(
                 owner, "x", number
             )
 
@@ -83,6 +83,6 @@ def test_of_what_was_read_for_ever_the_last_is_remembered_and_no_more_than_so_mu
         assert reads.expected("owner 1", "x") is None
         notes = [notes for who, notes in _known.get().items() if who() is reads]
         assert len(notes) == (not is_in_tasks)
-        return len(reads._shared) + sum(len(each.places()) for each in notes)
+        return len(reads._shared) + sum(len(each.all_items()) for each in notes)
 
     assert 100 <= copy_context().run(main) <= 100 + 400

@@ -13,7 +13,7 @@ import msgspec
 
 from keepstate._finish import finish
 from keepstate.errors import InvalidError, MissingExtraError
-from keepstate.sessions.conversation_store import admit_limit
+from keepstate.sessions.conversation_store import check_limit
 from keepstate.sessions.messages import Message
 from keepstate.sessions.session import Session, blocking_of, mode_of
 
@@ -61,7 +61,7 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
         given: Any = getattr(session, "_inner", session)
         if not isinstance(given, Session):
             raise InvalidError(f"`session` is {session!r}; give a Session")
-        admit_limit(max_tokens)
+        check_limit(max_tokens)
         self._session, self._max_tokens = given, max_tokens
         self._is_async = mode_of(given) == "async"
         self._blocking: Session | None = None if self._is_async else given

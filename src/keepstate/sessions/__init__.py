@@ -1,10 +1,11 @@
 """HOW does an agent keep state across steps and conversations? Sessions, threads, state machines, contexts.
 
-Each part is small, usable alone, and the same on every backend. Invariant: nothing here has a storage of its
-own; all of it is documents, events and leases of a space, so that it joins a transaction like anything else.
+Each part is small, usable alone, and behaves the same on every backend. Invariant: nothing here has a storage
+of its own. All state is documents, events and leases of a space, so it can join any transaction.
 
-To add one: a `kept.Kept` that takes `persistence=` or `space=` by `home.Home` and keeps it at a
-`site.Site`; a row in `tools/twins.py`; a module in `tests/sessions/patterns`.
+To add a part: subclass `resource.AsyncResource`, resolve `persistence=` or `space=` with
+`binding.StoreBinding`, store the documents under a `site.Namespace`, and add a row in `tools/twins.py` and a
+module in `tests/sessions/patterns`.
 """
 
 from keepstate.sessions.bounded import BoundedState

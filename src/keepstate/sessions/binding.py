@@ -1,7 +1,7 @@
-"""Where the parts of sessions are kept: a store of their own opening, or a space or transaction passed.
+"""The storage binding of a part: a store that the part opens, or a space or transaction that was passed.
 
-What was passed in open is never closed here. Where nothing is said, state is in memory: what has an id is
-shared by this process, what has none is seen by nobody else.
+A space or transaction that was passed in open is never closed here. Without either, state is in memory: a
+subject with an id is shared by this process, a subject without an id is private to its object.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DEFAULT: Final = "memory://default"
 _LABEL_BYTES: Final = 200
 
 
-class Home(HomeBase):
-    """Gives the space of a subject, or the one that was passed.
+class StoreBinding(HomeBase):
+    """Resolves the space of a subject, or returns the space or transaction that was passed.
 
     Args:
-        persistence: Where to keep spaces; without it and `space`, in memory that this process shares.
-        space: Instead: the space or transaction that all is in.
-        mode: How it is used.
-        is_private: Whether, where nothing is said, nobody else is to see it.
+        persistence: The store of the spaces; without it and `space`, memory that this process shares.
+        space: Instead: the space or transaction that contains all subjects.
+        mode: `async` or `blocking`.
+        is_private: Without `persistence` and `space`, use memory that no other object shares.
     """
 
     def __init__(
@@ -41,16 +41,17 @@ class Home(HomeBase):
     ) -> None:
         super().__init__(persistence, space, default=PRIVATE if is_private else DEFAULT, mode=mode)
 
-    def place(self, kind: str, id: str, *, record: bool = False) -> Space | Transaction:
-        """Return the space of a subject, or what was passed; asks the store nothing.
+    def resolve(self, kind: str, id: str, *, record: bool = False) -> Space | Transaction:
+        """Return the space of a subject, or the space or transaction that was passed; no store access.
 
-        A home that was passed as a space is recorded like one that was reached by a store.
+        With `record`, a subject's own space is recorded, whether it was reached by a store or passed as a
+        space.
 
         Raises:
-            InvalidError: The id is empty, or its space's name would be over 200 bytes.
+            InvalidError: The id is empty, or the name of its space would be over 200 bytes.
         """
         if not check_text("id", id):
-            raise InvalidError(f"the id of a {kind} is empty; give one")
+            raise InvalidError(f"The id of a {kind} is empty. Pass a non-empty id.")
         name = check_space_name("id", space_name(kind, id))
         if self.passed is not None:
             is_recorded_home = record and self.is_home(kind, id) and isinstance(self.passed, Space)
@@ -59,17 +60,17 @@ class Home(HomeBase):
         return self.handle.space(name, record=record)
 
     def is_home(self, kind: str, id: str) -> bool:
-        """Return whether what was passed is the subject's own space, or a transaction on it."""
+        """Return whether the passed space, or the space of the passed transaction, is the subject's own."""
         return is_home(self.passed, kind, id)
 
     def prefix(self, kind: str, id: str) -> str:
-        """Return the prefix of the names of a subject's documents; empty in its home."""
+        """Return the prefix of a subject's document names; empty in the subject's own space."""
         return prefix_of(self.passed, kind, id)
 
-    def next_to(self, kind: str, id: str) -> Space | None:
-        """Return the recorded home of another subject in the store of a space that was passed.
+    def sibling(self, kind: str, id: str) -> Space | None:
+        """Return the recorded space of another subject, in the store of the space that was passed.
 
-        None if a transaction was passed, which reaches one space only.
+        Return None if a transaction was passed, because a transaction reaches one space only.
         """
         if not isinstance(self.passed, Space):
             return None
@@ -78,8 +79,8 @@ class Home(HomeBase):
         return Space(handle, name, author=self.passed.author, record=True)
 
 
-def short(label: str) -> str:
-    """Return the name of a branch or stream, cut where too long."""
+def shorten(label: str) -> str:
+    """Return the name of a branch or stream; a name over 200 bytes is replaced by a prefix and its hash."""
     encoded = label.encode()
     if len(encoded) <= _LABEL_BYTES:
         return label

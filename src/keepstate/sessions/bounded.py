@@ -1,4 +1,4 @@
-"""An agent's context within a budget of tokens; what leaves it stays in the conversation."""
+"""An agent's context within a token budget; messages that leave the context stay in the conversation."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from keepstate._runner import Mode
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
-from keepstate.sessions.binding import Home
+from keepstate.sessions.binding import StoreBinding
 from keepstate.sessions.context_fit import ordered
-from keepstate.sessions.conversation_documents import rules_of
+from keepstate.sessions.conversation_documents import make_rules
 from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.messages import Message, estimate_tokens
-from keepstate.sessions.resource import Kept
-from keepstate.sessions.site import Site
+from keepstate.sessions.resource import AsyncResource
+from keepstate.sessions.site import Namespace
 from keepstate.stores.protocol import Store
 
 
-class BoundedState(Kept):
-    """The messages of a conversation, of which the context holds as many as its budget allows.
+class BoundedState(AsyncResource):
+    """The messages of a conversation, with a context that never exceeds its token budget.
 
-    Over the budget the oldest messages leave the context: dropped, or summarised if `summarise` is given and
-    there are more than `summarise_over`. System and pinned messages stay; a tool call and its results leave
-    together. A newest message that is too large by itself is cut in the context. All originals stay.
+    Over the budget the oldest messages leave the context. They are dropped, or summarised if `summarise` is
+    given and the context has more than `summarise_over` messages. System and pinned messages stay. A tool
+    call and its results leave together. If the newest message alone is too large, it is cut in the context.
+    All original messages stay readable by `messages`.
 
     Args:
-        id: Which conversation, in the space `context/<id>`; without it one that nobody else has.
-        max_tokens: The budget.
-        summarise: Returns a summary, text or a message, of the messages that it is given. Its result is kept.
-        summarise_over: With more messages than so many in the context, the first of them are summarised.
-        summarise_first: How many of them at once.
-        counter: Returns how many tokens a message has; `estimate_tokens` if it is not given.
+        id: Name of the conversation, in the space `context/<id>`; without it, a conversation private to this
+            object.
+        max_tokens: The token budget of the context.
+        summarise: Returns a summary, as text or a message, of a list of messages. The summary is stored.
+        summarise_over: Summarise once the context has more than this many messages.
+        summarise_first: Number of the oldest messages that one summary replaces.
+        counter: Returns the number of tokens of a message; `estimate_tokens` by default.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one.
         space: Instead: a space, or a transaction whose batch all additions join.
 
     Attributes:
-        id: Which conversation.
-        max_tokens: The budget.
+        id: Name of the conversation.
+        max_tokens: The token budget of the context.
     """
 
     id: str
@@ -58,53 +60,56 @@ class BoundedState(Kept):
         space: Space | Transaction | None = None,
         _mode: Mode = "async",
     ) -> None:
-        rules = rules_of(
+        rules = make_rules(
             max_tokens, counter, summarise, summarise_over, summarise_first, is_blocking=_mode == "blocking"
         )
         self.id, self.max_tokens = "default" if id is None else id, max_tokens
-        self._home = self._closing = Home(persistence, space, mode=_mode, is_private=id is None)
-        site = Site(self._home.place("context", self.id), self._home.prefix("context", self.id))
-        self._talk = ConversationStore(site, rules)
+        self._binding = self._closing = StoreBinding(persistence, space, mode=_mode, is_private=id is None)
+        namespace = Namespace(
+            self._binding.resolve("context", self.id), self._binding.prefix("context", self.id)
+        )
+        self._store = ConversationStore(namespace, rules)
 
     def __repr__(self) -> str:
-        return f"<BoundedState {self.id!r} of {self.max_tokens} tokens in {self._home!r}>"
+        return f"<BoundedState {self.id!r} of {self.max_tokens} tokens in {self._binding!r}>"
 
     async def add_message(self, message: Mapping[str, Any], *, pinned: bool = False) -> int:
-        """Add a message, and return its number; summarises what left the context, if that is due.
+        """Add a message and return its number. Summarises messages that left the context, if that is due.
 
-        Inside a transaction summaries are made by the next addition outside, or by `summarise`.
+        Inside a transaction no summary is made. The next addition outside, or `summarise`, makes it.
 
         Args:
             message: A dict with a role, as model APIs take it.
-            pinned: Keeps it in the context.
+            pinned: Never let the message leave the context.
 
         Raises:
-            InvalidError: It is no message, or system and pinned messages pass the budget; nothing is added.
+            InvalidError: The message is malformed, or system and pinned messages exceed the budget. Nothing
+                is added.
         """
-        (number,) = await self._talk.add(message, pinned=pinned)
+        (number,) = await self._store.add(message, pinned=pinned)
         return number
 
     async def get_context(self) -> list[Message]:
-        """Return the messages in the context, in order: never more than the budget."""
-        return ordered(*await self._talk.context())
+        """Return the messages in the context, in order, never more than the budget."""
+        return ordered(*await self._store.context())
 
     async def count_tokens(self) -> int:
-        """Return how many tokens the context has."""
-        return (await self._talk.context())[0].tokens
+        """Return the number of tokens in the context."""
+        return (await self._store.context())[0].tokens
 
     async def messages(self, *, after: int | None = None) -> AsyncIterator[Message]:
-        """Yield all messages that were ever added, in order, as they were.
+        """Yield all messages ever added, in order and unchanged.
 
         Args:
-            after: Starts behind the message of this number.
+            after: Start after the message with this number.
         """
-        async for _, message in self._talk.items(after):
+        async for _, message in self._store.items(after):
             yield message
 
     async def summarise(self) -> bool:
-        """Summarise what has left the context and is due for it, and return whether something was.
+        """Summarise the messages that left the context and are due, and return whether any were.
 
-        One of all who call it at once does so; what it came to is kept.
+        Of concurrent callers, one makes the summary; the others return False.
         """
-        self._home.require_outside_transaction("summarising")
-        return await self._talk.summarise()
+        self._binding.require_outside_transaction("summarising")
+        return await self._store.summarise()

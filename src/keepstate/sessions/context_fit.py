@@ -1,7 +1,7 @@
-"""Which messages leave a context: a budget of tokens, kept by rules. Pure.
+"""The rules by which messages leave a context that has a token budget. Pure.
 
-What belongs together leaves together: a message that calls tools and the results of these calls are one
-group. System and pinned messages never leave. The newest message alone may be cut to fit; nothing else is.
+Messages that belong together leave together: a message that calls tools forms one group with the results of
+these calls. System and pinned messages never leave. Only the newest message may be cut to fit.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from keepstate.sessions.messages import (
 from keepstate.sessions.window import PINNED, PLAIN, SYSTEM, Row, Window
 
 _LEAST_CUT: Final = 16
-"""A message of which less would be left is left out whole."""
+"""A message that would be cut to fewer tokens is left out of the context."""
 _SUMMARY_SHARE: Final = 4
-"""A summary has at most this part of the budget."""
+"""A summary may use at most this fraction (1/n) of the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a context may hold.
+    """The limits of a context.
 
     Attributes:
-        max_tokens: How much at the most.
+        max_tokens: The maximum number of tokens.
         counter: Counts the tokens of a message.
-        summarise_over: With more messages than so many, the first are summarised; None drops them.
-        summarise_first: How many are summarised at once.
+        summarise_over: Summarise once the context has more than this many messages; None drops messages
+            instead.
+        summarise_first: Number of messages that one summary replaces.
     """
 
     max_tokens: int
@@ -47,30 +48,31 @@ class Budget:
     summarise_first: int = 10
 
     def tokens_of(self, message: Message) -> int:
-        """Return a message's tokens, as its counter says.
+        """Return the number of tokens of a message, from the counter.
 
         Raises:
-            InvalidError: The counter counts no tokens.
+            InvalidError: The counter returned something other than a non-negative integer.
         """
         tokens = self.counter(message)
         if type(tokens) is not int or tokens < 0:
             raise InvalidError(
-                f"the counter returned {tokens!r} for a message; let it return how many tokens"
+                f"The counter returned {tokens!r} for a message. Return the number of tokens, an integer "
+                "from 0."
             )
         return tokens
 
     @property
     def counted_by(self) -> str:
-        """A name of the counter."""
+        """The name of the counter."""
         return name_of(self.counter)
 
 
 def add(window: Window, message: Message, budget: Budget, *, pinned: bool) -> int:
-    """Add a message, lets go of what is too much, and return the message's number.
+    """Add a message, drop what exceeds the budget, and return the message's number.
 
     Raises:
-        InvalidError: What may not leave is too much by itself, or nothing can be left of the message.
-        PageMissing: A page has to be read first; see `Window.row`.
+        InvalidError: The messages that must stay exceed the budget, or the message cannot be cut to fit.
+        PageMissing: A page must be read first; see `Window.row`.
     """
     tokens, number = budget.tokens_of(message), window.next_number()
     window.counter = budget.counted_by
@@ -86,17 +88,17 @@ def add(window: Window, message: Message, budget: Budget, *, pinned: bool) -> in
         for row in before:
             if row.kind == PLAIN:
                 window.change(row, kind=PINNED)
-    _refuse_too_fixed(window, budget)
+    _require_fixed_fits(window, budget)
     fit(window, message, budget)
     return number
 
 
 def replace(window: Window, number: int, message: Message, budget: Budget) -> None:
-    """Count another message in the place of one, if that is in the context.
+    """Account for an edited message, if it is in the context.
 
     Raises:
-        InvalidError: What may not leave is too much by itself then.
-        PageMissing: A page has to be read first; see `Window.row`.
+        InvalidError: The messages that must stay now exceed the budget.
+        PageMissing: A page must be read first; see `Window.row`.
     """
     if number < window.first and number not in window.fixed:
         return
@@ -105,17 +107,17 @@ def replace(window: Window, number: int, message: Message, budget: Budget) -> No
         return
     kind = row.kind if row.kind == PINNED else SYSTEM if is_system(message) else PLAIN
     if kind == PLAIN and number < window.first:
-        _let_go(window, row.group)  # all that was said around it has left already
+        _drop_group(window, row.group)  # the messages around it have left already
         return
     window.change(row, tokens=budget.tokens_of(message), cut=None, kind=kind)
-    _refuse_too_fixed(window, budget)
+    _require_fixed_fits(window, budget)
 
 
 def recount(window: Window, messages: Mapping[int, Message], budget: Budget) -> None:
-    """Count all that is in the context by another counter; what is too much by it has to leave then.
+    """Count the whole context with another counter. Call `fit` afterwards.
 
     Raises:
-        PageMissing: A page has to be read first; see `Window.row`.
+        PageMissing: A page must be read first; see `Window.row`.
     """
     for row in window.entries:
         window.change(row, tokens=budget.tokens_of(messages[row.number]), cut=None)
@@ -124,34 +126,35 @@ def recount(window: Window, messages: Mapping[int, Message], budget: Budget) -> 
 
 
 def fit(window: Window, newest: Message, budget: Budget, *, summarises: bool = True) -> None:
-    """Let go of what is too much; cuts the newest message, if that is.
+    """Drop what exceeds the budget, and cut the newest message if it alone exceeds it.
 
     Raises:
-        InvalidError: What may not leave is too much by itself, or nothing can be left of the newest message.
-        PageMissing: A page has to be read first; see `Window.row`.
+        InvalidError: The messages that must stay exceed the budget, or the newest message cannot be cut to
+            fit.
+        PageMissing: A page must be read first; see `Window.row`.
     """
-    _refuse_too_fixed(window, budget)
+    _require_fixed_fits(window, budget)
     shrink(window, budget, summarises=summarises)
     _fit_newest(window, newest, budget)
 
 
-def _refuse_too_fixed(window: Window, budget: Budget) -> None:
+def _require_fixed_fits(window: Window, budget: Budget) -> None:
     if (fixed := window.fixed_tokens) > budget.max_tokens:
         raise InvalidError(
-            f"the system and pinned messages have {fixed} tokens, the context at most {budget.max_tokens}; "
-            "pin less, or give it more"
+            f"The system and pinned messages have {fixed} tokens, but the context may have at most "
+            f"{budget.max_tokens}. Pin fewer messages, or raise max_tokens."
         )
 
 
 def _group_of(window: Window, message: Message, number: int) -> int | None:
-    """Return the group that a message belongs to; None if it answers a call that nobody waits for here."""
+    """Return the group of a message; None if it answers a call that is not open in the context."""
     answered, calls = links(message)
     groups = [window.calls.get(id) if isinstance(id, str) else None for id in answered]
     if None in groups:
         return None
     joined = sorted({each for each in groups if each is not None})
     group = joined[0] if joined else number
-    for other in joined[1:]:  # one message that answers calls of several makes them one
+    for other in joined[1:]:  # a message that answers calls of several groups joins these groups
         _join(window, group, other)
     window.calls = {
         id: group if known in joined else known for id, known in window.calls.items() if id not in answered
@@ -171,16 +174,16 @@ def _join(window: Window, group: int, other: int) -> None:
 
 
 def shrink(window: Window, budget: Budget, *, summarises: bool = True) -> None:
-    """Let go of the oldest groups but the newest, until the context fits or nothing more may leave.
+    """Drop the oldest groups, except the newest group, until the context fits or nothing more may leave.
 
     Raises:
-        PageMissing: A page has to be read first; see `Window.row`.
+        PageMissing: A page must be read first; see `Window.row`.
     """
     if window.tokens <= budget.max_tokens:
         return
-    newest = None if window.newest < 0 else window.known(window.newest).group
+    newest = None if window.newest < 0 else window.require_row(window.newest).group
     while window.tokens > budget.max_tokens:
-        plain = (row for row in window.plain() if row.group != newest)
+        plain = (row for row in window.plain_rows() if row.group != newest)
         over, first = budget.summarise_over, next(plain, None)
         if first is None:
             break
@@ -189,58 +192,59 @@ def shrink(window: Window, budget: Budget, *, summarises: bool = True) -> None:
             rows = [first, *(row for row, _ in zip(plain, range(budget.summarise_first - 1), strict=False))]
             groups = list(dict.fromkeys(row.group for row in rows))
             left = [row.number for group in groups for row in window.members(group) if not row.stays]
-            window.is_due(left)
+            window.mark_due(left)
         for group in groups:
-            _let_go(window, group)
+            _drop_group(window, group)
     window.advance()
 
 
-def _let_go(window: Window, group: int) -> None:
+def _drop_group(window: Window, group: int) -> None:
     for row in reversed(window.members(group)):
         window.drop(row)
-    window.calls = {id: kept for id, kept in window.calls.items() if kept != group}
+    window.calls = {id: other for id, other in window.calls.items() if other != group}
 
 
 def _fit_newest(window: Window, message: Message, budget: Budget) -> None:
-    """Cut the newest message, or let go of its group, where that alone is too much."""
+    """Cut the newest message, or drop its group, if it alone exceeds the budget."""
     excess = window.tokens - budget.max_tokens
     if excess <= 0:
         return
-    newest = window.known(window.newest)
+    newest = window.require_row(window.newest)
     room = newest.tokens - excess
     if excess <= window.summary_tokens or newest.kind != PLAIN or room < _LEAST_CUT:
-        room += window.summary_tokens  # what is said now goes before what was said
+        room += window.summary_tokens  # the newest message takes precedence over the summary
         window.summary, window.summary_tokens = None, 0
         if window.tokens <= budget.max_tokens:
             return
     if room >= _LEAST_CUT and length(message):
-        if (kept := longest(message, room, budget.tokens_of)) > 0:
-            window.change(newest, cut=kept, tokens=budget.tokens_of(cut(message, kept)))
+        if (size := longest(message, room, budget.tokens_of)) > 0:
+            window.change(newest, cut=size, tokens=budget.tokens_of(cut(message, size)))
             return
     if newest.group == newest.number and not newest.more and not links(message)[1]:
         raise InvalidError(
-            f"the newest message has {newest.tokens} tokens and cannot be cut to the {max(0, room)} that are "
-            f"left of {budget.max_tokens}; say less, pin less, or give the context more"
+            f"The newest message has {newest.tokens} tokens and cannot be cut to the {max(0, room)} tokens "
+            "left "
+            f"of {budget.max_tokens}. Shorten it, pin fewer messages, or raise max_tokens."
         )
-    _let_go(window, newest.group)
+    _drop_group(window, newest.group)
     window.advance()
 
 
 def summarise(window: Window, summary: Message, numbers: list[int], budget: Budget) -> None:
-    """Put a summary of messages that have left into the context, in the place of the one before it.
+    """Add a summary of messages that left the context, in place of the summary before it.
 
     Raises:
-        PageMissing: A page has to be read first; see `Window.row`.
+        PageMissing: A page must be read first; see `Window.row`.
     """
     most = min(budget.max_tokens // _SUMMARY_SHARE, budget.max_tokens - window.fixed_tokens)
-    window.is_done(numbers)
+    window.mark_done(numbers)
     window.summary, window.summary_tokens = None, 0
     tokens = budget.tokens_of(summary)
     if tokens > most and length(summary):
-        kept = longest(summary, most, budget.tokens_of)
-        if kept <= 0:
+        size = longest(summary, most, budget.tokens_of)
+        if size <= 0:
             return
-        summary = cut(summary, kept)
+        summary = cut(summary, size)
         tokens = budget.tokens_of(summary)
     if tokens > most:
         return
@@ -251,10 +255,12 @@ def summarise(window: Window, summary: Message, numbers: list[int], budget: Budg
 
 
 def ordered(window: Window, messages: Mapping[int, Message]) -> list[Message]:
-    """Return the context: system messages at the beginning, then the summary, then all else in order."""
+    """Return the context: leading system messages, then the summary, then the other messages in order."""
     rows = [row for row in window.entries if row.number in messages]
-    told = [messages[row.number] if row.cut is None else cut(messages[row.number], row.cut) for row in rows]
+    messages_in_order = [
+        messages[row.number] if row.cut is None else cut(messages[row.number], row.cut) for row in rows
+    ]
     if window.summary is None:
-        return told
-    place = next((at for at, row in enumerate(rows) if row.kind != SYSTEM), len(rows))
-    return [*told[:place], window.summary, *told[place:]]
+        return messages_in_order
+    index = next((at for at, row in enumerate(rows) if row.kind != SYSTEM), len(rows))
+    return [*messages_in_order[:index], window.summary, *messages_in_order[index:]]

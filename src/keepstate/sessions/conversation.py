@@ -9,33 +9,33 @@ from keepstate.engine.kernel.arguments import check_text
 from keepstate.errors import InvalidError
 from keepstate.sessions import forks
 from keepstate.sessions.context_fit import ordered
-from keepstate.sessions.conversation_documents import rules_of
-from keepstate.sessions.conversation_store import ConversationStore, admit_limit
+from keepstate.sessions.conversation_documents import make_rules
+from keepstate.sessions.conversation_store import ConversationStore, check_limit
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.values import limits
 
 
 class Conversation:
-    """The messages of a session; or of a fork of its conversation.
+    """The messages of a session, or of a fork of its conversation.
 
-    Each message has a number, from 0 in the order in which they were added. The context, what a model is
-    given, is kept within a budget as by `BoundedState`; all messages stay.
+    Messages are numbered from 0 in the order in which they were added. The context, which is what a model
+    sees, stays within a token budget as in `BoundedState`. All messages stay readable.
 
     Attributes:
-        max_tokens: The budget of the context.
-        name: What the fork is called; None for the conversation itself.
+        max_tokens: The token budget of the context.
+        name: Name of the fork; None for the conversation itself.
     """
 
     max_tokens: int
     name: str | None
 
-    def __init__(self, talk: ConversationStore, name: str | None = None) -> None:
-        self._talk, self.name = talk, name
-        self.max_tokens = talk.rules.budget.max_tokens
+    def __init__(self, store: ConversationStore, name: str | None = None) -> None:
+        self._store, self.name = store, name
+        self.max_tokens = store.rules.budget.max_tokens
 
     def __repr__(self) -> str:
         fork = "" if self.name is None else f" fork {self.name!r}"
-        return f"<Conversation{fork} of {self.max_tokens} tokens in {self._talk.site.place!r}>"
+        return f"<Conversation{fork} of {self.max_tokens} tokens in {self._store.namespace.target!r}>"
 
     def within(
         self,
@@ -46,98 +46,99 @@ class Conversation:
         summarise_first: int = 10,
         counter: Callable[[Message], int] = estimate_tokens,
     ) -> Conversation:
-        """Return the same conversation, to be added to by other rules; see `BoundedState`.
+        """Return the same conversation with other context rules for additions; see `BoundedState`.
 
         Args:
-            max_tokens: The budget.
-            summarise: Returns a summary, text or a message, of the messages that it is given.
-            summarise_over: With more messages than so many in the context, the first are summarised.
-            summarise_first: How many of them at once.
-            counter: Returns how many tokens a message has.
+            max_tokens: The token budget of the context.
+            summarise: Returns a summary, as text or a message, of a list of messages.
+            summarise_over: Summarise once the context has more than this many messages.
+            summarise_first: Number of the oldest messages that one summary replaces.
+            counter: Returns the number of tokens of a message.
         """
-        is_blocking = self._talk.site.runner.mode == "blocking"
-        rules = rules_of(
+        is_blocking = self._store.namespace.runner.mode == "blocking"
+        rules = make_rules(
             max_tokens, counter, summarise, summarise_over, summarise_first, is_blocking=is_blocking
         )
-        return Conversation(ConversationStore(self._talk.site, rules, self._talk.tail), self.name)
+        return Conversation(ConversationStore(self._store.namespace, rules, self._store.tail), self.name)
 
-    # ---- what is said
+    # ---- messages
 
     async def append(self, *messages: Mapping[str, Any], pinned: bool = False) -> int:
-        """Add messages together, and return the number of the last.
+        """Add messages atomically and return the number of the last.
 
         Args:
-            messages: Dicts with a role, as model APIs take them.
-            pinned: Keeps them in the context.
+            messages: Dicts with a role, as model APIs take them; 1 to 400.
+            pinned: Never let the messages leave the context.
 
         Raises:
-            InvalidError: One is no message, or system and pinned messages pass the budget; nothing is added.
+            InvalidError: A message is malformed, or system and pinned messages exceed the budget. Nothing is
+                added.
         """
         if not 0 < len(messages) <= _MESSAGES_AT_ONCE:
-            raise InvalidError(f"{len(messages)} messages were given; give 1 to {_MESSAGES_AT_ONCE}")
-        return (await self._talk.add(*messages, pinned=pinned))[-1]
+            raise InvalidError(f"append() got {len(messages)} messages. Pass 1 to {_MESSAGES_AT_ONCE}.")
+        return (await self._store.add(*messages, pinned=pinned))[-1]
 
     async def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
-        """Put another message, or another text, in the place of one; `original` still returns that.
+        """Replace a message, or only its text. `original` still returns the first version.
 
         Raises:
-            InvalidError: It makes or answers other tool calls than that.
-            NotFoundError: There is no such message.
+            InvalidError: The new message makes or answers other tool calls than the old one.
+            NotFoundError: The message does not exist.
         """
-        await self._talk.edit(number, message)
+        await self._store.edit(number, message)
 
     async def get(self, number: int) -> Message:
-        """Return a message as it stands now.
+        """Return a message, with its last edit.
 
         Raises:
-            NotFoundError: There is no such message.
+            NotFoundError: The message does not exist.
         """
-        return await self._talk.one(number)
+        return await self._store.one(number)
 
     async def original(self, number: int) -> Message:
-        """Return a message as it was first said.
+        """Return a message as it was first added, without edits.
 
         Raises:
-            NotFoundError: There is no such message.
+            NotFoundError: The message does not exist.
         """
-        return await self._talk.one(number, original=True)
+        return await self._store.one(number, original=True)
 
     async def messages(self, *, after: int | None = None) -> AsyncIterator[Message]:
         """Yield all messages in order.
 
         Args:
-            after: Starts behind the message of this number.
+            after: Start after the message with this number.
         """
-        async for _, message in self._talk.items(after):
+        async for _, message in self._store.items(after):
             yield message
 
     async def items(self, *, after: int | None = None) -> AsyncIterator[tuple[int, Message]]:
         """Yield all messages with their numbers, in order; see `messages`."""
-        async for item in self._talk.items(after):
+        async for item in self._store.items(after):
             yield item
 
     async def window(self, size: int = 10) -> list[Message]:
-        """Return the newest messages, whole and in order, however many tokens they have."""
+        """Return the newest messages, whole and in order, whatever their number of tokens."""
         limits.admit_count("size", size)
-        return [message for _, message in await self._talk.newest(size)]
+        return [message for _, message in await self._store.newest(size)]
 
     async def search(
         self, text: str, *, role: str | None = None, limit: int = 20
     ) -> list[tuple[int, Message]]:
-        """Return messages that say something, with their numbers, in order: the first ones that do.
+        """Return the first messages that contain a text, with their numbers, in order.
 
-        It reads the conversation from its beginning.
+        Reads the conversation from its beginning.
 
         Args:
-            text: What they say, in any case.
-            role: Whose messages.
-            limit: How many at the most.
+            text: The text to find; case is ignored.
+            role: Only messages of this role.
+            limit: The maximum number of messages.
         """
         limits.admit_count("limit", limit)
         if role is not None:
             check_text("role", role)
         wanted, found = check_text("text", text).casefold(), list[tuple[int, Message]]()
-        async for number, message in self._talk.items():
+        async for number, message in self._store.items():
             if role in (None, message["role"]) and wanted in _said(message.get("content")).casefold():
                 found.append((number, message))
                 if len(found) == limit:
@@ -145,79 +146,83 @@ class Conversation:
         return found
 
     async def count(self) -> int:
-        """Return how many messages there are."""
-        return await self._talk.count()
+        """Return the number of messages."""
+        return await self._store.count()
 
     async def clear(self) -> int:
-        """Begin anew, and return how many messages there were; they are no longer read."""
-        return await self._talk.clear()
+        """Remove all messages from view and return their number. Later messages continue the numbering."""
+        return await self._store.clear()
 
-    # ---- what a model is given
+    # ---- the context
 
     async def get_context(self, max_tokens: int | None = None) -> list[Message]:
-        """Return the messages in the context, in order: never more than its budget, or a smaller one."""
-        admit_limit(max_tokens)
-        return ordered(*await self._talk.context(max_tokens))
+        """Return the messages in the context, in order, within its budget or a smaller `max_tokens`."""
+        check_limit(max_tokens)
+        return ordered(*await self._store.context(max_tokens))
 
     async def context_tokens(self) -> int:
-        """Return how many tokens the context has."""
-        return (await self._talk.context())[0].tokens
+        """Return the number of tokens in the context."""
+        return (await self._store.context())[0].tokens
 
     async def summarise(self) -> bool:
-        """Summarise what has left the context and is due for it, and return whether something was."""
-        return await self._talk.summarise()
+        """Summarise the messages that left the context and are due, and return whether any were."""
+        return await self._store.summarise()
 
     # ---- forks
 
     async def fork(self, name: str, *, at: int | None = None) -> Conversation:
-        """Return a conversation of its own that begins with this one's messages; none is copied.
+        """Create a fork that begins with this conversation's messages, without copying them, and return it.
 
         Args:
-            name: What it is called in the session.
-            at: The last message that both have; the newest one, if it is not given.
+            name: Name of the fork in the session.
+            at: Number of the last shared message; the newest message by default.
 
         Raises:
             AlreadyExistsError: The session has a fork of this name.
-            NotFoundError: There is no such message.
+            NotFoundError: The message does not exist.
         """
         fork = self.get_fork(name)
-        await forks.begin(self._talk, fork._talk, name, at)
+        await forks.begin(self._store, fork._store, name, at)
         return fork
 
     def get_fork(self, name: str) -> Conversation:
-        """Return the fork of this name; asks the store nothing.
+        """Return the fork of this name; no store access.
 
-        The first use of one that nobody has made raises `NotFoundError`.
+        If the fork does not exist, its first use raises `NotFoundError`.
         """
-        return Conversation(ConversationStore(self._talk.site, self._talk.rules, forks.tail_of(name)), name)
+        return Conversation(
+            ConversationStore(self._store.namespace, self._store.rules, forks.tail_of(name)), name
+        )
 
     async def merge(self, fork: str, *, prefer: Literal["ours", "theirs"] | None = None) -> int:
-        """Add a fork's own messages behind these, takes over its edits, and return how many were added.
+        """Append a fork's own messages, apply its edits, and return the number of messages added.
 
-        What was merged before is not merged again.
+        Messages that an earlier merge added are not added again.
 
         Args:
             fork: The name of a fork of this conversation.
-            prefer: Whose edit stands where both have edited one message.
+            prefer: The side whose edit wins if both sides edited the same message.
 
         Raises:
-            MergeConflictError: Both have edited one message, and nothing is preferred; nothing was changed.
-            NotFoundError: There is no such fork of this conversation.
+            MergeConflictError: Both sides edited the same message and `prefer` is None. Nothing was changed.
+            NotFoundError: This conversation has no fork of this name.
         """
         if prefer not in (None, "ours", "theirs"):
-            raise InvalidError(f"`prefer` is {prefer!r}; give 'ours', 'theirs' or None")
-        return await forks.merge(self._talk, self.get_fork(fork)._talk, fork, prefer)
+            raise InvalidError(f"`prefer` is {prefer!r}. Pass 'ours', 'theirs' or None.")
+        return await forks.merge(self._store, self.get_fork(fork)._store, fork, prefer)
 
 
 _MESSAGES_AT_ONCE = 400
 
 
 def _said(content: object) -> str:
-    """Return the text of a message's content, in whatever blocks it stands."""
+    """Return the text of a message's content, from all its blocks."""
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):
-        return " ".join(_said(part) for key, part in content.items() if key in ("text", "content"))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return " ".join(_said(part) for key, part in content.items() if key in ("text", "content"))
     if isinstance(content, list | tuple):
-        return " ".join(_said(part) for part in content)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return " ".join(_said(part) for part in content)
     return ""

@@ -1,16 +1,15 @@
-"""The messages of one conversation as documents, and which of them are in its context.
+"""The documents of one conversation: its messages, and the state of its context.
 
 ```
-message/NUMBER     a message as it was said; never changes
-edit/NUMBER        what stands in its place since it was edited
-context            the head of the context: counts, and which of the newest messages are in it
-page/ERA/NUMBER    which of sixteen others are in it; written when they are full
-talk               what of it was cleared or edited, and where a fork's first messages stand; often absent
+message/NUMBER     an original message; never changes
+edit/NUMBER        the last edit of a message
+context            the head of the context: counts, and the rows of the newest page
+page/ERA/NUMBER    the rows of sixteen messages; written when the page is full
+talk               clears, edits, and the messages that a fork shares; often absent
 ```
 
 Adding a message writes the message and the head, however long the conversation and the context are. A fork
-copies no message: those up to the one at which it began are the ones of the conversation that it was forked
-from.
+copies no message: up to its first own message it reads those of the conversation that it was forked from.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from keepstate.home import unquoted
 from keepstate.sessions import context_fit
 from keepstate.sessions.context_fit import Budget
 from keepstate.sessions.messages import Message
-from keepstate.sessions.site import Site
+from keepstate.sessions.site import Namespace
 from keepstate.sessions.window import PageMissing, Window, WindowRecord
 from keepstate.values import limits
 from keepstate.values.schema import register
@@ -36,50 +35,50 @@ T = TypeVar("T")
 Summarise: TypeAlias = Callable[[list[Message]], Awaitable[str | Message] | str | Message]
 MESSAGES: Final = "message/"
 EDITS: Final = "edit/"
-TALK: Final = "talk"
+RECORD: Final = "talk"
 READ_AT_ONCE: Final = 100
 PAGES_AT_ONCE: Final = 900
-"""They are short, and stand in one read with the head."""
+"""Pages are short, so that this many fit into one read together with the head."""
 _DIGITS: Final = 12
-"""Of a message's number, so that names stand in order."""
+"""Digits of a message's number, so that names sort in order."""
 
 
 @register("keepstate.Talk")
 @dataclass
 class ConversationRecord:
-    """What is known of a conversation beside its messages and context."""
+    """The state of a conversation besides its messages and context."""
 
     begin: int = 0
     """The first message that was not cleared."""
     edited: dict[int, int] = field(default_factory=dict[int, int])
-    """The messages that were edited, each with the number of its last edit."""
+    """The number of the last edit, by edited message."""
     edits: int = 0
     spans: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """Where messages stand that are not its own: what names begin with, up to which number."""
+    """Messages shared with other conversations: name prefix, and the number at which each span ends."""
     parent: str | None = None
-    """What names of the conversation begin with that it was forked from, if it is a fork."""
+    """The name prefix of the parent conversation; None if this is not a fork."""
     own_base: dict[int, int] = field(default_factory=dict[int, int])
-    """Which of its edits the conversation has that it was forked from."""
+    """The edits of this fork that its parent has already."""
     parent_base: dict[int, int] = field(default_factory=dict[int, int])
-    """Which edits of that conversation it knows."""
+    """The edits of the parent that this fork was made or merged with."""
     merged: int = 0
-    """The first message that no merge has taken."""
+    """The first message that no merge has copied to the parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRules:
-    """How a context is kept.
+    """The rules of a context.
 
     Attributes:
-        budget: What it may hold.
-        summarise: Makes a summary of messages; None drops them.
+        budget: The limits of the context.
+        summarise: Summarises messages; None drops them.
     """
 
     budget: Budget
     summarise: Summarise | None = None
 
 
-def rules_of(
+def make_rules(
     max_tokens: int,
     counter: Callable[[Message], int],
     summarise: Summarise | None,
@@ -88,10 +87,10 @@ def rules_of(
     *,
     is_blocking: bool,
 ) -> ContextRules:
-    """Return the rules that a caller has asked for.
+    """Validate the options of a caller and return them as rules.
 
     Raises:
-        InvalidError: One of them is no number from 1, or no function of this colour.
+        InvalidError: A number is not a positive integer, or a function does not fit the mode.
     """
     limits.admit_count("max_tokens", max_tokens)
     limits.admit_count("summarise_over", summarise_over)
@@ -104,95 +103,100 @@ def rules_of(
 
 
 class ConversationDocuments:
-    """The documents of one conversation at a site.
+    """The documents of one conversation in a namespace.
 
     Args:
-        site: Where it is kept.
-        rules: How its context is kept.
-        tail: What the names of its documents go on with, behind what the site says.
+        namespace: The namespace of the documents.
+        rules: The rules of the context.
+        tail: Further prefix of the document names, after the prefix of the namespace.
     """
 
-    def __init__(self, site: Site, rules: ContextRules, tail: str = "") -> None:
-        self.site, self.rules, self.tail = site, rules, tail
+    def __init__(self, namespace: Namespace, rules: ContextRules, tail: str = "") -> None:
+        self.namespace, self.rules, self.tail = namespace, rules, tail
 
     def __repr__(self) -> str:
-        return f"{self.tail or 'the conversation'} in {self.site.place!r}"
+        return f"{self.tail or 'conversation'} in {self.namespace.target!r}"
 
-    async def present(self) -> str | None:
-        """Return what names begin with; None if nothing is there."""
-        prefix = await self.site.to_read()
+    async def current_prefix(self) -> str | None:
+        """Return the current prefix of the namespace, or None if there are no documents."""
+        prefix = await self.namespace.to_read()
         if prefix is None and self.tail:
             raise self._absent()
         return prefix
 
     def _absent(self) -> NotFoundError:
         name = unquoted(self.tail.split("/")[1])
-        return NotFoundError(f"there is no fork {name!r} in {self.site.place!r}; make it by fork()")
+        return NotFoundError(
+            f"Fork {name!r} does not exist in {self.namespace.target!r}. Create it with fork()."
+        )
 
     def window_of(self, record: WindowRecord | None) -> Window:
-        """Return the context of a stored head; of none, the empty context."""
+        """Return the context of a stored head, or an empty context without one."""
         if record is None and self.tail:
             raise self._absent()
         return Window.of(record)
 
     def message(self, prefix: str, number: int) -> str:
-        """Return the name of a message's document, if it is not one of another conversation."""
+        """Return the document name of an own, unedited message."""
         return f"{prefix}{self.tail}{MESSAGES}{number:0{_DIGITS}d}"
 
     def edit_name(self, prefix: str, number: int) -> str:
-        """Return the name of what stands in a message's place."""
+        """Return the document name of a message's last edit."""
         return f"{prefix}{self.tail}{EDITS}{number:0{_DIGITS}d}"
 
     def context_name(self, prefix: str) -> str:
-        """Return the name of the document of the context's head."""
+        """Return the document name of the context's head."""
         return f"{prefix}{self.tail}context"
 
     def page_name(self, prefix: str, era: int, page: int) -> str:
-        """Return the name of the document of one page of the context."""
+        """Return the document name of one page of the context."""
         return f"{prefix}{self.tail}page/{era}/{page:0{_DIGITS}d}"
 
-    def talk(self, prefix: str) -> str:
-        """Return the name of the document of what is known beside the context."""
-        return f"{prefix}{self.tail}{TALK}"
+    def record_name(self, prefix: str) -> str:
+        """Return the document name of the conversation's record."""
+        return f"{prefix}{self.tail}{RECORD}"
 
-    async def standing(self, prefix: str) -> tuple[Window, ConversationRecord]:
-        """Return the context and what is known beside it, in one round trip."""
-        context, talk = self.context_name(prefix), self.talk(prefix)
-        entries = await self.site.place.documents.entries(context, talk)
+    async def read_window_and_record(self, prefix: str) -> tuple[Window, ConversationRecord]:
+        """Read the context and the conversation's record, in one round trip."""
+        context, record_name = self.context_name(prefix), self.record_name(prefix)
+        entries = await self.namespace.target.documents.entries(context, record_name)
         found = {name: entry.value for name, entry in entries.items()}
-        return self.window_of(found.get(context)), found.get(talk) or ConversationRecord()
+        return self.window_of(found.get(context)), found.get(record_name) or ConversationRecord()
 
-    async def window(self, place: Space | Transaction, prefix: str) -> Window:
-        """Return the context."""
-        return self.window_of(await place.documents.get(self.context_name(prefix), type=WindowRecord))
+    async def window(self, target: Space | Transaction, prefix: str) -> Window:
+        """Read the context."""
+        return self.window_of(await target.documents.get(self.context_name(prefix), type=WindowRecord))
 
     async def put_window(self, tx: Transaction, prefix: str, window: Window) -> None:
-        """Write the head of the context, and its pages where that is needed."""
-        puts, deletes = window.writes()
+        """Write the head of the context, and the pages that changed."""
+        puts, deletes = window.page_changes()
         for page in puts:
-            await tx.documents.put(self.page_name(prefix, window.era, page), window.stored(page))
+            await tx.documents.put(self.page_name(prefix, window.era, page), window.encode_page(page))
         for page in deletes:
             await tx.documents.delete(self.page_name(prefix, window.era, page))
         await tx.documents.put(self.context_name(prefix), window.record())
 
     async def load(
-        self, place: Space | Transaction, prefix: str, window: Window, pages: Iterable[int]
+        self, target: Space | Transaction, prefix: str, window: Window, pages: Iterable[int]
     ) -> None:
-        """Read pages of the context that were not read yet."""
+        """Read the pages of the context that were not read yet."""
         wanted = [page for page in pages if page not in window.pages]
         for start in range(0, len(wanted), READ_AT_ONCE):
             names = {
                 self.page_name(prefix, window.era, page): page
                 for page in wanted[start : start + READ_AT_ONCE]
             }
-            entries = await place.documents.entries(*names)
+            entries = await target.documents.entries(*names)
             for name, page in names.items():
-                window.take(page, entries[name].value if name in entries else ())
+                window.load_page(page, entries[name].value if name in entries else ())
 
-    async def worked(
+    async def apply_change(
         self, tx: Transaction, prefix: str, window: Window, change: Callable[[Window], T]
     ) -> tuple[T, Window]:
-        """Return what a change returned, and the context that it made; reads the pages that it asks for."""
+        """Apply a change to a copy of the context, and return its result and the copy.
+
+        Pages that the change needs are read on demand.
+        """
         ahead = 1
         while True:
             trial = window.copy()
@@ -202,17 +206,17 @@ class ConversationDocuments:
                 await self.load(tx, prefix, window, range(missing.page, missing.page + ahead))
                 ahead *= 2
 
-    async def counted(self, tx: Transaction, prefix: str, window: Window) -> Window:
-        """Return a context whose tokens were counted by the counter of these rules."""
+    async def recount_if_needed(self, tx: Transaction, prefix: str, window: Window) -> Window:
+        """Return the context with tokens counted by the counter of these rules."""
         if window.counter == self.rules.budget.counted_by or not (window.size or window.summary):
             return window
         record = await self.record(tx, prefix)
         await self.load(tx, prefix, window, window.needed)
         found = await self.read(tx, prefix, record, [row.number for row in window.entries])
         context_fit.recount(window, found, self.rules.budget)
-        return await self._fitted(tx, prefix, record, window)
+        return await self._fit_window(tx, prefix, record, window)
 
-    async def _fitted(
+    async def _fit_window(
         self, tx: Transaction, prefix: str, record: ConversationRecord, window: Window
     ) -> Window:
         if window.tokens <= self.rules.budget.max_tokens:
@@ -222,31 +226,33 @@ class ConversationDocuments:
         def fit(trial: Window) -> None:
             context_fit.fit(trial, found.get(window.newest, {}), self.rules.budget)
 
-        return (await self.worked(tx, prefix, window, fit))[1]
+        return (await self.apply_change(tx, prefix, window, fit))[1]
 
-    async def record(self, place: Space | Transaction, prefix: str) -> ConversationRecord:
-        """Return what is known of the conversation."""
-        return await place.documents.get(self.talk(prefix), ConversationRecord(), type=ConversationRecord)
+    async def record(self, target: Space | Transaction, prefix: str) -> ConversationRecord:
+        """Read the conversation's record."""
+        return await target.documents.get(
+            self.record_name(prefix), ConversationRecord(), type=ConversationRecord
+        )
 
     async def put_record(self, tx: Transaction, prefix: str, record: ConversationRecord) -> None:
-        """Write what is known of the conversation."""
-        await tx.documents.put(self.talk(prefix), record)
+        """Write the conversation's record."""
+        await tx.documents.put(self.record_name(prefix), record)
 
     async def read(
-        self, place: Space | Transaction, prefix: str, record: ConversationRecord, numbers: Sequence[int]
+        self, target: Space | Transaction, prefix: str, record: ConversationRecord, numbers: Sequence[int]
     ) -> dict[int, Message]:
-        """Return messages by number, as they stand now."""
+        """Read messages by number, with their last edits."""
         found: dict[int, Any] = {}
         for start in range(0, len(numbers), READ_AT_ONCE):
             names = {
-                self._stands(prefix, record, number): number
+                self._message_name(prefix, record, number): number
                 for number in numbers[start : start + READ_AT_ONCE]
             }
-            entries = await place.documents.entries(*names)
+            entries = await target.documents.entries(*names)
             found |= {names[name]: entry.value for name, entry in entries.items()}
         return found
 
-    def _stands(self, prefix: str, record: ConversationRecord, number: int) -> str:
+    def _message_name(self, prefix: str, record: ConversationRecord, number: int) -> str:
         if number in record.edited:
             return self.edit_name(prefix, number)
         for tail, upto in record.spans:

@@ -1,8 +1,9 @@
-"""What a counter is called, so that another process knows whether what it has counted holds here too.
+"""Names of token counters, by which a process recognises token counts that another process stored.
 
-Counters that count differently have different names. What a counter does is told as far as that can be seen.
-What cannot be seen, as a tokenizer of another package, is told by its `name`. Where it has none, nobody knows
-if another process has the same: the counter's name is then one that no other process has.
+Counters that count differently have different names. The name covers the counter's code and data as far as
+they are visible. Opaque parts, such as the tokenizer of another package, are covered by their `name`
+attribute. Without one the counter gets a random name, because other processes cannot know whether they use
+the same counter.
 """
 
 from __future__ import annotations
@@ -20,42 +21,42 @@ from keepstate.sessions.messages import Counter
 from keepstate.values import codec
 
 
-class _Known:
-    """What is known of objects, each as long as it lives; they may have an equality of their own."""
+class _WeakCache:
+    """Values by object identity, each dropped with its object; objects may define their own equality."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[ref[Any], str]] = {}
 
     def of(self, thing: object, make: Callable[[], str]) -> str:
-        """Return what is known of an object, or what is made now."""
+        """Return the cached value of an object, or make and cache it."""
         number = id(thing)
-        known = self._of.get(number)
-        if known is not None and known[0]() is thing:
-            return known[1]
+        cached = self._of.get(number)
+        if cached is not None and cached[0]() is thing:
+            return cached[1]
         made = make()
-        with suppress(TypeError):  # else its place may become another's, and nobody would say so
+        with suppress(TypeError):  # without a weak reference, a later object could reuse the id unnoticed
             self._of[number] = ref(thing, lambda _: self._of.pop(number, None)), made
         return made
 
 
-_names: Final = _Known()
-_marks: Final = _Known()
+_names: Final = _WeakCache()
+_marks: Final = _WeakCache()
 
 
 def name_of(counter: Counter) -> str:
-    """Return the name of a counter; what it holds is looked at once."""
-    return _names.of(counter, lambda: _named(counter))
+    """Return the name of a counter. Its code and data are inspected once and cached."""
+    return _names.of(counter, lambda: _make_name(counter))
 
 
-def _named(counter: Counter) -> str:
+def _make_name(counter: Counter) -> str:
     digest = blake2b(digest_size=8)
-    for part in traits(counter, unseen=_told):
+    for part in traits(counter, unseen=_describe_opaque):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
     return f"{title(counter)} {digest.hexdigest()}"
 
 
-def _told(thing: object) -> str:
-    """Return what tells an object of which nothing can be seen."""
+def _describe_opaque(thing: object) -> str:
+    """Return a text that identifies an object whose content is not visible."""
     name = getattr(thing, "name", None)
     if isinstance(name, str):
         return f"name {name}"

@@ -1,7 +1,8 @@
-"""Forks of a conversation: how one begins without a copy, and how it comes back.
+"""Forks of a conversation: creation without copies, and merging.
 
-A fork knows where its first messages stand, and which edits its parent had when it began. So a merge can tell
-what each of both has edited since, and adds the messages of the fork behind those of its parent.
+A fork records where its shared messages are stored, and which edits its parent had. A merge compares both
+sides with that record, so it finds what each side edited since, and appends the fork's messages to the
+parent.
 """
 
 from __future__ import annotations
@@ -25,40 +26,44 @@ Side = Literal["ours", "theirs"]
 _NAME_BYTES: Final = 100
 _AT_ONCE: Final = 400
 _LOOKED_BACK: Final = 500
-"""So many messages before an earlier point are looked at for the context of a fork that begins there."""
+"""Number of messages that are read back for the context of a fork that begins at an earlier message."""
 
 
 def tail_of(name: str) -> str:
-    """Return what the names of a fork's documents go on with.
+    """Return the name prefix of a fork's documents.
 
     Raises:
-        InvalidError: It is no text of 1 to 100 bytes.
+        InvalidError: The name is not text of 1 to 100 bytes.
     """
     if not 0 < len(check_text("name", name).encode()) <= _NAME_BYTES:
-        raise InvalidError(f"`name` is {name!r}; a fork's name has 1 to {_NAME_BYTES} bytes of UTF-8")
+        raise InvalidError(f"`name` is {name!r}. The name of a fork has 1 to {_NAME_BYTES} bytes of UTF-8.")
     return f"fork/{quoted(name)}/"
 
 
 async def begin(parent: ConversationStore, fork: ConversationStore, name: str, at: int | None) -> None:
-    """Let a fork begin at a message, the newest one if none is given.
+    """Create a fork at a message, by default the newest.
 
     Raises:
-        AlreadyExistsError: There is such a fork.
-        NotFoundError: There is no such message.
+        AlreadyExistsError: A fork of this name exists.
+        NotFoundError: The message does not exist.
     """
 
     async def work(tx: Transaction, prefix: str) -> None:
-        if await tx.documents.get(fork.talk(prefix)) is not None:
-            raise AlreadyExistsError(f"the session has a fork {name!r}; give another name")
+        if await tx.documents.get(fork.record_name(prefix)) is not None:
+            raise AlreadyExistsError(f"Fork {name!r} already exists in the session. Choose another name.")
         record, window = await parent.record(tx, prefix), await parent.window(tx, prefix)
         last = window.count - 1 if at is None else at
         if type(last) is not int or not record.begin <= last < window.count:
             raise NotFoundError(
-                f"there is no message {at!r} to fork at; they are {record.begin} to {window.count - 1}"
+                f"Cannot fork at message {at!r}, it does not exist. The numbers are {record.begin} to "
+                f"{window.count - 1}."
             )
-        made = _record(parent, record, last)
+        made = _fork_record(parent, record, last)
         if len(made.edited) > _AT_ONCE:
-            raise InvalidError(f"{len(made.edited)} messages were edited; at most {_AT_ONCE} can be forked")
+            raise InvalidError(
+                f"The conversation has {len(made.edited)} edited messages. A fork supports at most "
+                f"{_AT_ONCE}."
+            )
         edits = await parent.read(tx, prefix, record, list(made.edited))
         for number, message in edits.items():
             await tx.documents.put(fork.edit_name(prefix, number), message)
@@ -66,14 +71,14 @@ async def begin(parent: ConversationStore, fork: ConversationStore, name: str, a
         if last == window.count - 1 and len(window.pages) <= _AT_ONCE:
             window.changed |= window.pages.keys()
         else:
-            window = await _earlier(tx, prefix, parent, record, window, last)
+            window = await _context_at(tx, prefix, parent, record, window, last)
         await fork.put_record(tx, prefix, made)
         await fork.put_window(tx, prefix, window)
 
-    await parent.site.together(work, message=f"fork {name}")
+    await parent.namespace.together(work, message=f"fork {name}")
 
 
-def _record(parent: ConversationStore, record: ConversationRecord, last: int) -> ConversationRecord:
+def _fork_record(parent: ConversationStore, record: ConversationRecord, last: int) -> ConversationRecord:
     spans: list[tuple[str, int]] = []
     for tail, upto in [*record.spans, (parent.tail, last + 1)]:
         spans.append((tail, min(upto, last + 1)))
@@ -92,7 +97,7 @@ def _record(parent: ConversationStore, record: ConversationRecord, last: int) ->
     )
 
 
-async def _earlier(
+async def _context_at(
     tx: Transaction,
     prefix: str,
     parent: ConversationStore,
@@ -100,7 +105,7 @@ async def _earlier(
     window: Window,
     last: int,
 ) -> Window:
-    """Return the context as of an earlier message: what never leaves, and what fits of the last ones."""
+    """Return the context as of an earlier message: what never leaves, and the last messages that fit."""
     first = max(record.begin, last + 1 - _LOOKED_BACK)
     made, rows = Window(first, first=first, era=window.era), window.entries
     pinned = {row.number for row in rows if row.kind == PINNED}
@@ -116,27 +121,30 @@ async def _earlier(
 
 
 async def merge(ours: ConversationStore, theirs: ConversationStore, name: str, prefer: Side | None) -> int:
-    """Add what a fork has, and its parent has not, to that; returns how many messages were added.
+    """Add the fork's own messages and edits to its parent, and return the number of messages added.
 
     Raises:
-        MergeConflictError: Both have edited one message, and no side is preferred.
-        NotFoundError: There is no such fork of this conversation.
+        MergeConflictError: Both sides edited the same message, and `prefer` is None.
+        NotFoundError: This conversation has no fork of this name.
     """
 
     async def work(tx: Transaction, prefix: str) -> int:
         record, their_window = await theirs.record(tx, prefix), await theirs.window(tx, prefix)
         if record.parent != ours.tail:
-            raise NotFoundError(f"fork {name!r} was not made of {ours!r}; merge it into what it was made of")
+            raise NotFoundError(
+                f"Fork {name!r} was not created from {ours!r}. Merge it into the conversation it was created "
+                "from."
+            )
         own = await ours.record(tx, prefix)
         upto = record.spans[-1][1]
         taken = await _edits(tx, prefix, ours, own, theirs, record, prefer)
         if taken:
-            await ours.edited(tx, prefix, taken, own, await ours.window(tx, prefix))
+            await ours.edit_in(tx, prefix, taken, own, await ours.window(tx, prefix))
         first = max(record.merged, record.begin)
         numbers = range(first, min(first + _AT_ONCE, their_window.count))
         messages = await theirs.read(tx, prefix, record, numbers)
         if messages:
-            await ours.added(tx, prefix, [messages[number] for number in numbers])
+            await ours.add_in(tx, prefix, [messages[number] for number in numbers])
         if messages or taken:
             record.merged = numbers.stop if messages else record.merged
             record.own_base = {number: edit for number, edit in record.edited.items() if number < upto}
@@ -146,7 +154,7 @@ async def merge(ours: ConversationStore, theirs: ConversationStore, name: str, p
 
     added = 0
     while True:
-        step = await ours.site.together(work, message=f"merge {name}")
+        step = await ours.namespace.together(work, message=f"merge {name}")
         added += step
         if step < _AT_ONCE:
             return added
@@ -161,7 +169,7 @@ async def _edits(
     record: ConversationRecord,
     prefer: Side | None,
 ) -> dict[int, Message]:
-    """Return the edits that are to be taken over, by number."""
+    """Return the fork's edits that the parent should apply, by message number."""
     upto = record.spans[-1][1]
     changed = [
         number
@@ -181,12 +189,12 @@ async def _edits(
         elif prefer is None:
             both = (our_texts[number], their_texts[number])
             conflicts.append(
-                MergeConflict((number,), MISSING, *both, None, None, "both have edited the message")
+                MergeConflict((number,), MISSING, *both, None, None, "both sides edited the message")
             )
     if conflicts:
         raise MergeConflictError(
-            f"{ours!r} and its fork have both edited {', '.join(map(str, conflicts))}; "
-            "say prefer='ours' or 'theirs'",
+            f"Both {ours!r} and its fork edited {', '.join(map(str, conflicts))}. "
+            "Pass prefer='ours' or prefer='theirs'.",
             conflicts=tuple(conflicts),
         )
     return taken

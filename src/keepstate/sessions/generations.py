@@ -1,8 +1,8 @@
-"""How long a session lives: until nobody has used it for its time, by the store's clock, and then anew.
+"""Generations of a session: each ends as a whole when its TTL expires, and the next begins empty.
 
-One small document, the head, has the time to live; it says which life is the present one, and the names of
-all that belongs to a life begin with its number. So a session ends as a whole and at once, however much it
-holds; what earlier lives left is read by nobody, and swept.
+A small document, the head, has the TTL and the number of the current generation. The names of all documents
+of a generation begin with its number, so a session of any size ends at once and as a whole. Documents of
+earlier generations are never read, and `sweep` deletes them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import NotOwnerError
-from keepstate.sessions.site import Site
+from keepstate.sessions.site import Namespace
 from keepstate.values.schema import register
 
 _SHARE: Final = 16
-"""A use that comes within this part of the time after the one before renews nothing."""
+"""A use within this fraction (1/n) of the TTL after the last renewal does not renew the TTL."""
 _AT_ONCE: Final = 400
 HEAD: Final = "session"
-LIVES: Final = "lives"
+GENERATIONS: Final = "lives"
 
 
 class AnyUser(Enum):
@@ -45,7 +45,7 @@ ANY_USER: Final = AnyUser.ANY_USER
 @register("keepstate.Session")
 @dataclass(frozen=True)
 class HeadRecord:
-    """The head of a session that lives."""
+    """The head of a live session; `life` is its generation, from 1."""
 
     life: int
     used_ms: int
@@ -55,34 +55,35 @@ class HeadRecord:
 
 @register("keepstate.SessionLives")
 @dataclass(frozen=True)
-class LivesRecord:
-    """How many lives a session has had, and which is the first of which documents may be left."""
+class GenerationsRecord:
+    """The number of generations so far, and the first generation that may still have documents."""
 
     count: int = 0
     first_kept: int = 1
 
 
-def life_prefix(prefix: str, life: int) -> str:
-    """Return what the names of one life's documents begin with."""
+def generation_prefix(prefix: str, life: int) -> str:
+    """Return the name prefix of one generation's documents."""
     return f"{prefix}life/{life}/"
 
 
-class SessionGenerations(Site):
-    """The place of a session's documents, as long as it lives.
+class SessionGenerations(Namespace):
+    """The namespace of a session's current generation.
 
     Args:
-        place: The space, or a transaction whose batch all joins.
-        prefix: What the names of the session begin with.
-        what: What it is called in refusals.
-        user_id: The user who opens it. Refuses a session that another user owns, also if this is None;
-            `ANY_USER` opens all.
-        ttl_s: For how long it lives from each use on, if nobody has written it with more; None for ever.
-        lease: Applies what is written only while this is held.
+        target: The space, or a transaction whose batch all writes join.
+        prefix: The name prefix of the session.
+        what: Name of the session in error messages.
+        user_id: The user who opens the session. A session that another user owns is rejected, also if this is
+            None; `ANY_USER` opens every session.
+        ttl_s: Seconds from each use until the session ends, unless it was written with a longer TTL; None
+            means never.
+        lease: Writes apply only while this lease is held.
     """
 
     def __init__(
         self,
-        place: Space | Transaction,
+        target: Space | Transaction,
         prefix: str,
         *,
         what: str,
@@ -90,118 +91,121 @@ class SessionGenerations(Site):
         ttl_s: float | None,
         lease: Lease | None = None,
     ) -> None:
-        super().__init__(place, prefix, lease=lease)
+        super().__init__(target, prefix, lease=lease)
         self._what, self._user_id, self.ttl_s = what, user_id, ttl_s
 
-    def on(self, place: Space | Transaction, lease: Lease | None = None) -> SessionGenerations:
-        """Return the same in a transaction, or while a lease is held."""
+    def on(self, target: Space | Transaction, lease: Lease | None = None) -> SessionGenerations:
+        """Return the same namespace in a transaction, or fenced by a lease."""
         return SessionGenerations(
-            place, self.prefix, what=self._what, user_id=self._user_id, ttl_s=self.ttl_s, lease=lease
+            target, self.prefix, what=self._what, user_id=self._user_id, ttl_s=self.ttl_s, lease=lease
         )
 
     async def to_read(self) -> str | None:
-        """Return what names begin with in the present life; None if there is none."""
+        """Return the prefix of the current generation, or None if there is none."""
 
         async def work(tx: Transaction) -> str | None:
-            head = await self._head(tx)
+            head = await self._read_head(tx)
             if head is None:
                 return None
-            await self._use(tx, head, head)
-            return life_prefix(self.prefix, head.life)
+            await self._record_use(tx, head, head)
+            return generation_prefix(self.prefix, head.life)
 
-        return await together(self.place, work, message=f"use {self._what}")
+        return await together(self.target, work, message=f"use {self._what}")
 
     async def to_write(self, tx: Transaction) -> str:
-        """Return what names begin with in the present life, which begins if there is none."""
-        head = await self._head(tx)
+        """Return the prefix of the current generation; begins the next generation if there is none."""
+        head = await self._read_head(tx)
         user_id = None if self._user_id is ANY_USER else self._user_id
         if head is None:
-            lives = await self._lives(tx)
-            head = HeadRecord(lives.count + 1, 0, self.ttl_s, user_id)
-            await tx.documents.put(self.prefix + LIVES, replace(lives, count=head.life))
+            generations = await self._read_generations(tx)
+            head = HeadRecord(generations.count + 1, 0, self.ttl_s, user_id)
+            await tx.documents.put(self.prefix + GENERATIONS, replace(generations, count=head.life))
         written = replace(head, ttl_s=_longer(head.ttl_s, self.ttl_s), user_id=head.user_id or user_id)
-        await self._use(tx, head, written)
-        return life_prefix(self.prefix, head.life)
+        await self._record_use(tx, head, written)
+        return generation_prefix(self.prefix, head.life)
 
     async def is_over(self, owner: str | None = None) -> bool:
-        """Return whether no life is present, or none of this owner; asking does not count as use."""
-        head = await self._head(self.place)
+        """Return whether there is no current generation, or none of this owner. Does not count as use."""
+        head = await self._read_head(self.target)
         return head is None or owner not in (None, head.user_id)
 
-    async def admit_user(self) -> None:
-        """Raise `NotOwnerError` if another user owns the session; asking does not count as use."""
-        await self._head(self.place)
+    async def check_user(self) -> None:
+        """Raise `NotOwnerError` if another user owns the session. Does not count as use."""
+        await self._read_head(self.target)
 
-    async def admit_user_of(self, life: int, owner: str | None) -> None:
-        """Raise `NotOwnerError` if a life is another user's, given its owner at one moment.
+    async def check_user_of(self, life: int, owner: str | None) -> None:
+        """Raise `NotOwnerError` if a generation belongs to another user, given its owner at an earlier time.
 
-        The present life may have got its owner after that moment.
+        The current generation may have got its owner later.
         """
-        head = await self.place.documents.get(self.prefix + HEAD, type=HeadRecord)
-        self.refuse_other(head.user_id if head is not None and head.life == life else owner)
+        head = await self.target.documents.get(self.prefix + HEAD, type=HeadRecord)
+        self.require_owner(head.user_id if head is not None and head.life == life else owner)
 
     async def end(self) -> bool:
-        """End the present life, and return whether there was one."""
+        """End the current generation, and return whether there was one."""
 
         async def work(tx: Transaction) -> bool:
-            await self._head(tx)
+            await self._read_head(tx)
             return await tx.documents.delete(self.prefix + HEAD)
 
-        return await together(self.place, work, lease=self._lease, message=f"end {self._what}")
+        return await together(self.target, work, lease=self._lease, message=f"end {self._what}")
 
     async def sweep(self) -> int:
-        """Remove what earlier lives left, and return how many documents that were."""
+        """Delete the documents of earlier generations, and return their number."""
         removed = 0
-        lives = await self._lives(self.place)
-        head = await self._head(self.place)
-        past = range(lives.first_kept, head.life if head else lives.count + 1)
+        generations = await self._read_generations(self.target)
+        head = await self._read_head(self.target)
+        past = range(generations.first_kept, head.life if head else generations.count + 1)
         for life in past:
             while names := await self._some_names(life):
-                removed += await together(self.place, removing(names), message=f"sweep {self._what}")
+                removed += await together(self.target, make_deletion(names), message=f"sweep {self._what}")
 
-        async def note(tx: Transaction) -> None:
-            now = await self._lives(tx)
+        async def record_sweep(tx: Transaction) -> None:
+            now = await self._read_generations(tx)
             if now.first_kept < past.stop:
-                await tx.documents.put(self.prefix + LIVES, replace(now, first_kept=past.stop))
+                await tx.documents.put(self.prefix + GENERATIONS, replace(now, first_kept=past.stop))
 
         if past:
-            await together(self.place, note, message=f"sweep {self._what}")
+            await together(self.target, record_sweep, message=f"sweep {self._what}")
         return removed
 
     async def _some_names(self, life: int) -> list[str]:
         names: list[str] = []
-        async for name in self.place.documents.keys(escape_pattern(life_prefix(self.prefix, life)) + "*"):
+        prefix = generation_prefix(self.prefix, life)
+        async for name in self.target.documents.keys(f"{escape_pattern(prefix)}*"):
             names.append(name)
             if len(names) == _AT_ONCE:
                 break
         return names
 
-    def refuse_other(self, owner: str | None) -> None:
-        """Raise `NotOwnerError` if the session has an owner who is not the user that opens it.
+    def require_owner(self, owner: str | None) -> None:
+        """Raise `NotOwnerError` if the session has an owner other than the user who opens it.
 
         The message does not name the owner.
         """
         if owner is None or self._user_id is ANY_USER or self._user_id == owner:
             return
         if self._user_id is None:
-            why = "has an owner, and no user was given; pass its user_id, or user_id=ANY_USER to open any"
+            why = "has an owner, and no user_id was passed. Pass the owner's user_id, or user_id=ANY_USER."
         else:
-            why = f"is another user's, not that of {self._user_id!r}; take another session id"
-        raise NotOwnerError(f"{self._what} {why}", user_id=self._user_id)
+            why = f"belongs to another user, not to {self._user_id!r}. Choose another session id."
+        raise NotOwnerError(f"{self._what[:1].upper()}{self._what[1:]} {why}", user_id=self._user_id)
 
     # ---- its documents
 
-    async def _lives(self, place: Space | Transaction) -> LivesRecord:
-        return await place.documents.get(self.prefix + LIVES, LivesRecord(), type=LivesRecord)
+    async def _read_generations(self, target: Space | Transaction) -> GenerationsRecord:
+        return await target.documents.get(
+            self.prefix + GENERATIONS, GenerationsRecord(), type=GenerationsRecord
+        )
 
-    async def _head(self, place: Space | Transaction) -> HeadRecord | None:
-        head = await place.documents.get(self.prefix + HEAD, type=HeadRecord)
+    async def _read_head(self, target: Space | Transaction) -> HeadRecord | None:
+        head = await target.documents.get(self.prefix + HEAD, type=HeadRecord)
         if head is not None:
-            self.refuse_other(head.user_id)
+            self.require_owner(head.user_id)
         return head
 
-    async def _use(self, tx: Transaction, head: HeadRecord, used: HeadRecord) -> None:
-        """Let the head live on from now, unless nothing else changes and it was just renewed."""
+    async def _record_use(self, tx: Transaction, head: HeadRecord, used: HeadRecord) -> None:
+        """Renew the session's TTL; skipped if nothing changed and it was renewed recently."""
         now_ms = to_milliseconds(await tx.now())
         is_fresh = used.ttl_s is None or now_ms - head.used_ms < used.ttl_s * 1000 / _SHARE
         if used == head and head.used_ms > 0 and is_fresh:
@@ -213,8 +217,8 @@ def _longer(one_s: float | None, other_s: float | None) -> float | None:
     return None if one_s is None or other_s is None else max(one_s, other_s)
 
 
-def removing(names: list[str]) -> Callable[[Transaction], Awaitable[int]]:
-    """Return work that deletes documents, and return how many there were."""
+def make_deletion(names: list[str]) -> Callable[[Transaction], Awaitable[int]]:
+    """Return work that deletes documents and returns the number deleted."""
 
     async def work(tx: Transaction) -> int:
         return sum([await tx.documents.delete(name) for name in names])

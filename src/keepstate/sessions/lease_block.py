@@ -1,7 +1,7 @@
-"""One at a time: a lease that is renewed as long as a block lasts, and that harms nothing when that fails.
+"""A lease that is renewed while a block runs. A failed renewal or release does not fail the block.
 
-What the lease guards is fenced by it. So neither a renewal nor a release that could not be sent is an error
-of the block: the lease's own time decides.
+Writes inside the block are fenced by the lease, so a renewal or release that could not be sent is harmless:
+the lease expires by itself.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ _log = logging.getLogger("keepstate.sessions")
 
 
 @asynccontextmanager
-async def holding(space: Space, name: str, *, lease_s: float, turn_s: float) -> AsyncGenerator[Lease]:
-    """Yield a lease in the name of this process, if nobody else is named, and renew it meanwhile.
+async def hold_lease(space: Space, name: str, *, lease_s: float, turn_s: float) -> AsyncGenerator[Lease]:
+    """Yield a lease, and renew it until the block ends.
+
+    The holder is the author of the space, or else this process.
 
     Args:
-        space: Where it is.
-        name: What is held.
-        lease_s: For how long, unless it is renewed.
-        turn_s: How long to wait for who holds it.
+        space: The space of the lease.
+        name: The name of the lease.
+        lease_s: Seconds until the lease expires without renewal. It is renewed three times in that time.
+        turn_s: Maximum seconds to wait for the current holder.
 
     Raises:
-        ConflictError: Somebody else held it all that time.
+        ConflictError: Another holder had the lease for all of `turn_s`.
     """
     own = space if space.author is not None else space.by(process_name())
     lease = await own.leases.acquire(name, lease_s, wait_s=turn_s)
@@ -40,7 +42,7 @@ async def holding(space: Space, name: str, *, lease_s: float, turn_s: float) -> 
         yield lease
     finally:
         await renewing.stop()
-        await _let_go(lease)
+        await _release(lease)
 
 
 def _renewal(lease: Lease, every_s: float) -> Callable[[Signal], Coroutine[Any, Any, None]]:
@@ -49,15 +51,15 @@ def _renewal(lease: Lease, every_s: float) -> Callable[[Signal], Coroutine[Any, 
             try:
                 await lease.renew()
             except LeaseLostError:
-                return  # the next write says so
+                return  # the next write raises it
             except KeepstateError as error:
-                _log.warning("%r could not be renewed, and is tried again: %s", lease, error)
+                _log.warning("Renewing %r failed and will be retried: %s", lease, error)
 
     return renew
 
 
-async def _let_go(lease: Lease) -> None:
+async def _release(lease: Lease) -> None:
     try:
         await lease.release()
     except KeepstateError as error:
-        _log.warning("%r could not be released, and ends with its time: %s", lease, error)
+        _log.warning("Releasing %r failed; it will expire by itself: %s", lease, error)

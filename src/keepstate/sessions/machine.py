@@ -1,7 +1,7 @@
-"""An agent as a state machine that survives: each transition is an event, in the batch that it changes.
+"""A durable state machine. Each transition commits the new state, the data and an event in one batch.
 
-What stands in the document is the machine; an object of the class is one view of it. The work of a state may
-be done more than once, when a process was killed in it; its transition is made once.
+The stored document is the machine; an object of the class is a view of it. If a process is killed, the work
+of a state may run again, but its transition is made once.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotLoadedError, TransitionError
-from keepstate.sessions.binding import Home, short
-from keepstate.sessions.lease_block import holding
-from keepstate.sessions.machine_data import Data, View, carried, merged
-from keepstate.sessions.resource import Kept
+from keepstate.sessions.binding import StoreBinding, shorten
+from keepstate.sessions.lease_block import hold_lease
+from keepstate.sessions.machine_data import Data, View, carry_changes, merge_data
+from keepstate.sessions.resource import AsyncResource
 from keepstate.sessions.table import table_of
 from keepstate.stores.protocol import Store
 from keepstate.values.schema import register
@@ -40,26 +40,26 @@ Action: TypeAlias = Callable[[Data], object]
 @register("keepstate.Machine")
 @dataclass
 class MachineRecord:
-    """A machine as it stands in its document."""
+    """The stored document of a machine."""
 
     state: str
-    data: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read, and mended
+    data: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read and repaired
     number: int = 0
-    """How many transitions it has made."""
+    """The number of transitions so far."""
     answer: list[Any] = field(default_factory=list[Any])
-    """What the user has said while it waits, and by which event that leads on; empty if nothing."""
+    """The user's answer while the machine waits, and the event that follows; empty without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One transition that a machine made.
+    """One transition of a machine.
 
     Attributes:
-        number: The first has 1.
+        number: Number of the transition, from 1.
         state: The state before it.
-        event: What happened.
+        event: The event that caused it.
         target: The state after it.
-        at: When, by the clock of who made it.
+        at: Time of the transition, by the clock of the writing process.
     """
 
     number: int
@@ -69,30 +69,34 @@ class Transition:
     at: datetime
 
 
-class AgentStateMachine(Kept):
-    """A task of an agent as a state machine, kept in the space `machine/<id>`.
+class AgentStateMachine(AsyncResource):
+    """An agent's task as a durable state machine, in the space `machine/<id>`.
 
-    A subclass says what is done: it has `plan` and `execute_step` for the states of the default table, and
-    names others in `WORK`. Or functions are given as `work`, which get the machine's data. What the work
-    changes in `data` is kept with the transition that follows, in one batch.
+    A subclass defines the work of each state: `plan` and `execute_step` for the states of the default table,
+    and the methods named in `WORK` for other states. Alternatively, pass functions as `work`; they get the
+    machine's data. Changes that the work makes in `data` are committed with the next transition, in one
+    batch.
 
     Args:
-        id: Which machine; any text. Without it one that nobody else has, unless a place is given.
+        id: Name of the machine, any text. Without it the machine is private to this object, unless
+            `persistence` or `space` is given.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` it is in memory.
+            `space` the machine is in memory.
         space: Instead: a space, or a transaction whose batch each transition joins.
-        states: Its states, if not those of the class; the first is the beginning.
+        states: The states, if not those of the class; the first is the initial state.
         transitions: The state after an event, by (state, event), if not those of the class.
-        waiting: In which states the user is waited for.
-        guards: Say by (state, event) if a transition is allowed now, given the data. Guards and actions are
-            asked again when a transition meets a conflict, so they do nothing but look and change the data.
-        on_enter: Called with the data when a state is entered, before anything is written.
-        on_leave: Likewise when one is left.
-        work: What is done in a state, given the data: returns the event that follows, a `StepResult`, or None
-            where only one event leads on.
+        waiting: The states that wait for the user.
+        guards: Functions by (state, event) that return whether a transition is allowed, given the data.
+            Guards and actions run again when a transition meets a conflict, so they must have no effect
+            except on the data.
+        on_enter: Functions by state, called with the data when the state is entered, before anything is
+            written.
+        on_leave: Functions by state, called with the data when the state is left, before anything is written.
+        work: Functions by state that do its work, given the data. They return the next event, a `StepResult`,
+            or None if only one event leads on.
 
     Attributes:
-        id: Which machine.
+        id: Name of the machine.
     """
 
     STATES: ClassVar[Sequence[str]] = ["idle", "planning", "executing", "waiting_feedback", "done"]
@@ -106,7 +110,7 @@ class AgentStateMachine(Kept):
     }
     WAITING: ClassVar[Collection[str]] = ("waiting_feedback",)
     WORK: ClassVar[Mapping[str, str]] = {"planning": "plan", "executing": "execute_step"}
-    """The method that does the work of a state."""
+    """The name of the method that does the work of a state."""
 
     id: str
 
@@ -130,16 +134,16 @@ class AgentStateMachine(Kept):
         kind = face.__class__
         self._table = table_of(face, states, transitions, waiting)
         self._work_names: Mapping[str, str] = face.WORK
-        # Only one that has work of its own is kept: it would hold its twin, and that holds it.
+        # Held only if it defines work itself, because it and its twin form a reference cycle.
         self._face = _face if any(hasattr(_face, name) for name in face.WORK.values()) else None
         self._guards, self._on_enter, self._on_leave = guards or {}, on_enter or {}, on_leave or {}
         self._work = work or {}
-        self._admit(kind, _mode)
-        self._home = self._closing = Home(persistence, space, mode=_mode, is_private=id is None)
+        self._check_functions(kind, _mode)
+        self._binding = self._closing = StoreBinding(persistence, space, mode=_mode, is_private=id is None)
         id = "default" if id is None else id
-        self._place = self._home.place("machine", id, record=True)
-        self.id, self._name = id, f"{self._home.prefix('machine', id)}machine"
-        self._stream = short(self._name)
+        self._target = self._binding.resolve("machine", id, record=True)
+        self.id, self._name = id, f"{self._binding.prefix('machine', id)}machine"
+        self._stream = shorten(self._name)
         self._view: View[MachineRecord] | None = None
         self._lock = Lock()
         self._lease: Lease | None = None
@@ -147,7 +151,7 @@ class AgentStateMachine(Kept):
     def __repr__(self) -> str:
         state = "not read yet" if self._view is None else self._view.base.state
         kind = type(self if self._face is None else self._face)
-        return f"<{kind.__name__} {self.id!r} in {self._home!r}: {state}>"
+        return f"<{kind.__name__} {self.id!r} in {self._binding!r}: {state}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_lock": None}
@@ -159,48 +163,51 @@ class AgentStateMachine(Kept):
         await self.refresh()
         return self
 
-    def _admit(self, kind: type, mode: Mode) -> None:
-        """Raise `InvalidError` for what would never be asked, called or done."""
+    def _check_functions(self, kind: type, mode: Mode) -> None:
+        """Raise `InvalidError` for functions that would never be called, or that do not fit the mode."""
         table = self._table
-        table.admit_pairs("guards", self._guards)
-        table.admit("on_enter", *self._on_enter)
-        table.admit("on_leave", *self._on_leave)
-        table.admit_work("work", self._work)
+        table.check_pairs("guards", self._guards)
+        table.check_states("on_enter", *self._on_enter)
+        table.check_states("on_leave", *self._on_leave)
+        table.check_work_states("work", self._work)
         methods = {state: getattr(kind, name, None) for state, name in self._work_names.items()}
         if self._work_names is not AgentStateMachine.WORK:
-            table.admit_work("WORK", methods)
+            table.check_work_states("WORK", methods)
             if missing := [name for name in self._work_names.values() if not hasattr(kind, name)]:
-                raise InvalidError(f"`WORK` of {kind.__name__} names {missing[0]!r}, which it does not have")
+                raise InvalidError(
+                    f"`WORK` of {kind.__name__} names {missing[0]!r}, but the class has no such method. "
+                    "Define it."
+                )
         given = [one for ones in (self._guards, self._on_enter, self._on_leave) for one in ones.values()]
         for function in (*given, *self._work.values(), *filter(None, methods.values())):
             if mode == "blocking" or not callable(function):
                 reject_coroutine_function(function)
 
-    # ---- how it stands
+    # ---- state
 
     @property
     def current_state(self) -> str:
-        """Its state, as it was read or made last."""
-        return self._known().base.state
+        """The state, as of the last read or transition."""
+        return self._require_view().base.state
 
     @property
     def data(self) -> Data:
-        """Its data, to be changed; the next transition keeps the changes."""
-        return self._known().data
+        """The data, to be changed in place; the next transition commits the changes."""
+        return self._require_view().data
 
     @property
     def is_done(self) -> bool:
-        """Whether no event leads on from its state."""
+        """True if no event leads on from the current state."""
         return self._table.is_last(self.current_state)
 
     async def refresh(self) -> str:
-        """Read how it stands, forgets what was changed in `data` and not kept, and return its state."""
-        self._take(await self._read(self._place))
+        """Read the stored state, discard uncommitted changes of `data`, and return the state."""
+        self._set_view(await self._read(self._target))
         return self.current_state
 
     async def history(self) -> list[Transition]:
-        """Return all transitions that it has made, in order."""
-        stream, found, after = self._place.events.stream(self._stream), list[Transition](), None
+        """Return all transitions, in order."""
+        stream, found, after = self._target.events.stream(self._stream), list[Transition](), None
         while events := await stream.read(after=after, limit=1_000):
             found += [_transition(event.data, event.recorded_at) for event in events]
             after = events[-1].number
@@ -209,122 +216,123 @@ class AgentStateMachine(Kept):
         return found
 
     def diagram(self) -> str:
-        """Return its picture as a Mermaid state diagram; the present state is set off, once it is read."""
+        """Return a Mermaid state diagram, with the current state highlighted once it was read."""
         return self._table.diagram(self._view.base.state if self._view else None)
 
     # ---- changing
 
     async def transition(self, event: str, **changes: Any) -> str:
-        """Make a transition, keeps the data with it, and return the new state.
+        """Make a transition, commit the data with it, and return the new state.
 
         Args:
-            event: What happened.
-            changes: What becomes of the data beside what was changed in `data` itself.
+            event: The event.
+            changes: Keys of the data to set, in addition to the changes made in `data` itself.
 
         Raises:
-            TransitionError: The event leads nowhere from the present state, or a guard forbids it.
-            InvalidError: The event is no text, or the data cannot be stored.
-            ConflictError: Somebody else has changed the same part of the data meanwhile.
+            TransitionError: The event does not lead on from the current state, or a guard forbids it.
+            InvalidError: The event is not text, or the data cannot be stored.
+            ConflictError: Another writer changed the same part of the data.
         """
         event = check_text("event", event)
         if self._view is None:
             await self.refresh()
         view = self._view
         assert view is not None
-        # Both before the wait for a turn, after which another call may have put a later view in its place.
+        # Copied before the wait for the lock, because another call may replace the view during the wait.
         own = deepcopy({**view.data})
-        made = await self._made(event, view.base.data, {**own, **changes})
-        self._go_on_with(made, view, own)
+        made = await self._apply_event(event, view.base.data, {**own, **changes})
+        self._adopt(made, view, own)
         return made.state
 
     async def provide(self, answer: object, *, event: str | None = None) -> None:
-        """Answer a machine that waits for the user; it goes on whenever somebody runs it.
+        """Store the user's answer for a waiting machine. The next `run`, in any process, continues with it.
 
         Args:
-            answer: What the user has said; the transition that follows keeps it as `feedback`.
-            event: What follows, where several events lead on; not needed if the answer is the name of one.
+            answer: The user's answer; the next transition sets it as `feedback` in the data.
+            event: The event that follows, if several lead on; not needed if the answer is the name of one.
 
         Raises:
-            TransitionError: It does not wait, or has an answer already, or the event leads nowhere.
-            InvalidError: Several events lead on, and nothing tells which; or the event is no text.
+            TransitionError: The machine is not waiting, has an answer already, or the event does not lead on.
+            InvalidError: Several events lead on and none was given, or the event is not text.
         """
         event = None if event is None else check_text("event", event)
 
         async def work(tx: Transaction) -> None:
             record = await self._read(tx)
             if record.state not in self._table.waiting or record.answer:
-                why = "has an answer already" if record.answer else "does not wait for the user"
+                why = "has an answer already" if record.answer else "is not waiting for the user"
                 raise TransitionError(
-                    f"machine {self.id!r} is {record.state} and {why}", current=record.state
+                    f"Machine {self.id!r} is in state {record.state!r} and {why}.", current=record.state
                 )
             record.answer = [answer, self._table.event_of_answer(record.state, answer, event)]
             await tx.documents.put(self._name, record)
 
-        await together(self._place, work, message=f"answer {self.id}", turn=self._name)
+        await together(self._target, work, message=f"answer {self.id}", turn=self._name)
 
     async def wait_for_user(self, timeout_s: float | None = None) -> Any:
-        """Return what the user has answered, once that is there; the wait survives this process.
+        """Wait for the user's answer and return it. After a restart, call it again to continue waiting.
 
         Args:
-            timeout_s: How long to wait; without it, for ever.
+            timeout_s: Maximum seconds to wait; None means no limit.
 
         Raises:
             NotLoadedError: No answer came in time.
-            TransitionError: The machine does not wait.
+            TransitionError: The machine is not waiting.
         """
-        self._home.require_outside_transaction("waiting for the user")
+        self._binding.require_outside_transaction("waiting for the user")
         if timeout_s is not None:
             check_wait("timeout_s", timeout_s)
         return (await self._answered(timeout_s)).answer[0]
 
     async def _answered(self, timeout_s: float | None) -> MachineRecord:
-        clock = self._home.clock
+        clock = self._binding.clock
         deadline_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
-        async with self._place.documents.watch(escape_pattern(self._name)) as watch:
+        async with self._target.documents.watch(escape_pattern(self._name)) as watch:
             while True:
-                record = await self._read(self._place)
+                record = await self._read(self._target)
                 if record.state not in self._table.waiting:
                     raise TransitionError(
-                        f"machine {self.id!r} is {record.state} and does not wait", current=record.state
+                        f"Machine {self.id!r} is in state {record.state!r} and is not waiting for the user.",
+                        current=record.state,
                     )
                 if record.answer:
                     return record
                 left_s = 5.0 if deadline_s is None else deadline_s - clock.monotonic_s()
                 if left_s <= 0:
                     raise NotLoadedError(
-                        f"nobody has answered machine {self.id!r} in {timeout_s} s; wait again"
+                        f"Machine {self.id!r} got no answer within {timeout_s} s. Call wait_for_user() again."
                     )
                 await watch.take(left_s)
 
     # ---- running
 
     async def run(self, *, wait_s: float | None = None, lease_s: float = 60, turn_s: float = 0) -> str:
-        """Do the work of each state and make the transition that follows, until none does.
+        """Do the work of each state and make the transition that follows, until no event follows.
 
-        A run that was killed goes on in the state in which it was. Only one runs at a time: the next has its
-        turn when the first has ended, or was not heard of for `lease_s`, as when it was killed.
+        After a crash, the next run continues in the same state. Runs exclude each other by a lease: the next
+        one starts when the first has ended, or has not renewed its lease for `lease_s`.
 
         Args:
-            wait_s: How long to wait for the user; then it returns. Without it, for ever.
-            lease_s: For how long it is this one's turn, unless that is renewed, as it is meanwhile.
-            turn_s: How long to wait for its turn; more than `lease_s` outlasts a run that was killed.
+            wait_s: Maximum seconds to wait for the user before returning; None means no limit.
+            lease_s: Seconds until the lease expires without renewal. It is renewed while the run lasts.
+            turn_s: Maximum seconds to wait for another run. A value above `lease_s` outlasts a killed run.
 
         Returns:
-            The state in which it ended: a last one, one that waits, or one in which nobody said what to do.
+            The state in which the run ended: a final state, a waiting state, or a state without work.
 
         Raises:
-            ConflictError: Another was running it for all of `turn_s`.
-            LeaseLostError: Another has taken over; nothing more was written.
+            ConflictError: Another run held the lease for all of `turn_s`.
+            LeaseLostError: Another run took over. Nothing more was written.
         """
-        self._home.require_outside_transaction("running a machine")
+        self._binding.require_outside_transaction("running a machine")
         if wait_s is not None:
             check_wait("wait_s", wait_s)
         check_duration_ms("lease_s", lease_s)
         check_wait("turn_s", turn_s)
-        assert isinstance(self._place, Space)
+        assert isinstance(self._target, Space)
         if self._table.is_last(state := await self.refresh()):
             return state
-        async with holding(self._place, self._name, lease_s=lease_s, turn_s=turn_s) as lease:
+        async with hold_lease(self._target, self._name, lease_s=lease_s, turn_s=turn_s) as lease:
             self._lease = lease
             try:
                 return await self._run(wait_s)
@@ -341,16 +349,16 @@ class AgentStateMachine(Kept):
                     answered = await self._answered(wait_s)
                 except NotLoadedError:
                     return state
-                await self._go_on(answered)
+                await self._resume(answered)
                 continue
             work = self._work_of(state)
             if work is None:
                 return state
             await self.transition(self._table.event_of(state, await call_function(work)))
 
-    async def _go_on(self, answered: MachineRecord) -> None:
-        answer, *told = answered.answer
-        event = self._table.event_of_answer(answered.state, answer, told[0] if told else None)
+    async def _resume(self, answered: MachineRecord) -> None:
+        answer, *events = answered.answer
+        event = self._table.event_of_answer(answered.state, answer, events[0] if events else None)
         try:
             await self.transition(event, feedback=answer)
         except TransitionError:
@@ -358,7 +366,7 @@ class AgentStateMachine(Kept):
             raise
 
     async def _forget(self, answered: MachineRecord) -> None:
-        """Drop an answer that a guard forbids to go on with: else nobody could give another."""
+        """Drop an answer whose transition a guard forbids, so that another answer can be given."""
 
         async def work(tx: Transaction) -> None:
             record = await self._read(tx)
@@ -367,7 +375,7 @@ class AgentStateMachine(Kept):
                 await tx.documents.put(self._name, record)
 
         message = f"refuse the answer to {self.id}"
-        await together(self._place, work, lease=self._lease, message=message, turn=self._name)
+        await together(self._target, work, lease=self._lease, message=message, turn=self._name)
 
     def _work_of(self, state: str) -> Callable[[], Any] | None:
         if (given := self._work.get(state)) is not None:
@@ -380,23 +388,23 @@ class AgentStateMachine(Kept):
 
     # ---- its document
 
-    def _known(self) -> View[MachineRecord]:
+    def _require_view(self) -> View[MachineRecord]:
         if self._view is None:
-            if self._home.runner.mode != "blocking":
+            if self._binding.runner.mode != "blocking":
                 raise NotLoadedError(
-                    f"machine {self.id!r} was not read yet; await machine.refresh(), or enter it"
+                    f"Machine {self.id!r} was not read yet. Await machine.refresh(), or use `async with`."
                 )
             finish(self.refresh())
         assert self._view is not None
         return self._view
 
-    def _take(self, record: MachineRecord) -> None:
+    def _set_view(self, record: MachineRecord) -> None:
         self._view = View(record, deepcopy(record.data))
 
-    def _go_on_with(self, made: MachineRecord, view: View[MachineRecord], own: Data) -> None:
-        """Take what a transition made, unless another call has taken a later one.
+    def _adopt(self, made: MachineRecord, view: View[MachineRecord], own: Data) -> None:
+        """Make the result of a transition the current view, unless a concurrent call has set a later one.
 
-        What was changed in `data` since the transition began is not in it, and stays to be kept by the next.
+        Changes of `data` since the transition began are not in the result. They are carried over to the next.
         """
         with self._lock:
             now = self._view
@@ -404,51 +412,57 @@ class AgentStateMachine(Kept):
             if now is not view and now.base.number >= made.number:
                 return
             since = own if now is view else now.base.data
-            self._view = View(made, carried(since, {**now.data}, deepcopy(made.data), self._encode))
+            self._view = View(made, carry_changes(since, {**now.data}, deepcopy(made.data), self._encode))
 
     def _encode(self, value: object) -> bytes:
         """Return a part of the data as it would be stored."""
-        executor = self._place.executor
+        executor = self._target.executor
         return executor.encode(value, layout.named_key(layout.DOCUMENTS, self._name))
 
-    async def _read(self, place: Space | Transaction) -> MachineRecord:
-        record = await place.documents.get(self._name, type=MachineRecord)
+    async def _read(self, target: Space | Transaction) -> MachineRecord:
+        record = await target.documents.get(self._name, type=MachineRecord)
         if record is None:
             return MachineRecord(self._table.states[0])
         if record.state not in self._table.states:
             known = ", ".join(map(repr, self._table.states))
             raise InvalidError(
-                f"machine {self.id!r} is {record.state!r}, and its table knows only {known}; keep that state "
-                "in the table, with an event that leads on"
+                f"Machine {self.id!r} is in state {record.state!r}, but its table has only {known}. Add that "
+                "state "
+                "to the table, with an event that leads on."
             )
         return record
 
-    async def _made(self, event: str, base: Data, mine: Data) -> MachineRecord:
+    async def _apply_event(self, event: str, base: Data, mine: Data) -> MachineRecord:
         async def work(tx: Transaction) -> MachineRecord | ConflictError:
             before = await self._read(tx)
             try:
-                after = await self._after(before, event, base, mine)
-            except ConflictError as error:  # no other attempt would come to anything else
+                after = await self._next_record(before, event, base, mine)
+            except ConflictError as error:  # a retry would fail in the same way
                 return error
-            told = {"number": after.number, "state": before.state, "event": event, "target": after.state}
+            transition = {
+                "number": after.number,
+                "state": before.state,
+                "event": event,
+                "target": after.state,
+            }
             await tx.documents.put(self._name, after)
-            await tx.events.append(told, stream=self._stream, type="keepstate.transition")
+            await tx.events.append(transition, stream=self._stream, type="keepstate.transition")
             return after
 
         made = await together(
-            self._place, work, lease=self._lease, message=f"machine {self.id}", turn=self._name
+            self._target, work, lease=self._lease, message=f"machine {self.id}", turn=self._name
         )
         if isinstance(made, ConflictError):
             raise made
         return made
 
-    async def _after(self, record: MachineRecord, event: str, base: Data, mine: Data) -> MachineRecord:
+    async def _next_record(self, record: MachineRecord, event: str, base: Data, mine: Data) -> MachineRecord:
         target = self._table.after(record.state, event)
-        data = deepcopy(merged(self.id, base, mine, record.data, self._encode))
+        data = deepcopy(merge_data(self.id, base, mine, record.data, self._encode))
         guard = self._guards.get((record.state, event))
         if guard is not None and not await call_function(guard, data):
             raise TransitionError(
-                f"a guard forbids the transition: {record.state} + {event}",
+                f"A guard forbids the transition: {record.state} + {event}",
                 current=record.state,
                 wanted=event,
             )
@@ -461,5 +475,5 @@ class AgentStateMachine(Kept):
         return MachineRecord(target, data, record.number + 1, answer)
 
 
-def _transition(told: Mapping[str, Any], at: datetime) -> Transition:
-    return Transition(told["number"], told["state"], told["event"], told["target"], at)
+def _transition(data: Mapping[str, Any], at: datetime) -> Transition:
+    return Transition(data["number"], data["state"], data["event"], data["target"], at)

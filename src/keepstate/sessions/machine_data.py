@@ -1,7 +1,7 @@
-"""The data of a machine as one object of it has them: what they were when read, and what was made of them.
+"""The data of a machine as one object sees it: the version it read, and its own changes.
 
-Parts of data are the same if they would be stored alike: True is not 1, and an array has no truth of its own.
-Pure, but for the encoding that it is given.
+Values are equal if their encodings are equal, so True differs from 1 and arrays can be compared. Pure, except
+for the encoder that is passed.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ R = TypeVar("R", bound=_Record)
 
 @dataclass(frozen=True, slots=True)
 class View(Generic[R]):
-    """How a machine was read, and a copy of its data that its user changes.
+    """A machine as it was read, and a copy of its data for the user to change.
 
-    The two are one object, so that who takes them has both of one moment.
+    Both are in one object, so that a reader never mixes two versions.
     """
 
     base: R
     data: Data = field(default_factory=dict[str, Any])
 
 
-def merged(id: str, base: Data, mine: Data, theirs: Data, encode: Encode) -> Data:
-    """Return what both have made of the data since the base, part by part.
+def merge_data(id: str, base: Data, mine: Data, theirs: Data, encode: Encode) -> Data:
+    """Merge the changes of two sides since a common base, key by key.
 
     Raises:
-        ConflictError: Both have changed the same part, and not alike.
+        ConflictError: Both sides changed the same key to different values.
     """
     made = dict(theirs)
-    for key in _changed(base, mine, encode):
+    for key in _changed_keys(base, mine, encode):
         before, own, other = (each.get(key, _ABSENT) for each in (base, mine, theirs))
         if not (_is_same(other, before, encode) or _is_same(other, own, encode)):
             raise ConflictError(
-                f"data[{key!r}] of machine {id!r} was changed by somebody else; read it again"
+                f"Another writer changed data[{key!r}] of machine {id!r}. Call refresh() and try again."
             )
         _put(made, key, own)
     return made
 
 
-def carried(since: Data, now: Data, onto: Data, encode: Encode) -> Data:
-    """Return data with what was changed elsewhere since: that was changed last, and stands."""
+def carry_changes(since: Data, now: Data, onto: Data, encode: Encode) -> Data:
+    """Apply the changes made between `since` and `now` to `onto`; they win, because they are the latest."""
     made = dict(onto)
-    for key in _changed(since, now, encode):
+    for key in _changed_keys(since, now, encode):
         _put(made, key, now.get(key, _ABSENT))
     return made
 
 
-def _changed(before: Data, after: Data, encode: Encode) -> list[str]:
+def _changed_keys(before: Data, after: Data, encode: Encode) -> list[str]:
     keys = (*before, *(key for key in after if key not in before))
     return [key for key in keys if not _is_same(before.get(key, _ABSENT), after.get(key, _ABSENT), encode)]
 
@@ -72,7 +72,9 @@ def _is_same(one: object, other: object, encode: Encode) -> bool:
     try:
         return encode(one) == encode(other)
     except InvalidError:
-        return False  # what cannot be stored was changed: whoever writes it is told where it stands
+        return (
+            False  # a value that cannot be stored counts as changed: writing it raises an error with its path
+        )
 
 
 def _put(data: Data, key: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Messages as model APIs take them: what is one, its tokens, its tool calls, what can be left out. Pure."""
+"""Messages as model APIs take them: validation, token estimates, tool calls and cutting. Pure."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ Message: TypeAlias = dict[str, Any]
 Counter: TypeAlias = Callable[[Message], int]
 
 CUT: Final = " […]"
-"""Ends a text of which a part was left out."""
+"""Marks the end of a text that was cut."""
 SYSTEM_ROLES: Final = ("system", "developer")
 _BY_MESSAGE: Final = 4
 _BYTES_BY_TOKEN: Final = 4
 MEDIA_TOKENS: Final = 1_000
-"""What a picture, a recording or a file counts: models do not read it by its bytes."""
+"""Tokens counted for a picture, recording or file, because models do not read it by its bytes."""
 _NAMED_BY_ID: Final = ("tool_use", "tool_call")
 _CALLS: Final = (*_NAMED_BY_ID, "_call")
-"""What the types of blocks end with that call a tool, as of Anthropic, LangChain and OpenAI's Responses."""
+"""Suffixes of the types of blocks that call a tool, for Anthropic, LangChain and OpenAI's Responses API."""
 _RESULTS: Final = ("_tool_result", "_call_output")
 _MEDIA: Final = ("image", "audio", "video", "file", "document")
 
 
-def admit(message: object) -> Message:
+def check_message(message: object) -> Message:
     """Return a message as a plain dict.
 
     Raises:
-        InvalidError: It is no dict with a role, or has a key that is no text.
+        InvalidError: The message is not a dict with a role, or has a key that is not text.
     """
     if not isinstance(message, Mapping):
         raise InvalidError(
-            f"a message is {type(message).__name__}; give a dict such as {{'role': 'user', …}}"
+            f"A message is of type {type(message).__name__}. Pass a dict such as {{'role': 'user', …}}."
         )
     plain = dict(cast("Mapping[str, Any]", message))
     if not isinstance(plain.get("role"), str):
-        raise InvalidError(f"a message has the role {plain.get('role')!r}; give one, such as 'user'")
+        raise InvalidError(f"A message has the role {plain.get('role')!r}. Pass a text such as 'user'.")
     given = cast("Mapping[object, Any]", plain)
     if wrong := [key for key in given if not isinstance(key, str)]:
-        raise InvalidError(f"a message has the key {wrong[0]!r}; its keys are text")
+        raise InvalidError(f"A message has the key {wrong[0]!r}. Keys must be text.")
     return plain
 
 
 def is_system(message: Message) -> bool:
-    """Whether a message tells the model what it is for."""
+    """Return whether a message has the role `system` or `developer`."""
     return message["role"] in SYSTEM_ROLES
 
 
@@ -56,15 +56,15 @@ def is_system(message: Message) -> bool:
 
 
 def estimate_tokens(message: Message) -> int:
-    """Return about how many tokens a message has: 4, and one for each 4 bytes of what it says.
+    """Return an estimate of a message's tokens: 4, plus one for each 4 bytes of text.
 
-    English text of today's models comes within a fifth of that; code and other languages differ more. A
-    block of a picture, a recording or a file counts 1,000.
+    The estimate is within a fifth of the count of today's models for English text. Code and other languages
+    differ more. A block of a picture, a recording or a file counts 1,000.
     """
     size, media = 0, 0
     for name, part in message.items():
         size += len(name) if name not in ("role", "content") else 0
-        for path, piece in placed(name, part):
+        for path, piece in split_blocks(name, part):
             if is_media(piece):
                 media += MEDIA_TOKENS
             elif isinstance(piece, str):
@@ -74,15 +74,15 @@ def estimate_tokens(message: Message) -> int:
     return _BY_MESSAGE + ceil(size / _BYTES_BY_TOKEN) + media
 
 
-def placed(name: str, part: object) -> list[tuple[str, Any]]:
-    """Return the blocks of a part that has some, or the part alone, each with where it stands."""
+def split_blocks(name: str, part: object) -> list[tuple[str, Any]]:
+    """Return the blocks of a part that contains media, or the part itself, each with its path."""
     if isinstance(part, list) and any(map(is_media, cast("list[object]", part))):
-        return [(f"{name}[{place}]", block) for place, block in enumerate(cast("list[object]", part))]
+        return [(f"{name}[{index}]", block) for index, block in enumerate(cast("list[object]", part))]
     return [(name, part)]
 
 
 def is_media(block: object) -> bool:
-    """Whether a block holds a picture, a recording or a file."""
+    """Return whether a block contains a picture, a recording or a file."""
     kind = cast("Mapping[str, Any]", block).get("type") if isinstance(block, Mapping) else None
     return isinstance(kind, str) and any(word in kind for word in _MEDIA)
 
@@ -91,12 +91,12 @@ def is_media(block: object) -> bool:
 
 
 def links(message: Message) -> tuple[list[Any], list[str]]:
-    """Return the ids of the tool calls that a message answers, and of those that others have to answer.
+    """Return the ids of the tool calls that a message answers, and of those that it leaves to be answered.
 
-    Calls stand in `tool_calls`, or in blocks of type `tool_use`, `server_tool_use`, `function_call` and their
-    like; results name them by `tool_call_id`, or in blocks such as `tool_result` and `function_call_output`.
-    What a message both calls and answers, as where a provider's own tool was at work, is no link. A
-    `function_call` of an older model is known by the name of the function.
+    Calls are in `tool_calls`, or in blocks of type `tool_use`, `server_tool_use`, `function_call` and
+    similar. Results refer to calls by `tool_call_id`, or in blocks such as `tool_result` and
+    `function_call_output`. A call that its own message answers, such as that of a provider's built-in tool,
+    is not a link. The `function_call` of an older API is identified by the function's name.
     """
     blocks = _dicts(message.get("content"))
     answered = [id for block in blocks for id in _result(block)]
@@ -112,7 +112,7 @@ def links(message: Message) -> tuple[list[Any], list[str]]:
 
 
 def _call(block: Mapping[str, Any]) -> object:
-    """Return the id of the call in a block; None if it is none, or has its result in itself."""
+    """Return the id of the call in a block; None if the block is not a call, or contains its own result."""
     kind = block.get("type")
     if not isinstance(kind, str) or not kind.endswith(_CALLS):
         return None
@@ -120,7 +120,7 @@ def _call(block: Mapping[str, Any]) -> object:
 
 
 def _result(block: Mapping[str, Any]) -> list[Any]:
-    """Return the id of the call that a block answers, if it answers one."""
+    """Return the id of the call that a block answers, in a list; empty for other blocks."""
     kind = block.get("type")
     if kind == "tool_result":
         return [block.get("tool_use_id")]
@@ -142,30 +142,30 @@ def _dicts(parts: object) -> list[Mapping[str, Any]]:
     ]
 
 
-# ---- leaving a part of the text out
+# ---- cutting text
 
 
 def length(message: Message) -> int:
-    """Return how many characters a message says, as far as they can be left out."""
+    """Return the number of characters of a message that can be cut."""
     return sum(len(text) for _, _, text in _texts(message.get("content")))
 
 
 def cut(message: Message, kept: int) -> Message:
-    """Return a message with so many characters of what it says."""
+    """Return a message with its text cut to the first `kept` characters."""
     content = message.get("content")
     if isinstance(content, str):
         return {**message, "content": content[:kept] + CUT}
     blocks = list(cast("list[Any]", content))
-    for place, key, text in _texts(content):
+    for index, key, text in _texts(content):
         if kept < len(text):
             short = text[:kept] + CUT
-            blocks[place] = short if key is None else {**blocks[place], key: short}
+            blocks[index] = short if key is None else {**blocks[index], key: short}
         kept = max(0, kept - len(text))
     return {**message, "content": blocks}
 
 
 def longest(message: Message, room: int, count: Counter) -> int:
-    """Return how many characters of what a message says fit; 0 if none does."""
+    """Return the largest number of characters for which the cut message fits; 0 if none does."""
     low, high = 0, length(message)
     while low < high:
         middle = (low + high + 1) // 2
@@ -177,16 +177,16 @@ def longest(message: Message, room: int, count: Counter) -> int:
 
 
 def _texts(content: object) -> Iterator[tuple[int, str | None, str]]:
-    """Yield where texts stand that may be cut: the block, its key, and the text."""
+    """Yield the texts that may be cut, each with the index of its block and its key there."""
     if isinstance(content, str):
         yield 0, None, content
     if not isinstance(content, list):
         return
-    for place, block in enumerate(cast("list[object]", content)):
+    for index, block in enumerate(cast("list[object]", content)):
         if isinstance(block, str):
-            yield place, None, block
+            yield index, None, block
         elif isinstance(block, Mapping):
-            told = cast("Mapping[str, Any]", block)
+            fields = cast("Mapping[str, Any]", block)
             for key in ("text", "content"):
-                if isinstance(text := told.get(key), str):
-                    yield place, key, text
+                if isinstance(text := fields.get(key), str):
+                    yield index, key, text

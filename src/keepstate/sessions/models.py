@@ -1,9 +1,9 @@
-"""Values of a model: what is stored of them is plain, and what is no such value is refused on both ways.
+"""Encoding of a model's values as plain fields, and validation in both directions.
 
-A model is a dataclass, msgspec Struct or pydantic class; ranges in its annotations count. What is stored are
-its fields by name, so that no class need be registered, and a field added later gets its default. Of a class
-that is registered the object is stored, so that `upcast` brings older versions up to date and
-`keepstate migrate` finds them. What would not come back equal is refused.
+A model is a dataclass, msgspec Struct or pydantic class; ranges in its annotations are enforced. The stored
+form is a dict of its fields, so the class need not be registered, and a field added later gets its default.
+For a registered class the object itself is stored, so that `upcast` updates older versions and `keepstate
+migrate` finds them. A value that would not come back equal is rejected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARKS = ("model_validate", "__struct_fields__", "__dataclass_fields__")
 
 
 class Model(Generic[M]):
-    """Takes values of a model apart and puts them together.
+    """Encodes and decodes values of a model.
 
     Args:
         kind: The class.
@@ -32,8 +32,9 @@ class Model(Generic[M]):
         marks = [mark for mark in _MARKS if hasattr(kind, mark)]
         if not marks or not hasattr(kind, "__mro__") or _is_array(kind):
             raise InvalidError(
-                f"{kind!r} is no model with named fields; give a dataclass, a msgspec Struct or a pydantic "
-                "class"
+                f"{kind!r} is not a model with named fields. Pass a dataclass, a msgspec Struct or a "
+                "pydantic "
+                "class."
             )
         self.kind, self._is_pydantic = kind, marks[0] == "model_validate"
         self._names = _names_of(kind)
@@ -41,64 +42,64 @@ class Model(Generic[M]):
 
     @property
     def name(self) -> str:
-        """Return what the model is called."""
+        """The name of the model's class."""
         return self.kind.__name__
 
-    def taken(self, value: object, what: str, stored: object = None) -> tuple[M, Any]:
-        """Return the value that an object of the model or a dict of fields makes, and what is stored of it.
+    def encode_value(self, value: object, label: str, stored: object = None) -> tuple[M, Any]:
+        """Return the validated value of an object or a dict of fields, and its stored form.
 
         Args:
             value: The object, or fields by name or alias.
-            what: What it is called in refusals.
-            stored: What has been stored of it: it stands in place of fields that are not given, and what it
-                has beside is kept.
+            label: Name of the value in error messages.
+            stored: The stored value before. It supplies fields that are not given, and its unknown fields are
+                preserved.
 
         Raises:
-            InvalidError: It is no such value, has a field more, or would not come back equal; it names what
-                differs.
+            InvalidError: The value is invalid, has an unknown field, or would not come back equal. The
+                message names the difference.
         """
         before = {} if stored is None else self._fields_in(stored)
         given: object = value
         if isinstance(value, self.kind):
-            given = self._taken_apart(value)
+            given = self._to_fields(value)
         elif isinstance(value, Mapping):
-            given = {**before, **self._named(cast("Mapping[str, Any]", value), what)}
-        made = self._made(given, what)
+            given = {**before, **self._resolve_aliases(cast("Mapping[str, Any]", value), label)}
+        made = self._construct(given, label)
         whole = value if isinstance(value, self.kind) else made
         if self._is_registered:
             return whole, whole
-        taken = self._taken_apart(made)
-        again = self._made(taken, what)
+        encoded = self._to_fields(made)
+        again = self._construct(encoded, label)
         if lost := [name for name in self._names if not _is_same(getattr(whole, name), getattr(again, name))]:
             raise InvalidError(
-                f"Invalid {what}: {lost[0]!r} of {self.name} would not come back as it is; register the "
-                "class, or let the field be plain"
+                f"Invalid {label}: field {lost[0]!r} of {self.name} would not come back equal. Register the "
+                "class, or use plain values in the field."
             )
-        beside = {name: kept for name, kept in before.items() if name not in self._names}
-        return again, {**beside, **taken}
+        unknown = {name: field for name, field in before.items() if name not in self._names}
+        return again, {**unknown, **encoded}
 
-    def value(self, stored: object, what: str) -> M:
-        """Return the value that something stored is.
+    def decode_value(self, stored: object, label: str) -> M:
+        """Return the value of a stored form.
 
         Raises:
-            InvalidError: It is none; it names what differs.
+            InvalidError: The stored form is not a valid value. The message names the difference.
         """
         if isinstance(stored, self.kind):
-            self._made(self._taken_apart(stored), what)
+            self._construct(self._to_fields(stored), label)
             return stored
-        return self._made(stored, what)
+        return self._construct(stored, label)
 
-    def empty(self, what: str) -> M:
-        """Return the value without any field given.
+    def empty_value(self, label: str) -> M:
+        """Return the value with all fields at their defaults.
 
         Raises:
             NotFoundError: The model has fields without a default.
         """
         try:
-            return self._made({}, what)
+            return self._construct({}, label)
         except InvalidError as error:
             raise NotFoundError(
-                f"{what} is absent, and {self.name} has no value without fields; put one"
+                f"{label} does not exist, and {self.name} has fields without a default. Call put() first."
             ) from error
 
     @property
@@ -107,40 +108,40 @@ class Model(Generic[M]):
 
     def _fields_in(self, stored: object) -> dict[str, Any]:
         if isinstance(stored, self.kind):
-            return self._taken_apart(stored)
+            return self._to_fields(stored)
         return dict(cast("Mapping[str, Any]", stored)) if isinstance(stored, Mapping) else {}
 
-    def _named(self, given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    def _resolve_aliases(self, given: Mapping[str, Any], label: str) -> dict[str, Any]:
         named = {self._by_alias.get(name, name): value for name, value in given.items()}
         has_more = self._is_pydantic and cast("Any", self.kind).model_config.get("extra") == "allow"
         if not has_more and (more := sorted(map(str, named.keys() - set(self._names)))):
-            raise InvalidError(f"Invalid {what}: {self.name} has no field {', '.join(map(repr, more))}")
+            raise InvalidError(f"Invalid {label}: {self.name} has no field {', '.join(map(repr, more))}")
         return named
 
-    def _made(self, given: object, what: str) -> M:
+    def _construct(self, given: object, label: str) -> M:
         kind: Any = self.kind
         try:
             if self._is_pydantic:
                 made: M = kind.model_validate(given, by_alias=True, by_name=True)
             else:
-                made = msgspec.convert(self._encoded(given), kind)
+                made = msgspec.convert(self._with_encoded_names(given), kind)
             return made
         except (
             ValueError,
             TypeError,
-        ) as error:  # of msgspec, of pydantic, and of what a class itself asks for
-            told = " ".join(str(error).split())
-            raise InvalidError(f"Invalid {what}: it is no {self.name}: {told}") from error
+        ) as error:  # from msgspec, from pydantic, or from a check of the class itself
+            reason = " ".join(str(error).split())
+            raise InvalidError(f"Invalid {label}: not a valid {self.name}: {reason}") from error
 
-    def _encoded(self, given: object) -> object:
-        """Return fields by the names that msgspec asks for."""
+    def _with_encoded_names(self, given: object) -> object:
+        """Return fields by the names that msgspec expects."""
         if not self._by_alias or not isinstance(given, Mapping):
             return given
         plain = cast("Mapping[str, Any]", given)
         encoded = {name: alias for alias, name in self._by_alias.items()}
         return {encoded.get(name, name): value for name, value in plain.items()}
 
-    def _taken_apart(self, value: Any) -> dict[str, Any]:
+    def _to_fields(self, value: Any) -> dict[str, Any]:
         if self._is_pydantic:
             taken: dict[str, Any] = value.model_dump(mode="json", by_alias=False, round_trip=True)
             return taken
@@ -151,16 +152,17 @@ class Model(Generic[M]):
 
 
 class PlainModel(Model[M]):
-    """A model whose fields are stored as they are: dicts in them come back equal, and of the same types."""
+    """A model whose fields are stored unchanged: dicts in them come back equal, with the same types."""
 
-    def _taken_apart(self, value: Any) -> dict[str, Any]:
+    def _to_fields(self, value: Any) -> dict[str, Any]:
         return {name: getattr(value, name) for name in self._names}
 
 
-def plain(stored: object) -> object:
-    """Return what is stored of a state as fields by name, also of an object of a registered class."""
+def to_plain_fields(stored: object) -> object:
+    """Return a stored state as fields by name, also for an object of a registered class."""
     is_object = CLASSES.of(type(stored)) is not None
-    return Model(type(stored))._fields_in(stored) if is_object else stored  # pyright: ignore[reportPrivateUsage]
+    # pyright: ignore[reportPrivateUsage]
+    return Model(type(stored))._fields_in(stored) if is_object else stored
 
 
 def _is_array(kind: Any) -> bool:
@@ -176,7 +178,7 @@ def _names_of(kind: Any) -> list[str]:
 
 
 def _aliases_of(kind: Any, names: list[str]) -> dict[str, str]:
-    """Return the field by each other name that it goes by."""
+    """Return the field of each alias."""
     if hasattr(kind, "__struct_fields__"):
         pairs = list(zip(kind.__struct_encode_fields__, names, strict=True))
     elif hasattr(kind, "model_validate"):
@@ -192,8 +194,8 @@ def _aliases_of(kind: Any, names: list[str]) -> dict[str, str]:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, part by part: a class of the caller may define no equality."""
-    if one is other or (one != one and other != other):  # as what is no number
+    """Compare two values part by part, because a class of the caller may define no equality."""
+    if one is other or (one != one and other != other):  # such as NaN
         return True
     kind = one.__class__
     if kind is other.__class__:

@@ -1,4 +1,4 @@
-"""What a session returns: a task, and all that a model is told."""
+"""Public results of a session: its task, and the context for a model."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TaskStatus = Literal["pending", "in_progress", "waiting", "completed", "failed",
 
 @dataclass
 class TaskState:
-    """What a session works on.
+    """The task of a session.
 
     Attributes:
-        task_id: Which task, if it has an id.
-        goal: What is to be reached.
-        status: How it stands.
-        steps_completed: How many steps are done.
-        steps_remaining: How many are still to be done.
-        current_step: The step that is being done.
-        data: What was found out on the way.
+        task_id: Id of the task, if it has one.
+        goal: The goal.
+        status: The status.
+        steps_completed: Number of completed steps.
+        steps_remaining: Number of remaining steps.
+        current_step: The step in progress.
+        data: Intermediate results.
     """
 
     task_id: str | None = None
@@ -39,13 +39,14 @@ class TaskState:
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """All that a model is told, within a budget of tokens.
+    """Everything to pass to a model, within a token budget.
 
     Attributes:
-        recent: The messages of the conversation that are in the context, in order.
-        session: The states of the session by name, `task` among them.
-        user: `preferences` and `history` of the user, and other states by name; empty without one.
-        tokens: How many all of it has.
+        recent: The messages in the context, in order.
+        session: The states of the session by name, including `task`.
+        user: `preferences` and `history` of the user, and the user's other states by name; empty without a
+            user.
+        tokens: The total number of tokens.
     """
 
     recent: list[Message]
@@ -55,12 +56,12 @@ class SessionContext:
 
     @property
     def background(self) -> Message | None:
-        """A system message that says what is known of session and user; None if nothing is."""
-        return told(self.session, self.user)
+        """A system message with the states of session and user; None if there are none."""
+        return build_background(self.session, self.user)
 
 
-def told(session: Mapping[str, Any], user: Mapping[str, Any]) -> Message | None:
-    """Return the message that says what is known, as JSON; None if nothing is."""
+def build_background(session: Mapping[str, Any], user: Mapping[str, Any]) -> Message | None:
+    """Return a system message with the states as JSON; None if there are none."""
     known = {name: part for name, part in (("session", session), ("user", user)) if part}
     if not known:
         return None

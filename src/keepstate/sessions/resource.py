@@ -1,4 +1,4 @@
-"""What the parts of sessions have in common that users make: each is a block, and lets go of its store."""
+"""The base of the public classes of sessions: an async context manager that releases its store."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from keepstate.engine.kernel.single_use import reject_with
-from keepstate.sessions.binding import Home
+from keepstate.sessions.binding import StoreBinding
 
 
-class Kept:
-    """Lets go of its home at the end; one that stands in another's home has nothing to let go of."""
+class AsyncResource:
+    """Releases its storage binding on exit; an object that borrows a binding releases nothing."""
 
-    _closing: Home | None = None
+    _closing: StoreBinding | None = None
 
-    if not TYPE_CHECKING:  # who checks types is told without it
+    if not TYPE_CHECKING:  # hidden from type checkers, which then reject `with`
         __enter__ = __exit__ = reject_with
 
     async def __aenter__(self) -> Self:
@@ -26,6 +26,6 @@ class Kept:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the store; what was passed in open stays open."""
+        """Release the store. A store, handle or space that was passed in open stays open."""
         if self._closing is not None:
             await self._closing.close()

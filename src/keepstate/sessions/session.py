@@ -1,7 +1,7 @@
-"""A user's session: its conversation, its task, and what is known of the user.
+"""A user's session: its conversation, its task, and the state of its user.
 
-Conversation and task stand in the space of the session and change together; they end when nobody has used the
-session for its time. What is known of the user stands in a space of the user's own, and stays.
+Conversation and task are in the session's space, change together, and end with the session. The user's state
+is in a space of its own and outlives sessions.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.sessions.binding import Home
-from keepstate.sessions.changes import admit_change, changed, read
+from keepstate.sessions.binding import StoreBinding
+from keepstate.sessions.changes import check_change, read_state, write_change
 from keepstate.sessions.context_fit import Budget, ordered
 from keepstate.sessions.conversation import Conversation
 from keepstate.sessions.conversation_documents import ContextRules
 from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.generations import ANY_USER, AnyUser, SessionGenerations
-from keepstate.sessions.models import Model, PlainModel, plain
-from keepstate.sessions.records import SessionContext, TaskState, told
-from keepstate.sessions.resource import Kept
-from keepstate.sessions.session_state import SessionMoment, moment_in
-from keepstate.sessions.site import Elsewhere, Site
+from keepstate.sessions.models import Model, PlainModel, to_plain_fields
+from keepstate.sessions.records import SessionContext, TaskState, build_background
+from keepstate.sessions.resource import AsyncResource
+from keepstate.sessions.session_state import SessionMoment, build_moment
+from keepstate.sessions.site import Namespace, OutOfTransaction
 from keepstate.sessions.user import UserState
-from keepstate.sessions.validated import STATES, ValidatedState, state_at
+from keepstate.sessions.validated import STATES, ValidatedState, make_state
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
@@ -48,29 +48,29 @@ _MAX_TOKENS: Final = 8000
 _DATA: Final = f"{STATES}data"
 
 
-class Session(Kept):
-    """The state of one session, in the space `session/<session_id>`; of its user, in `user/<user_id>`.
+class Session(AsyncResource):
+    """The state of one session, in the space `session/<session_id>`, and of its user, in `user/<user_id>`.
 
     A session never ends by itself unless `ttl_s` is given. With `ttl_s`, a session that was not used for that
-    time, by the store's clock, starts again empty: only `at` still reads the earlier messages, while the
-    space keeps them. Reading counts as use, up to a sixteenth of the time late.
+    time, by the store's clock, starts again empty. Only `at` still reads the earlier messages, as long as the
+    space's history reaches back. Reading counts as use, up to a sixteenth of the time late.
 
     The first user who writes to a session owns it. Only this user opens it from then on: other users, and
     callers without a user, get `NotOwnerError`. Until then any user can become its owner by a write.
 
     Args:
-        session_id: Which session; any text.
+        session_id: Id of the session, any text.
         user_id: The user who opens it; `ANY_USER` opens the sessions of all users.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` it is in memory that this process shares.
-        space: Instead: a space, or a transaction whose batch all changes join. The session's own space is the
-            same place as with `persistence`, and the user's space is next to it. In any other space session
-            and user are together.
+            `space` the session is in memory that this process shares.
+        space: Instead: a space, or a transaction whose batch all changes join. If it is the session's own
+            space, the session is the same as with `persistence`, and the user's space is in the same store.
+            In any other space, session and user are stored together.
         ttl_s: Seconds after the last use until the session ends; None, the default, means never. Of several
             values that a session was written with, the longest applies; reading does not change it.
 
     Attributes:
-        session_id: Which session.
+        session_id: Id of the session.
         user_id: The user who opened it, None, or `ANY_USER`.
     """
 
@@ -89,138 +89,137 @@ class Session(Kept):
     ) -> None:
         if ttl_s is not None:
             check_duration_ms("ttl_s", ttl_s)
-        home = Home(persistence, space, mode=_mode)
-        lives = SessionGenerations(
-            home.place("session", session_id, record=True),
-            home.prefix("session", session_id),
+        binding = StoreBinding(persistence, space, mode=_mode)
+        generations = SessionGenerations(
+            binding.resolve("session", session_id, record=True),
+            binding.prefix("session", session_id),
             what=f"session {session_id!r}",
             user_id=user_id if user_id is None or user_id is ANY_USER else check_text("user_id", user_id),
             ttl_s=ttl_s,
         )
         user = None
         if isinstance(user_id, str):
-            user = _user_site(home, session_id, user_id)
-        self._begin(home, session_id, user_id, lives, user)
+            user = _user_namespace(binding, session_id, user_id)
+        self._begin(binding, session_id, user_id, generations, user)
 
     def _begin(
         self,
-        home: Home | None,
+        binding: StoreBinding | None,
         session_id: str,
         user_id: str | AnyUser | None,
-        lives: SessionGenerations,
-        user: Site | None,
+        generations: SessionGenerations,
+        user: Namespace | None,
     ) -> None:
-        self._home = self._closing = home
+        self._binding = self._closing = binding
         self.session_id, self.user_id = session_id, user_id
-        self._talk = ConversationStore(lives, ContextRules(Budget(_MAX_TOKENS)))
-        self._lives, self._user = lives, user
+        self._store = ConversationStore(generations, ContextRules(Budget(_MAX_TOKENS)))
+        self._generations, self._user = generations, user
         self._lease: Lease | None = None
         self._shares = (
-            home is not None and home.passed is not None and not home.is_home("session", session_id)
+            binding is not None and binding.passed is not None and not binding.is_home("session", session_id)
         )
-        """Whether session and user are in one space."""
+        """Whether session and user share one space."""
 
     def __repr__(self) -> str:
         whose = "" if self.user_id is None else f" of user {self.user_id!r}"
-        return f"<Session {self.session_id!r}{whose} in {self._home or self._lives.place!r}>"
+        return f"<Session {self.session_id!r}{whose} in {self._binding or self._generations.target!r}>"
 
     # ---- the three kinds of state
 
     @property
     def conversation(self) -> Conversation:
-        """Return what is said in the session, with a context of 8,000 tokens; see `Conversation.within`."""
-        return Conversation(self._talk)
+        """The conversation, with a context of 8,000 tokens; see `Conversation.within`."""
+        return Conversation(self._store)
 
     @property
     def task(self) -> ValidatedState[TaskState]:
-        """Return what the session works on."""
-        return state_at(self._lives, self.session_id, self._what, PlainModel(TaskState), "task")
+        """The session's task."""
+        return make_state(self._generations, self.session_id, self._what, PlainModel(TaskState), "task")
 
     @property
     def user(self) -> UserState:
-        """Return what is known of the user, in all sessions.
+        """The state of the user, shared by all sessions.
 
         Raises:
-            InvalidError: The session was opened for no user, or for any.
+            InvalidError: The session was opened without a user, or with `ANY_USER`.
         """
         if not isinstance(self.user_id, str) or self._user is None:
-            why = "was opened for any user" if self.user_id is ANY_USER else "has no user"
-            raise InvalidError(f"session {self.session_id!r} {why}; pass the id of one as user_id=")
+            why = "was opened with ANY_USER" if self.user_id is ANY_USER else "was opened without a user"
+            raise InvalidError(f"Session {self.session_id!r} {why}. Pass the user's id as user_id=.")
         return UserState(self.user_id, self._user)
 
     def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
-        """Return a state of the session that is validated when it is written and when it is read.
+        """Return a state of the session that is validated on write and on read.
 
         Args:
             model: A dataclass, msgspec Struct or pydantic class.
-            name: What it is called; the model's name if it is not given. `task` puts another model in the
-                place of `TaskState`.
+            name: Name of the state; the model's name by default. `task` replaces the model `TaskState`.
         """
-        return state_at(self._lives, self.session_id, self._what, Model(model), name)
+        return make_state(self._generations, self.session_id, self._what, Model(model), name)
 
     async def get_state(self) -> dict[str, Any]:
-        """Return what `update` has kept, without a model; a copy."""
-        prefix = await self._lives.to_read()
+        """Return a copy of the state without a model, which `update` writes."""
+        prefix = await self._generations.to_read()
         if prefix is None:
             return {}
-        return await read(self._lives.place, prefix + _DATA)
+        return await read_state(self._generations.target, prefix + _DATA)
 
     async def update(
         self,
         change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]],
     ) -> dict[str, Any]:
-        """Change the newest state without a model, whoever wrote it, and return what became of it.
+        """Change the latest state without a model, and return the new state.
 
-        Nothing is locked: who was overtaken does it again on what is there then. With a model,
-        `state(Model, name="data")` is the same state and validates.
+        No lock is held: after a conflict the change is applied again to the newer state. The same state with
+        validation is `state(Model, name="data")`.
 
         Args:
-            change: What to set, by name, or a function that is given all and returns all; it may be called
-                again.
+            change: Keys to set, or a function that gets the whole state and returns the new one; it may be
+                called more than once.
 
         Raises:
-            InvalidError: It is neither, or makes no dict whose keys are text.
+            InvalidError: The change is neither, or its result is not a dict with text keys.
         """
-        admit_change(change, self._lives.runner.mode)
+        check_change(change, self._generations.runner.mode)
 
         async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
-            return await changed(tx, prefix + _DATA, change, f"the state of {self._what}")
+            return await write_change(tx, prefix + _DATA, change, f"the state of {self._what}")
 
-        return await self._lives.together(work, message="update the session")
+        return await self._generations.together(work, message="update the session")
 
     async def get_context(self, max_tokens: int = 8000, *, history: int = 20) -> SessionContext:
-        """Return recent messages, session and user together, within a budget of tokens.
+        """Return recent messages, session and user together, within a token budget.
 
-        States and preferences are whole. The user's history gives way until both leave half of the budget to
-        the conversation, if they can.
+        States and preferences are always included in full. The user's history is halved until states,
+        preferences and history leave half of the budget to the conversation, if possible.
 
         Args:
-            max_tokens: The budget.
-            history: How many of each kind of the user's history at the most.
+            max_tokens: The token budget.
+            history: Maximum number of items of each kind of the user's history.
 
         Raises:
-            InvalidError: What does not give way is more than the budget.
+            InvalidError: The parts that cannot be trimmed exceed the budget.
         """
         limits.admit_count("max_tokens", max_tokens)
-        count = self._talk.rules.budget.tokens_of
-        session, user, tokens = await self._states(), dict[str, Any](), 0
+        count = self._store.rules.budget.tokens_of
+        session, user, tokens = await self._read_states(), dict[str, Any](), 0
         while True:
             if self._user is not None:
-                user = await self._known(history)
-            message = told(session, user)
+                user = await self._read_user(history)
+            message = build_background(session, user)
             tokens = 0 if message is None else count(message)
             if history == 0 or tokens <= max_tokens // 2 or not user.get("history"):
                 break
             history //= 2
         try:
-            window, found = await self._talk.context(max(1, max_tokens - tokens))
+            window, found = await self._store.context(max(1, max_tokens - tokens))
         except InvalidError as error:
-            raise _too_little(tokens, max_tokens, f": {error}") from error
+            raise _over_budget(tokens, max_tokens, f": {error}") from error
         if tokens + window.tokens > max_tokens:
-            raise _too_little(tokens, max_tokens)
+            raise _over_budget(tokens, max_tokens)
         return SessionContext(ordered(window, found), session, user, tokens + window.tokens)
 
-    # ---- together, and one at a time
+    # ---- transactions and exclusive blocks
 
     @overload
     async def transact(
@@ -233,15 +232,16 @@ class Session(Kept):
     async def transact(
         self, fn: Callable[[Session], Awaitable[T] | T], *, attempts: int | None = None, message: str = ""
     ) -> T:
-        """Call `fn(turn)` and apply its changes as one batch; calls it again after a conflict.
+        """Call `fn(session)` and apply its changes as one batch; call it again after a conflict.
 
-        For what must not be lost if others write to the session at the same time, such as an answer. Calls of
-        one process follow one another. `fn` changes the session that it is given, and no other.
+        Use it for changes that must survive concurrent writes to the session, such as an answer. Calls of one
+        process run one after another. `fn` must use only the session that it is given.
 
         Args:
-            fn: Changes conversation, task and states. May be called again, so it does nothing else.
-            attempts: The most calls of `fn`; None, the default, retries until that is hopeless.
-            message: Describes the change; the record of the space shows it.
+            fn: Changes conversation, task and states. It may be called more than once, so it must have no
+                other effect.
+            attempts: Maximum number of calls of `fn`; None, the default, retries until that is hopeless.
+            message: Description of the change, shown in the space's history.
 
         Returns:
             The value that `fn` returned.
@@ -250,7 +250,7 @@ class Session(Kept):
             AttemptsExhaustedError: Every attempt met a conflict; nothing was applied.
             LeaseLostError: The session is inside `exclusive`, and its time is up; nothing was applied.
         """
-        if self._lives.runner.mode == "blocking" or not callable(fn):
+        if self._generations.runner.mode == "blocking" or not callable(fn):
             reject_coroutine_function(fn)
         if attempts is not None:
             limits.admit_count("attempts", attempts)
@@ -260,115 +260,118 @@ class Session(Kept):
             return answer
 
         return await together(
-            self._lives.place,
+            self._generations.target,
             work,
             lease=self._lease,
             message=check_message(message),
             attempts=attempts,
-            turn=f"site/{self._lives.prefix}",
+            turn=f"namespace/{self._generations.prefix}",
         )
 
     @single_use
     async def transaction(self, *, message: str = "") -> AsyncGenerator[Session]:
-        """Yield the session, and apply what its body does to conversation, task and states as one batch.
+        """Yield the session; apply all changes of the block to conversation, task and states as one batch.
 
-        The user stands in a space of its own and cannot be part of it, unless `space=` was given.
+        The user has a space of its own, so it cannot be part of the transaction unless `space=` was given.
 
-        The body runs once. Where others may write to the session at the same time, use `transact`, which runs
-        again after a conflict.
+        The block runs once. With concurrent writers, use `transact`, which retries after a conflict.
 
         Args:
-            message: Says what it is for; what is recorded of it tells so.
+            message: Description of the change, shown in the space's history.
 
         Raises:
-            ConflictError: What the body had read has changed, such as the conversation by another message;
+            ConflictError: Data that the block read has changed, such as the conversation by another message;
                 nothing was applied.
         """
-        space = self._own_space("a transaction")
+        space = self._own_space("transaction()")
         async with space.transaction(lease=self._lease, message=message) as tx:
             yield self._inside(tx, None, "is not part of this transaction")
 
     @single_use
     async def exclusive(self, *, ttl_s: float = 30, wait_s: float = 10) -> AsyncGenerator[Session]:
-        """Yield the session to one at a time: no other `exclusive` block of it runs meanwhile.
+        """Yield the session under a lease, so that only one `exclusive` block of it runs at a time.
 
-        What is written by what it yields is fenced: once the time is up, and another may have entered,
-        nothing of it is applied any more. What others write without such a block is not held up.
+        Writes by the yielded session are fenced: after the lease has expired, none of them is applied. Writes
+        outside of `exclusive` blocks are not held up.
 
         Args:
-            ttl_s: For how long, unless `renew` is called; then others may enter.
-            wait_s: How long to wait for who is inside.
+            ttl_s: Seconds until the lease expires, unless `renew` is called.
+            wait_s: Maximum seconds to wait for another block.
 
         Raises:
-            ConflictError: Somebody else is inside all that time.
-            LeaseLostError: Raised by a write that came too late.
-            NotOwnerError: Another user owns the session; this holds up nobody.
+            ConflictError: Another block ran for all of `wait_s`.
+            LeaseLostError: A write came after the lease had expired.
+            NotOwnerError: Another user owns the session; no lease was taken.
         """
         space = self._own_space("exclusive()")
         if self._lease is not None:
-            raise InvalidError(f"{self!r} is inside exclusive() already, and would wait for itself")
-        await self._lives.admit_user()
-        name = f"{self._lives.prefix}exclusive"
+            raise InvalidError(
+                f"{self!r} is already inside exclusive() and would wait for itself. Use it directly."
+            )
+        await self._generations.check_user()
+        name = f"{self._generations.prefix}exclusive"
         async with await space.leases.acquire(name, ttl_s, wait_s=wait_s) as lease:
             yield self._inside(space, lease, "is not guarded by this block")
 
     async def renew(self, ttl_s: float | None = None) -> None:
-        """Stay inside `exclusive` for its time from now on, or for `ttl_s`.
+        """Renew the lease of `exclusive` for its time, or for `ttl_s` seconds from now.
 
         Raises:
-            InvalidError: This is not what an `exclusive` block has yielded.
-            LeaseLostError: The time was up.
+            InvalidError: This session was not yielded by `exclusive`.
+            LeaseLostError: The lease had expired.
         """
         if self._lease is None:
-            raise InvalidError(f"{self!r} is not inside exclusive(); renew what that has yielded")
+            raise InvalidError(
+                f"{self!r} was not yielded by exclusive(). Call renew() on the yielded session."
+            )
         await self._lease.renew(ttl_s)
 
     def _own_space(self, what: str) -> Space:
-        if self._lives.space is None:
-            raise InvalidError(f"{self!r} is inside a transaction, and {what} begins outside of one")
-        return self._lives.space
+        if self._generations.space is None:
+            raise InvalidError(f"{self!r} is inside a transaction. Call {what} outside of it.")
+        return self._generations.space
 
-    def _inside(self, place: Space | Transaction, lease: Lease | None, why: str) -> Session:
+    def _inside(self, target: Space | Transaction, lease: Lease | None, why: str) -> Session:
         user = self._user
         if user is not None and self._shares:
-            user = Site(place, user.prefix, lease=lease)
+            user = Namespace(target, user.prefix, lease=lease)
         elif user is not None:
-            user = _user_elsewhere(place, self.session_id, self.user_id, why)
+            user = _user_out_of_transaction(target, self.session_id, self.user_id, why)
         inside = Session.__new__(Session)
-        inside._begin(None, self.session_id, self.user_id, self._lives.on(place, lease), user)
+        inside._begin(None, self.session_id, self.user_id, self._generations.on(target, lease), user)
         inside._lease, inside._shares = lease, self._shares
         return inside
 
-    # ---- how long it lives
+    # ---- lifetime and history
 
     async def is_new(self) -> bool:
-        """Whether nobody has used it, or not for its time; asking is no use of it."""
-        return await self._lives.is_over()
+        """Return whether the session is unused or has ended. Does not count as use."""
+        return await self._generations.is_over()
 
     async def end(self) -> bool:
-        """Let it be new again, as if its time were up, and return whether it was not."""
-        return await self._lives.end()
+        """End the session, as if its TTL had expired, and return whether it was live."""
+        return await self._generations.end()
 
     async def sweep(self) -> int:
-        """Remove what it left when it was new again, and return how many documents that were.
+        """Delete the documents of the session's ended generations, and return their number.
 
-        History keeps them, as long as that reaches back. `Sessions.sweep` does so for all.
+        The space's history still has them, as far as it reaches back. `Sessions.sweep` sweeps all sessions.
         """
-        self._own_space("sweeping")
-        return await self._lives.sweep()
+        self._own_space("sweep()")
+        return await self._generations.sweep()
 
     async def at(self, ref: Revision = MAIN) -> SessionMoment:
-        """Return the session as it was at a moment, of this life or an earlier one.
+        """Return the session at a past moment, of this generation or an earlier one.
 
         Args:
-            ref: The moment: a time, `main~3` for three changes before the last, `main#37`, a commit.
+            ref: The moment: a time, `main~3` for three changes before the last, `main#37`, or a commit.
 
         Raises:
-            NotOwnerError: It was another user's then, or became one's later in the same life.
-            NotFoundError: Nothing was recorded then, or its space records nothing.
+            NotOwnerError: Another user owned it then, or became its owner later in the same generation.
+            NotFoundError: Nothing was recorded then, or the space is not recorded.
         """
-        moment = moment_in(await self._lives.place.at(ref), self._lives.prefix)
-        await self._lives.admit_user_of(moment.life, moment.user_id)
+        moment = build_moment(await self._generations.target.at(ref), self._generations.prefix)
+        await self._generations.check_user_of(moment.life, moment.user_id)
         return moment
 
     # ---- its documents
@@ -377,76 +380,80 @@ class Session(Kept):
     def _what(self) -> str:
         return f"session {self.session_id!r}"
 
-    async def _states(self) -> dict[str, Any]:
-        prefix = await self._lives.to_read()
-        return {} if prefix is None else await _below(self._lives.place, prefix + STATES)
+    async def _read_states(self) -> dict[str, Any]:
+        prefix = await self._generations.to_read()
+        return {} if prefix is None else await _read_with_prefix(self._generations.target, prefix + STATES)
 
-    async def _known(self, history: int) -> dict[str, Any]:
+    async def _read_user(self, history: int) -> dict[str, Any]:
         assert self._user is not None
         prefix = await self._user.to_read()
-        known = await _below(self._user.place, f"{prefix}{STATES}")
+        known = await _read_with_prefix(self._user.target, f"{prefix}{STATES}")
         if history and (kinds := await self.user.histories(limit=history)):
             known["history"] = kinds
         return known
 
 
-def _user_site(home: Home, session_id: str, user_id: str) -> Site:
-    """Return the site of a session's user: in the space that both share, or in the user's own."""
-    if not home.is_home("session", session_id):
-        return Site(home.place("user", user_id, record=True), home.prefix("user", user_id))
-    own, passed = home.next_to("user", user_id), home.passed
+def _user_namespace(binding: StoreBinding, session_id: str, user_id: str) -> Namespace:
+    """Return the namespace of a session's user: in the shared space, or in the user's own."""
+    if not binding.is_home("session", session_id):
+        return Namespace(binding.resolve("user", user_id, record=True), binding.prefix("user", user_id))
+    own, passed = binding.sibling("user", user_id), binding.passed
     if own is not None:
-        return Site(own)
+        return Namespace(own)
     assert passed is not None
-    return _user_elsewhere(passed, session_id, user_id, "is not part of this transaction")
+    return _user_out_of_transaction(passed, session_id, user_id, "is not part of this transaction")
 
 
-def _user_elsewhere(place: Space | Transaction, session_id: str, user_id: object, why: str) -> Elsewhere:
-    return Elsewhere(
-        place,
-        f"user {user_id!r} is kept in the space 'user/{user_id}' and {why} on 'session/{session_id}'; use it "
-        "outside, or give Session another space= for both",
+def _user_out_of_transaction(
+    target: Space | Transaction, session_id: str, user_id: object, why: str
+) -> OutOfTransaction:
+    return OutOfTransaction(
+        target,
+        f"User {user_id!r} is stored in the space 'user/{user_id}' and {why} on 'session/{session_id}'. Use "
+        "it "
+        "outside, or pass Session another space= for both.",
     )
 
 
-def _too_little(tokens: int, max_tokens: int, why: str = "") -> InvalidError:
+def _over_budget(tokens: int, max_tokens: int, why: str = "") -> InvalidError:
     return InvalidError(
-        f"what is known has {tokens} tokens of {max_tokens}, and the conversation does not fit into the "
-        f"rest; keep less in states and preferences, or allow more{why}"
+        f"States and preferences have {tokens} of {max_tokens} tokens, and the conversation does not fit "
+        "into "
+        f"the rest. Store less in them, or raise max_tokens{why}"
     )
 
 
 def mode_of(session: Session) -> Mode:
-    """Return how a session is used."""
-    return session._lives.runner.mode  # pyright: ignore[reportPrivateUsage]
+    """Return the mode of a session: `async` or `blocking`."""
+    return session._generations.runner.mode  # pyright: ignore[reportPrivateUsage]
 
 
 def blocking_of(session: Session) -> Session:
-    """Return a session in the blocking colour that is the same as one of the other.
+    """Return the same session in blocking mode.
 
     Raises:
-        InvalidError: It is inside a transaction or an exclusive block, which are of one colour.
+        InvalidError: The session is inside a transaction or an exclusive block, which cannot change mode.
     """
-    home = session._home  # pyright: ignore[reportPrivateUsage]
-    place: dict[str, Any]
-    if home is not None and home.handle is not None:
-        place = {"persistence": _blocking(home.handle)}
-    elif home is not None and isinstance(home.passed, Space):
-        space: Any = home.passed
-        told = {"author": space.author, "record": space.executor.record}
-        place = {"space": _blocking(space.executor.home).space(space.name, **told)}
+    binding = session._binding  # pyright: ignore[reportPrivateUsage]
+    location: dict[str, Any]
+    if binding is not None and binding.handle is not None:
+        location = {"persistence": _blocking(binding.handle)}
+    elif binding is not None and isinstance(binding.passed, Space):
+        space: Any = binding.passed
+        options = {"author": space.author, "record": space.executor.record}
+        location = {"space": _blocking(space.executor.home).space(space.name, **options)}
     else:
-        raise InvalidError(f"{session!r} is for use with await only, here; pass the session itself")
-    ttl_s = session._lives.ttl_s  # pyright: ignore[reportPrivateUsage]
-    return Session(session.session_id, user_id=session.user_id, ttl_s=ttl_s, **place, _mode="blocking")
+        raise InvalidError(f"{session!r} is inside a transaction or exclusive(). Pass the outer session.")
+    ttl_s = session._generations.ttl_s  # pyright: ignore[reportPrivateUsage]
+    return Session(session.session_id, user_id=session.user_id, ttl_s=ttl_s, **location, _mode="blocking")
 
 
 def _blocking(handle: Keepstate) -> Keepstate:
     return handle.for_blocking()
 
 
-async def _below(place: Space | Transaction, begin: str) -> dict[str, Any]:
+async def _read_with_prefix(target: Space | Transaction, prefix: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    async for name, value in place.documents.items(escape_pattern(begin) + "*"):
-        found[name[len(begin) :]] = plain(value)
+    async for name, value in target.documents.items(escape_pattern(prefix) + "*"):
+        found[name[len(prefix) :]] = to_plain_fields(value)
     return found

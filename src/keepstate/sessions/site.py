@@ -1,7 +1,7 @@
-"""Where one part keeps its documents: a place, and what their names begin with there, now.
+"""A namespace: the document name prefix of one part, in a space or transaction.
 
-The names of a session's documents depend on which of its lives is the present one, and only the store knows
-that; those of all else are always the same. Parts ask their site and need not know which it is.
+The prefix of a session depends on its current generation, which only the store knows. Other prefixes never
+change. Parts ask their namespace for the prefix, so the same code serves both.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from keepstate.errors import InvalidError
 T = TypeVar("T")
 
 
-class Site:
-    """A place where documents are always called the same.
+class Namespace:
+    """A namespace with a fixed prefix.
 
     Args:
-        place: The space, or a transaction whose batch all joins.
-        prefix: What names begin with.
-        lease: Applies what is written only while this is held.
+        target: The space, or a transaction whose batch all writes join.
+        prefix: The prefix of document names.
+        lease: Writes apply only while this lease is held.
 
     Attributes:
-        place: The space, or a transaction whose batch all joins.
-        prefix: What names begin with, at all times.
+        target: The space, or a transaction whose batch all writes join.
+        prefix: The fixed prefix of document names.
     """
 
-    def __init__(self, place: Space | Transaction, prefix: str = "", *, lease: Lease | None = None) -> None:
-        self.place, self.prefix, self._lease = place, prefix, lease
+    def __init__(self, target: Space | Transaction, prefix: str = "", *, lease: Lease | None = None) -> None:
+        self.target, self.prefix, self._lease = target, prefix, lease
 
     @property
     def runner(self) -> Runner:
-        """Return how the colour waits."""
-        return self.place.runner
+        """The runner of the mode."""
+        return self.target.runner
 
     @property
     def space(self) -> Space | None:
         """The space; None inside a transaction."""
-        return self.place if isinstance(self.place, Space) else None
+        return self.target if isinstance(self.target, Space) else None
 
     async def to_read(self) -> str | None:
-        """Return what names begin with; None if nothing is there."""
+        """Return the current prefix, or None if there are no documents."""
         return self.prefix
 
     async def to_write(self, tx: Transaction) -> str:
-        """Return what the names begin with of what a transaction writes."""
+        """Return the current prefix for the writes of a transaction."""
         return self.prefix
 
     async def together(
@@ -60,43 +60,43 @@ class Site:
         message: str = "",
         lease: Lease | None = None,
     ) -> T:
-        """Return what the work returned, once what it did is applied as one batch; see `engine.together`.
+        """Apply work as one batch and return its result; see `engine.space.joint_work.together`.
 
-        Those of one process who write at one site come in turn.
+        Calls of one process in the same namespace run one after another.
 
         Args:
-            work: Is given the transaction, and what names begin with.
-            message: Says what it is for.
-            lease: Applies only while this is held, instead of the site's own.
+            work: Called with the transaction and the current prefix.
+            message: Description of the change.
+            lease: Applies the batch only while this lease is held, instead of the namespace's own.
         """
 
         async def on(tx: Transaction) -> T:
             return await work(tx, await self.to_write(tx))
 
         return await together(
-            self.place, on, lease=lease or self._lease, message=message, turn=f"site/{self.prefix}"
+            self.target, on, lease=lease or self._lease, message=message, turn=f"namespace/{self.prefix}"
         )
 
 
-class Elsewhere(Site):
-    """Stands for a place that is not part of what is being done together, and says so.
+class OutOfTransaction(Namespace):
+    """Placeholder for data outside the current transaction. Every access raises `InvalidError`.
 
     Args:
-        place: The one in which it is done.
-        why: Names both, and says what to do.
+        target: The space or transaction in use.
+        why: The error message: names both spaces, and says what to do.
     """
 
-    def __init__(self, place: Space | Transaction, why: str) -> None:
-        super().__init__(place)
+    def __init__(self, target: Space | Transaction, why: str) -> None:
+        super().__init__(target)
         self._why = why
 
-    def _refused(self) -> NoReturn:
+    def _reject(self) -> NoReturn:
         raise InvalidError(self._why)
 
     async def to_read(self) -> str | None:
         """Raise `InvalidError`."""
-        self._refused()
+        self._reject()
 
     async def to_write(self, tx: Transaction) -> str:
         """Raise `InvalidError`."""
-        self._refused()
+        self._reject()

@@ -1,7 +1,7 @@
-"""Summaries in the place of what has left a context: made by one at a time, and kept if still asked for.
+"""Summaries of messages that left a context: made by one caller at a time, stored only if still due.
 
-A model takes its time. Who asks it holds a lease, renewed meanwhile, and writes what it came to only if the
-messages are still to be summarised: a conversation that was cleared meanwhile has no use for it.
+A model call takes long. The caller holds a lease, renewed during the call, and stores the summary only if the
+messages are still due. If the conversation was cleared in the meantime, the summary is discarded.
 """
 
 from __future__ import annotations
@@ -16,70 +16,76 @@ from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError
 from keepstate.sessions import context_fit
 from keepstate.sessions.conversation_documents import ConversationDocuments, Summarise
-from keepstate.sessions.lease_block import holding
-from keepstate.sessions.messages import admit
+from keepstate.sessions.lease_block import hold_lease
+from keepstate.sessions.messages import check_message
 from keepstate.sessions.window import Window
 
 _LEASE_S: Final = 120.0
-"""Unless it is renewed: so long nobody summarises after who did so was killed."""
+"""Seconds until the lease expires without renewal: after a crash, no summary is made for that time."""
 
 
-class _Moot(Exception):  # noqa: N818 - nothing went wrong
-    """What was summarised is no longer to be; nothing is written."""
+class _Obsolete(Exception):  # noqa: N818 - nothing went wrong
+    """The messages to summarise are no longer due; nothing is written."""
 
 
-async def summarised(talk: ConversationDocuments) -> bool:
-    """Summarise what has left the context and is due for it, and return whether something was.
+async def summarise_due(conversation: ConversationDocuments) -> bool:
+    """Summarise the messages that left the context and are due, and return whether any were.
 
     Raises:
-        InvalidError: Nothing was given that summarises; or it is inside a transaction.
+        InvalidError: There is no `summarise` function, or the conversation is inside a transaction.
     """
-    summarise, space = talk.rules.summarise, talk.site.space
+    summarise, space = conversation.rules.summarise, conversation.namespace.space
     if summarise is None or space is None:
-        why = "nothing that summarises; give summarise=" if space else "to be summarised outside"
-        raise InvalidError(f"{talk!r} has {why}")
-    prefix = await talk.present()
+        why = (
+            "has no summarise function. Pass summarise=."
+            if space
+            else "is inside a transaction. Summarise outside."
+        )
+        raise InvalidError(f"{conversation!r} {why}")
+    prefix = await conversation.current_prefix()
     if prefix is None:
         return False
-    made, name = 0, f"{talk.context_name(prefix)}/summary"
+    made, name = 0, f"{conversation.context_name(prefix)}/summary"
     async with AsyncExitStack() as stack:
         try:
-            lease = await stack.enter_async_context(holding(space, name, lease_s=_LEASE_S, turn_s=0))
+            lease = await stack.enter_async_context(hold_lease(space, name, lease_s=_LEASE_S, turn_s=0))
         except ConflictError:
-            return False  # somebody else does it
-        while await _first_due(talk, space, prefix, lease, summarise):
+            return False  # another caller makes the summary
+        while await _summarise_next(conversation, space, prefix, lease, summarise):
             made += 1
     return made > 0
 
 
-async def _first_due(
-    talk: ConversationDocuments, space: Space, prefix: str, lease: Lease, summarise: Summarise
+async def _summarise_next(
+    conversation: ConversationDocuments, space: Space, prefix: str, lease: Lease, summarise: Summarise
 ) -> bool:
-    """Summarise the first that are due, with the summary so far; returns whether there were some."""
-    window, record = await talk.window(space, prefix), await talk.record(space, prefix)
-    budget = talk.rules.budget
+    """Summarise the first due messages with the summary so far, and return whether there were any."""
+    window, record = await conversation.window(space, prefix), await conversation.record(space, prefix)
+    budget = conversation.rules.budget
     numbers = window.due[: budget.summarise_first]
     if not numbers:
         return False
-    originals = await talk.read(space, prefix, record, numbers)
+    originals = await conversation.read(space, prefix, record, numbers)
     given = [originals[number] for number in numbers if number in originals]
-    told = await call_function(summarise, [*([window.summary] if window.summary else []), *given])
-    summary = admit({"role": "system", "content": told} if isinstance(told, str) else told)
+    answer = await call_function(summarise, [*([window.summary] if window.summary else []), *given])
+    summary = check_message({"role": "system", "content": answer} if isinstance(answer, str) else answer)
 
     async def work(tx: Transaction, now_prefix: str) -> None:
         def put(trial: Window) -> None:
             context_fit.summarise(trial, summary, numbers, budget)
 
         if now_prefix != prefix:
-            raise _Moot  # the session is over
-        now = await talk.window(tx, prefix)
+            raise _Obsolete  # the session has ended
+        now = await conversation.window(tx, prefix)
         if now.era != window.era or not set(numbers).issubset(now.due):
-            raise _Moot  # the conversation was cleared
-        _, now = await talk.worked(tx, prefix, await talk.counted(tx, prefix, now), put)
-        await talk.put_window(tx, prefix, now)
+            raise _Obsolete  # the conversation was cleared
+        _, now = await conversation.apply_change(
+            tx, prefix, await conversation.recount_if_needed(tx, prefix, now), put
+        )
+        await conversation.put_window(tx, prefix, now)
 
     try:
-        await talk.site.together(work, lease=lease, message="summarise")
-    except _Moot:
+        await conversation.namespace.together(work, lease=lease, message="summarise")
+    except _Obsolete:
         return False
     return True

@@ -1,4 +1,4 @@
-"""All sessions of a store: which there are, and what becomes of those whose time is up."""
+"""All sessions of a store: listing, and removal of ended ones."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError
 from keepstate.home import subjects_in
-from keepstate.sessions.binding import Home
+from keepstate.sessions.binding import StoreBinding
 from keepstate.sessions.generations import ANY_USER, SessionGenerations
-from keepstate.sessions.resource import Kept
+from keepstate.sessions.resource import AsyncResource
 from keepstate.stores.protocol import Store
 
 
-class Sessions(Kept):
-    """The sessions of all users of a store, or of a space that they share: for the application itself.
+class Sessions(AsyncResource):
+    """The sessions of all users of a store, or of a shared space; for the application itself.
 
     Args:
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` it is in memory that this process shares.
-        space: Instead: the space that all sessions are in.
+            `space` the sessions are in memory that this process shares.
+        space: Instead: the space that contains all sessions.
     """
 
     def __init__(
@@ -34,58 +34,64 @@ class Sessions(Kept):
         space: Space | None = None,
         _mode: Mode = "async",
     ) -> None:
-        self._home = self._closing = Home(persistence, space, mode=_mode)
-        self._home.require_outside_transaction("looking after sessions")
+        self._binding = self._closing = StoreBinding(persistence, space, mode=_mode)
+        self._binding.require_outside_transaction("Sessions")
 
     def __repr__(self) -> str:
-        return f"<Sessions in {self._home!r}>"
+        return f"<Sessions in {self._binding!r}>"
 
     async def ids(self, *, user_id: str | None = None, living: bool = True) -> AsyncIterator[str]:
-        """Yield the ids of sessions, in the order of their names.
+        """Yield the ids of sessions, ordered by name.
 
         Args:
-            user_id: Only the sessions that this user owns now.
-            living: Only those whose time is not up; False adds ended ones of which something is left, unless
-                `user_id` is given: an ended session has no owner.
+            user_id: Only sessions that this user owns now.
+            living: Only sessions that have not ended; False adds ended sessions with documents left, unless
+                `user_id` is given, because an ended session has no owner.
         """
         if user_id is not None:
             check_text("user_id", user_id)
         async for id in self._ids():
-            if (not living and user_id is None) or not await self._lives(id).is_over(user_id):
+            if (not living and user_id is None) or not await self._generations(id).is_over(user_id):
                 yield id
 
     async def sweep(self, *, history_older_than: timedelta | None = None) -> int:
-        """Remove what sessions left that are new again, and return how many documents that were.
+        """Delete the documents of ended sessions, and return their number.
 
-        Sessions that live go on meanwhile. The record of a session keeps what it was, unless it is told not
-        to; of one that is over there stay some hundred bytes then.
+        Live sessions continue undisturbed. The history of a session still has the deleted documents, unless
+        `history_older_than` is given; an ended session then still occupies some hundred bytes.
 
         Args:
-            history_older_than: Lets go of all moments of sessions that are older, where these have spaces of
-                their own; in a space that they share that is for its owner to do.
+            history_older_than: Also deletes history older than this, for sessions with spaces of their own. A
+                shared space is pruned by its owner.
         """
         if history_older_than is not None:
             require_instance("history_older_than", history_older_than, timedelta)
-            if self._home.passed is not None:
-                raise InvalidError(f"the history of {self._home!r} is its owner's; prune it there")
+            if self._binding.passed is not None:
+                raise InvalidError(
+                    f"{self._binding!r} is a shared space. Omit history_older_than, and call history.prune() "
+                    "on the space."
+                )
         removed = 0
         async for id in self._ids():
-            lives = self._lives(id)
-            removed += await lives.sweep()
+            generations = self._generations(id)
+            removed += await generations.sweep()
             if history_older_than is not None:
-                await lives.place.history.prune(older_than=history_older_than)
+                await generations.target.history.prune(older_than=history_older_than)
         return removed
 
     async def _ids(self) -> AsyncIterator[str]:
-        begin = "session/"
-        if self._home.handle is not None:
-            async for name in self._home.handle.spaces(begin):
-                yield name[len(begin) :]
+        prefix = "session/"
+        if self._binding.handle is not None:
+            async for name in self._binding.handle.spaces(prefix):
+                yield name[len(prefix) :]
             return
-        assert self._home.passed is not None
-        async for id in subjects_in(self._home.passed, "session"):
+        assert self._binding.passed is not None
+        async for id in subjects_in(self._binding.passed, "session"):
             yield id
 
-    def _lives(self, id: str) -> SessionGenerations:
-        place, prefix = self._home.place("session", id, record=True), self._home.prefix("session", id)
-        return SessionGenerations(place, prefix, what=f"session {id!r}", user_id=ANY_USER, ttl_s=None)
+    def _generations(self, id: str) -> SessionGenerations:
+        target, prefix = (
+            self._binding.resolve("session", id, record=True),
+            self._binding.prefix("session", id),
+        )
+        return SessionGenerations(target, prefix, what=f"session {id!r}", user_id=ANY_USER, ttl_s=None)

@@ -1,4 +1,4 @@
-"""What threads return, and what is stored of them."""
+"""Public results of threads, and their stored records."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Thread:
     """A thread.
 
     Attributes:
-        id: Which one.
-        created_at: When, by the store's clock.
-        metadata: What its owner has noted of it.
+        id: Id of the thread.
+        created_at: Creation time, by the store's clock.
+        metadata: Metadata that the application stored with it.
     """
 
     id: str
@@ -30,12 +30,12 @@ class ThreadMessage:
     """A message of a thread.
 
     Attributes:
-        id: Which one.
-        thread_id: In which thread.
-        role: Who said it, such as "user".
-        content: What: a text, or parts of it as model APIs take them.
-        metadata: What its owner has noted of it.
-        created_at: When, by the store's clock.
+        id: Id of the message.
+        thread_id: Id of the thread.
+        role: Role of the speaker, such as "user".
+        content: Text, or parts as model APIs take them.
+        metadata: Metadata that the application stored with it.
+        created_at: Creation time, by the store's clock.
     """
 
     id: str
@@ -48,11 +48,11 @@ class ThreadMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """Some messages of a thread, in the order that was asked for.
+    """A page of a thread's messages, in the requested order.
 
     Attributes:
         data: The messages.
-        has_more: Whether there are more beyond them, in the direction that was asked for.
+        has_more: Whether more messages follow in the requested direction.
     """
 
     data: list[ThreadMessage]
@@ -60,36 +60,36 @@ class MessagePage:
 
     @property
     def first_id(self) -> str | None:
-        """The cursor for what stands before: `before=`."""
+        """The cursor for the previous page: pass it as `before=`."""
         return self.data[0].id if self.data else None
 
     @property
     def last_id(self) -> str | None:
-        """The cursor for what follows: `after=`."""
+        """The cursor for the next page: pass it as `after=`."""
         return self.data[-1].id if self.data else None
 
 
 @register("keepstate.Thread")
 @dataclass
 class ThreadRecord:
-    """A thread as it is stored."""
+    """The stored record of a thread."""
 
     created_ms: int
     count: int = 0
-    """How many messages were ever added; the next one has this number."""
+    """Number of messages ever added; the number of the next message."""
     metadata: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read, and mended
     is_going: bool = False
-    """Whether it is being deleted; then it is absent for all but who does that."""
+    """Whether the thread is being deleted; readers then treat it as absent."""
 
-    def shown(self, id: str) -> Thread:
-        """Return what callers see."""
-        return Thread(id, moment(self.created_ms), self.metadata)
+    def to_public(self, id: str) -> Thread:
+        """Return the public form of the record."""
+        return Thread(id, to_datetime(self.created_ms), self.metadata)
 
 
 @register("keepstate.ThreadMessage")
 @dataclass
 class MessageRecord:
-    """A message as it is stored."""
+    """The stored record of a message."""
 
     id: str
     role: str
@@ -97,13 +97,13 @@ class MessageRecord:
     created_ms: int
     metadata: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read, and mended
 
-    def shown(self, thread_id: str) -> ThreadMessage:
-        """Return what callers see."""
+    def to_public(self, thread_id: str) -> ThreadMessage:
+        """Return the public form of the record."""
         return ThreadMessage(
-            self.id, thread_id, self.role, self.content, self.metadata, moment(self.created_ms)
+            self.id, thread_id, self.role, self.content, self.metadata, to_datetime(self.created_ms)
         )
 
 
-def moment(ms: int) -> datetime:
-    """Return a time, UTC."""
+def to_datetime(ms: int) -> datetime:
+    """Return Unix milliseconds as an aware time in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,7 +1,8 @@
-"""Threads with messages, as assistants' APIs have them: made by id, read by cursors.
+"""Threads of messages, as in assistants' APIs: created by id, read by cursors.
 
-A thread stands in the space `thread/<id>`: a small document that counts its messages, a document for each
-message by its number, and one for each message's id. The store's order is the order of the messages.
+A thread is in the space `thread/<id>`: a small document that counts its messages, one document for each
+message by its number, and one for each message id. Messages are ordered by number, the order of their
+commits.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
-from keepstate.sessions.binding import Home
-from keepstate.sessions.generations import removing
-from keepstate.sessions.resource import Kept
+from keepstate.sessions.binding import StoreBinding
+from keepstate.sessions.generations import make_deletion
+from keepstate.sessions.resource import AsyncResource
 from keepstate.sessions.thread_records import MessagePage, MessageRecord, Thread, ThreadMessage, ThreadRecord
 from keepstate.stores.protocol import Store
 
-Place = Space | Transaction
+Target = Space | Transaction
 
 _ID_BYTES: Final = 200
 _MOST: Final = 100
@@ -33,16 +34,15 @@ _AT_ONCE: Final = 300
 _PARTS: Final = frozenset({"role", "content", "metadata", "id"})
 
 
-class Threads(Kept):
-    """Threads of messages, kept in a store.
+class Threads(AsyncResource):
+    """Threads of messages in a store.
 
-    A call that is given an id may be repeated: a thread or message that is there already stays as it is and
-    is returned.
+    Creating a thread or message with an id is idempotent: an existing one is returned unchanged.
 
     Args:
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` it is in memory that this process shares.
-        space: Instead: a space, or a transaction whose batch all joins.
+            `space` the threads are in memory that this process shares.
+        space: Instead: a space, or a transaction whose batch all changes join.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class Threads(Kept):
         space: Space | Transaction | None = None,
         _mode: Mode = "async",
     ) -> None:
-        self._home = self._closing = Home(persistence, space, mode=_mode)
+        self._binding = self._closing = StoreBinding(persistence, space, mode=_mode)
 
     def __repr__(self) -> str:
-        return f"<Threads in {self._home!r}>"
+        return f"<Threads in {self._binding!r}>"
 
     @property
     def messages(self) -> ThreadMessages:
         """The messages of the threads."""
-        return ThreadMessages(self._home)
+        return ThreadMessages(self._binding)
 
     async def create(
         self,
@@ -69,91 +69,92 @@ class Threads(Kept):
         messages: Sequence[Mapping[str, Any]] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> Thread:
-        """Make a thread, or return the one that has this id.
+        """Create a thread, or return the existing one with this id.
 
         Args:
-            id: What it is called; without it, something that nobody else has.
-            messages: What it begins with: dicts of role, content, and metadata and id if they have some.
-            metadata: What to note of it.
+            id: Id of the thread; a new unique id by default.
+            messages: The first messages: dicts of role and content, with optional metadata and id.
+            metadata: Metadata to store with the thread.
         """
-        records = [_admit(self._home, **_parts(message)) for message in _admit_messages(messages)]
+        records = [_make_record(self._binding, **_parts(message)) for message in _check_messages(messages)]
         if len({record.id for record in records}) < len(records):
-            raise InvalidError("two of the messages have one id; each needs its own")
-        id = f"thread_{self._home.clock.random_bytes(12).hex()}" if id is None else id
-        folder = _Folder(self._home, id)
-        noted = _admit_metadata(metadata)
-        await folder.clear_remains()
+            raise InvalidError("Two of the messages have the same id. Use a different id for each.")
+        id = f"thread_{self._binding.clock.random_bytes(12).hex()}" if id is None else id
+        docs = _ThreadDocuments(self._binding, id)
+        noted = _check_metadata(metadata)
+        await docs.finish_deletion()
 
         async def work(tx: Transaction) -> Thread:
-            found = await folder.record(tx)
+            found = await docs.record(tx)
             if found is not None:
-                return found.shown(id)
-            if await tx.documents.get(folder.thread) is not None:
-                raise ConflictError(f"thread {id!r} is being deleted; create it again when that is done")
+                return found.to_public(id)
+            if await tx.documents.get(docs.thread) is not None:
+                raise ConflictError(f"Thread {id!r} is being deleted. Create it again after the deletion.")
             thread = ThreadRecord(await _now_ms(tx), metadata=dict(noted))
             for record in records:
-                await folder.add(tx, thread, record)
-            await tx.documents.put(folder.thread, thread)
-            return thread.shown(id)
+                await docs.add(tx, thread, record)
+            await tx.documents.put(docs.thread, thread)
+            return thread.to_public(id)
 
-        return await together(folder.place, work, message=f"create thread {id}", turn=folder.thread)
+        return await together(docs.target, work, message=f"create thread {id}", turn=docs.thread)
 
     async def retrieve(self, thread_id: str) -> Thread:
         """Return a thread.
 
         Raises:
-            NotFoundError: There is none of this id.
+            NotFoundError: The thread does not exist.
         """
-        folder = _Folder(self._home, thread_id)
-        return (await folder.known(folder.place)).shown(thread_id)
+        docs = _ThreadDocuments(self._binding, thread_id)
+        return (await docs.require_thread(docs.target)).to_public(thread_id)
 
     async def update(self, thread_id: str, *, metadata: Mapping[str, Any]) -> Thread:
-        """Note something else of a thread, in place of what was noted.
+        """Replace the metadata of a thread.
 
         Raises:
-            NotFoundError: There is none of this id.
+            NotFoundError: The thread does not exist.
         """
-        folder, noted = _Folder(self._home, thread_id), _admit_metadata(metadata, may_be_absent=False)
+        docs, noted = (
+            _ThreadDocuments(self._binding, thread_id),
+            _check_metadata(metadata, may_be_absent=False),
+        )
 
         async def work(tx: Transaction) -> Thread:
-            record = await folder.known(tx)
+            record = await docs.require_thread(tx)
             record.metadata = noted
-            await tx.documents.put(folder.thread, record)
-            return record.shown(thread_id)
+            await tx.documents.put(docs.thread, record)
+            return record.to_public(thread_id)
 
-        return await together(folder.place, work, message=f"update thread {thread_id}", turn=folder.thread)
+        return await together(docs.target, work, message=f"update thread {thread_id}", turn=docs.thread)
 
     async def delete(self, thread_id: str) -> bool:
-        """Remove a thread with its messages, and return whether it was there.
+        """Delete a thread with its messages, and return whether it existed.
 
-        What else is kept in the space of the thread stays.
+        Other documents in the thread's space are not deleted.
         """
-        self._home.require_outside_transaction("deleting a thread")
-        folder = _Folder(self._home, thread_id)
+        self._binding.require_outside_transaction("deleting a thread")
+        docs = _ThreadDocuments(self._binding, thread_id)
 
         async def mark(tx: Transaction) -> bool:
-            record = await folder.record(tx)
+            record = await docs.record(tx)
             if record is None:
                 return False
             record.is_going = True
-            await tx.documents.put(folder.thread, record)
+            await tx.documents.put(docs.thread, record)
             return True
 
-        was_there = await together(
-            folder.place, mark, message=f"delete thread {thread_id}", turn=folder.thread
-        )
-        await folder.clear_remains()
+        was_there = await together(docs.target, mark, message=f"delete thread {thread_id}", turn=docs.thread)
+        await docs.finish_deletion()
         return was_there
 
 
 class ThreadMessages:
-    """The messages of threads; made by `Threads.messages`."""
+    """The messages of threads; returned by `Threads.messages`."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, binding: StoreBinding) -> None:
+        self._binding = binding
 
     def __repr__(self) -> str:
-        return f"<ThreadMessages in {self._home!r}>"
+        return f"<ThreadMessages in {self._binding!r}>"
 
     async def create(
         self,
@@ -164,80 +165,83 @@ class ThreadMessages:
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
     ) -> ThreadMessage:
-        """Add a message to a thread, or return the one of the thread that has this id.
+        """Add a message to a thread, or return the thread's existing message with this id.
 
         Args:
-            thread_id: Which thread.
-            role: Who says it.
-            content: What: a text, or parts as model APIs take them.
-            metadata: What to note of it.
-            id: What it is called; without it, something that nobody else has.
+            thread_id: Id of the thread.
+            role: Role of the speaker.
+            content: Text, or parts as model APIs take them.
+            metadata: Metadata to store with the message.
+            id: Id of the message; a new unique id by default.
 
         Raises:
-            NotFoundError: There is no such thread.
+            NotFoundError: The thread does not exist.
         """
-        folder = _Folder(self._home, thread_id)
-        record = _admit(self._home, role=role, content=content, metadata=metadata, id=id)
+        docs = _ThreadDocuments(self._binding, thread_id)
+        record = _make_record(self._binding, role=role, content=content, metadata=metadata, id=id)
 
         async def work(tx: Transaction) -> ThreadMessage:
-            thread = await folder.known(tx)
-            added = await folder.add(tx, thread, record)
+            thread = await docs.require_thread(tx)
+            added = await docs.add(tx, thread, record)
             if added is record:
-                await tx.documents.put(folder.thread, thread)
-            return added.shown(thread_id)
+                await tx.documents.put(docs.thread, thread)
+            return added.to_public(thread_id)
 
         return await together(
-            folder.place, work, message=f"add a message to thread {thread_id}", turn=folder.thread
+            docs.target, work, message=f"add a message to thread {thread_id}", turn=docs.thread
         )
 
     async def retrieve(self, thread_id: str, message_id: str) -> ThreadMessage:
         """Return a message.
 
         Raises:
-            NotFoundError: The thread, or the message, is not there.
+            NotFoundError: The thread or the message does not exist.
         """
-        folder = _Folder(self._home, thread_id)
-        number = await folder.number(folder.place, message_id)
-        found = await folder.place.documents.get(folder.message(number), type=MessageRecord)
+        docs = _ThreadDocuments(self._binding, thread_id)
+        number = await docs.number(docs.target, message_id)
+        found = await docs.target.documents.get(docs.message(number), type=MessageRecord)
         if found is None:
-            raise folder.no_message(message_id)
-        return found.shown(thread_id)
+            raise docs.no_message(message_id)
+        return found.to_public(thread_id)
 
     async def update(self, thread_id: str, message_id: str, *, metadata: Mapping[str, Any]) -> ThreadMessage:
-        """Note something else of a message, in place of what was noted.
+        """Replace the metadata of a message.
 
         Raises:
-            NotFoundError: The thread, or the message, is not there.
+            NotFoundError: The thread or the message does not exist.
         """
-        folder, noted = _Folder(self._home, thread_id), _admit_metadata(metadata, may_be_absent=False)
+        docs, noted = (
+            _ThreadDocuments(self._binding, thread_id),
+            _check_metadata(metadata, may_be_absent=False),
+        )
 
         async def work(tx: Transaction) -> ThreadMessage:
-            name = folder.message(await folder.number(tx, message_id))
+            name = docs.message(await docs.number(tx, message_id))
             record = await tx.documents.get(name, type=MessageRecord)
             assert record is not None
             record.metadata = noted
             await tx.documents.put(name, record)
-            return record.shown(thread_id)
+            return record.to_public(thread_id)
 
-        return await together(folder.place, work, message=f"update message {message_id}", turn=folder.thread)
+        return await together(docs.target, work, message=f"update message {message_id}", turn=docs.thread)
 
     async def delete(self, thread_id: str, message_id: str) -> bool:
-        """Remove a message, and return whether it was there.
+        """Delete a message, and return whether it existed.
 
         Raises:
-            NotFoundError: There is no such thread.
+            NotFoundError: The thread does not exist.
         """
-        folder = _Folder(self._home, thread_id)
+        docs = _ThreadDocuments(self._binding, thread_id)
 
         async def work(tx: Transaction) -> bool:
-            await folder.known(tx)
-            number = await tx.documents.get(folder.id(message_id), type=int)
+            await docs.require_thread(tx)
+            number = await tx.documents.get(docs.id(message_id), type=int)
             if number is None:
                 return False
-            await tx.documents.delete(folder.id(message_id))
-            return await tx.documents.delete(folder.message(number))
+            await tx.documents.delete(docs.id(message_id))
+            return await tx.documents.delete(docs.message(number))
 
-        return await together(folder.place, work, message=f"delete message {message_id}", turn=folder.thread)
+        return await together(docs.target, work, message=f"delete message {message_id}", turn=docs.thread)
 
     async def list(
         self,
@@ -251,75 +255,75 @@ class ThreadMessages:
         """Return a page of messages.
 
         Args:
-            thread_id: Which thread.
-            limit: How many at the most, from 1 to 100.
-            order: `desc` with the newest first, or `asc` with the oldest first.
-            after: The id of a message: the page goes on behind it, in this order.
-            before: The id of a message: the page ends in front of it, in this order.
+            thread_id: Id of the thread.
+            limit: Maximum number of messages, from 1 to 100.
+            order: `desc` for the newest first, or `asc` for the oldest first.
+            after: Id of a message: the page begins after it, in this order.
+            before: Id of a message: the page ends before it, in this order.
 
         Raises:
-            NotFoundError: The thread, or a message that was named, is not there.
+            NotFoundError: The thread, or a message given as cursor, does not exist.
         """
         if type(limit) is not int or not 0 < limit <= _MOST:
-            raise InvalidError(f"`limit` is {limit!r}; give 1 to {_MOST}")
+            raise InvalidError(f"`limit` is {limit!r}. Pass 1 to {_MOST}.")
         if order not in ("asc", "desc"):
-            raise InvalidError(f"`order` is {order!r}; give 'asc' or 'desc'")
-        folder = _Folder(self._home, thread_id)
-        thread = await folder.known(folder.place)
+            raise InvalidError(f"`order` is {order!r}. Pass 'asc' or 'desc'.")
+        docs = _ThreadDocuments(self._binding, thread_id)
+        thread = await docs.require_thread(docs.target)
         lower, upper = (after, before) if order == "asc" else (before, after)
-        first = 0 if lower is None else await folder.number(folder.place, lower) + 1
-        stop = thread.count if upper is None else await folder.number(folder.place, upper)
+        first = 0 if lower is None else await docs.number(docs.target, lower) + 1
+        stop = thread.count if upper is None else await docs.number(docs.target, upper)
         numbers = range(first, stop)[:: 1 if order == "asc" else -1]
         is_previous = before is not None and after is None
-        found = await folder.some(numbers[::-1] if is_previous else numbers, limit + 1)
+        found = await docs.read_first(numbers[::-1] if is_previous else numbers, limit + 1)
         page = found[:limit]
         if is_previous:
             page.reverse()
-        return MessagePage([record.shown(thread_id) for record in page], len(found) > limit)
+        return MessagePage([record.to_public(thread_id) for record in page], len(found) > limit)
 
 
-class _Folder:
+class _ThreadDocuments:
     """The documents of one thread."""
 
-    def __init__(self, home: Home, thread_id: str) -> None:
-        self.place: Place = home.place("thread", thread_id)
-        self.thread_id, self._begin = thread_id, f"{home.prefix('thread', thread_id)}chat/"
+    def __init__(self, binding: StoreBinding, thread_id: str) -> None:
+        self.target: Target = binding.resolve("thread", thread_id)
+        self.thread_id, self._begin = thread_id, f"{binding.prefix('thread', thread_id)}chat/"
         self.thread = f"{self._begin}thread"
 
     def message(self, number: int) -> str:
-        """Return the name of a message's document."""
+        """Return the document name of a message."""
         return f"{self._begin}message/{number:012d}"
 
     def id(self, message_id: str) -> str:
-        """Return the name of the document that holds the number of a message."""
-        return f"{self._begin}id/{_admit_id(message_id)}"
+        """Return the name of the document that maps a message id to its number."""
+        return f"{self._begin}id/{_check_id(message_id)}"
 
-    async def record(self, place: Place) -> ThreadRecord | None:
-        """Return the thread, or None."""
-        found = await place.documents.get(self.thread, type=ThreadRecord)
+    async def record(self, target: Target) -> ThreadRecord | None:
+        """Return the thread's record, or None."""
+        found = await target.documents.get(self.thread, type=ThreadRecord)
         return None if found is None or found.is_going else found
 
-    async def known(self, place: Place) -> ThreadRecord:
-        """Return the thread, or raise `NotFoundError`."""
-        found = await self.record(place)
+    async def require_thread(self, target: Target) -> ThreadRecord:
+        """Return the thread's record, or raise `NotFoundError`."""
+        found = await self.record(target)
         if found is None:
-            raise NotFoundError(f"there is no thread {self.thread_id!r}; create it")
+            raise NotFoundError(f"Thread {self.thread_id!r} does not exist. Create it with create().")
         return found
 
-    async def number(self, place: Place, message_id: str) -> int:
+    async def number(self, target: Target, message_id: str) -> int:
         """Return the number of a message, or raise `NotFoundError`."""
-        await self.known(place)
-        number = await place.documents.get(self.id(message_id), type=int)
+        await self.require_thread(target)
+        number = await target.documents.get(self.id(message_id), type=int)
         if number is None:
             raise self.no_message(message_id)
         return number
 
     def no_message(self, message_id: str) -> NotFoundError:
-        """Return the error that says so."""
-        return NotFoundError(f"there is no message {message_id!r} in thread {self.thread_id!r}")
+        """Return the error for a missing message."""
+        return NotFoundError(f"Message {message_id!r} does not exist in thread {self.thread_id!r}.")
 
     async def add(self, tx: Transaction, thread: ThreadRecord, record: MessageRecord) -> MessageRecord:
-        """Add a message and count it, or returns the one that has its id."""
+        """Add a message and count it, or return the existing message with its id."""
         number = await tx.documents.get(self.id(record.id), type=int)
         if number is not None:
             known = await tx.documents.get(self.message(number), type=MessageRecord)
@@ -331,22 +335,25 @@ class _Folder:
         thread.count += 1
         return record
 
-    async def some(self, numbers: Sequence[int], limit: int) -> list[MessageRecord]:
-        """Return the first messages of these numbers that are there."""
+    async def read_first(self, numbers: Sequence[int], limit: int) -> list[MessageRecord]:
+        """Return the first existing messages of these numbers, up to the limit."""
         found: list[MessageRecord] = []
         begin, most = 0, limit
         while begin < len(numbers) and len(found) < limit:
             names = [self.message(number) for number in numbers[begin : begin + most]]
-            entries = await self.place.documents.entries(*names)
+            entries = await self.target.documents.entries(*names)
             found += [entries[name].value for name in names if name in entries]
-            begin, most = begin + most, min(2 * most, _AT_ONCE)  # where many were deleted, fewer round trips
+            begin, most = (
+                begin + most,
+                min(2 * most, _AT_ONCE),
+            )  # larger reads where many messages were deleted
         return found[:limit]
 
-    async def clear_remains(self) -> None:
-        """Remove what is left of a thread that is being deleted, and then its own document."""
-        if not isinstance(self.place, Space):
+    async def finish_deletion(self) -> None:
+        """Finish an interrupted deletion: delete the thread's messages, and then its own document."""
+        if not isinstance(self.target, Space):
             return
-        found = await self.place.documents.get(self.thread, type=ThreadRecord)
+        found = await self.target.documents.get(self.thread, type=ThreadRecord)
         if found is None or not found.is_going:
             return
         message, is_going = f"delete thread {self.thread_id}", True
@@ -356,16 +363,16 @@ class _Folder:
             async def work(tx: Transaction, names: list[str] = names) -> bool:
                 now = await tx.documents.get(self.thread, type=ThreadRecord)
                 if now is None or not now.is_going:
-                    return False  # another has removed it, and somebody may have made it anew since
-                await removing(names or [self.thread])(tx)
+                    return False  # another call finished the deletion, and the thread may exist again
+                await make_deletion(names or [self.thread])(tx)
                 return bool(names)
 
-            is_going = await together(self.place, work, message=message, turn=self.thread)
+            is_going = await together(self.target, work, message=message, turn=self.thread)
 
     async def _some_names(self) -> list[str]:
         names: list[str] = []
         for part in ("id", "message"):
-            async for name in self.place.documents.keys(f"{escape_pattern(f'{self._begin}{part}/')}*"):
+            async for name in self.target.documents.keys(f"{escape_pattern(f'{self._begin}{part}/')}*"):
                 names.append(name)
                 if len(names) == _AT_ONCE:
                     return names
@@ -376,8 +383,8 @@ async def _now_ms(tx: Transaction) -> int:
     return to_milliseconds(await tx.now())
 
 
-def _admit(
-    home: Home,
+def _make_record(
+    binding: StoreBinding,
     *,
     role: object = None,
     content: object = None,
@@ -385,36 +392,37 @@ def _admit(
     id: str | None = None,
 ) -> MessageRecord:
     if not check_text("role", role):
-        raise InvalidError("`role` is empty; say who speaks, such as 'user'")
-    name = f"msg_{home.clock.random_bytes(12).hex()}" if id is None else _admit_id(id)
-    return MessageRecord(name, check_text("role", role), content, 0, _admit_metadata(metadata))
+        raise InvalidError("`role` is empty. Pass a role such as 'user'.")
+    name = f"msg_{binding.clock.random_bytes(12).hex()}" if id is None else _check_id(id)
+    return MessageRecord(name, check_text("role", role), content, 0, _check_metadata(metadata))
 
 
-def _admit_metadata(metadata: object, *, may_be_absent: bool = True) -> dict[str, Any]:
+def _check_metadata(metadata: object, *, may_be_absent: bool = True) -> dict[str, Any]:
     if metadata is None and may_be_absent:
         return {}
     if not isinstance(metadata, Mapping):
-        raise InvalidError(f"`metadata` is {metadata!r}; give a dict")
+        raise InvalidError(f"`metadata` is {metadata!r}. Pass a dict.")
     return check_text_keys("`metadata`", cast("Mapping[str, Any]", metadata))
 
 
-def _admit_messages(messages: object) -> Sequence[object]:
+def _check_messages(messages: object) -> Sequence[object]:
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise InvalidError(f"`messages` is {messages!r}; give a list of dicts")
+        raise InvalidError(f"`messages` is {messages!r}. Pass a list of dicts.")
     given = cast("Sequence[object]", messages)
     if len(given) > _AT_ONCE:
-        raise InvalidError(f"{len(given)} messages were given; at most {_AT_ONCE} with the thread")
+        raise InvalidError(f"create() got {len(given)} messages. Pass at most {_AT_ONCE}.")
     return given
 
 
 def _parts(message: object) -> dict[str, Any]:
-    if not isinstance(message, Mapping) or not message.keys() <= _PARTS:  # pyright: ignore[reportUnknownMemberType]
-        raise InvalidError(f"a message is {message!r}; give a dict of {', '.join(sorted(_PARTS))}")
+    # pyright: ignore[reportUnknownMemberType]
+    if not isinstance(message, Mapping) or not message.keys() <= _PARTS:
+        raise InvalidError(f"A message is {message!r}. Pass a dict of {', '.join(sorted(_PARTS))}.")
     return dict(cast("Mapping[str, Any]", message))
 
 
-def _admit_id(id: object) -> str:
+def _check_id(id: object) -> str:
     text = check_text("id", id)
     if not 0 < len(text.encode()) <= _ID_BYTES:
-        raise InvalidError(f"the id of a message is {text[:40]!r}; it has 1 to {_ID_BYTES} bytes of UTF-8")
+        raise InvalidError(f"A message id is {text[:40]!r}. Ids have 1 to {_ID_BYTES} bytes of UTF-8.")
     return text

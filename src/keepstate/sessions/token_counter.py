@@ -1,4 +1,4 @@
-"""Counts tokens by tiktoken, as OpenAI's models do: the only place that imports it."""
+"""Token counts by tiktoken, as for OpenAI's models. Only this module imports tiktoken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from keepstate.errors import InvalidError, MissingExtraError, UnsupportedError
-from keepstate.sessions.messages import MEDIA_TOKENS, Message, is_media, placed
+from keepstate.sessions.messages import MEDIA_TOKENS, Message, is_media, split_blocks
 from keepstate.values.builtin import json_form
 
 if TYPE_CHECKING:
@@ -19,17 +19,19 @@ _BY_NAME: Final = 1
 
 
 class TokenCounter:
-    """A counter for `BoundedState`: 3 tokens a message, and those of what it says, calls included as JSON.
+    """A counter for `BoundedState`: 3 tokens for a message plus those of its text, with tool calls as JSON.
 
     A block of a picture, a recording or a file counts 1,000.
 
     Args:
-        encoding: The name of an encoding, whose table tiktoken fetches once; or an `Encoding`.
+        encoding: The name of an encoding, whose table tiktoken downloads once; or an `Encoding`.
     """
 
     def __init__(self, encoding: str | Encoding = DEFAULT_ENCODING) -> None:
         if not isinstance(encoding, str) and not callable(getattr(encoding, "encode_ordinary", None)):
-            raise InvalidError(f"{encoding!r} is no encoding; give the name of one, or a tiktoken.Encoding")
+            raise InvalidError(
+                f"{encoding!r} is not an encoding. Pass the name of one, or a tiktoken.Encoding."
+            )
         self._encoding = encoding
 
     def __repr__(self) -> str:
@@ -37,23 +39,23 @@ class TokenCounter:
 
     @property
     def name(self) -> str:
-        """The name of the encoding: by it contexts are told that other processes have counted."""
+        """The name of the encoding, which also identifies token counts of other processes."""
         return self._encoding if isinstance(self._encoding, str) else self._encoding.name
 
     def __call__(self, message: Message) -> int:
-        """Return how many tokens a message has.
+        """Return the number of tokens of a message.
 
         Raises:
             MissingExtraError: tiktoken is not installed.
-            InvalidError: It knows no encoding of this name.
-            UnsupportedError: The encoding's table is not here and cannot be fetched.
+            InvalidError: tiktoken has no encoding of this name.
+            UnsupportedError: The encoding's table is not stored locally and cannot be downloaded.
         """
         if isinstance(self._encoding, str):
             self._encoding = _loaded(self._encoding)
         count = _BY_MESSAGE
         for name, part in message.items():
             count += _BY_NAME if name == "name" and part is not None else 0
-            for path, piece in placed(name, part):
+            for path, piece in split_blocks(name, part):
                 if is_media(piece):
                     count += MEDIA_TOKENS
                 elif piece is not None:
@@ -68,15 +70,16 @@ def _loaded(name: str) -> Encoding:
         import tiktoken
     except ImportError as error:
         install = "pip install 'keepstate[tokens]'"
-        raise MissingExtraError(f"TokenCounter needs tiktoken: {install}", install=install) from error
+        raise MissingExtraError(f"TokenCounter needs tiktoken. Run: {install}", install=install) from error
     if name not in tiktoken.list_encoding_names():
         known = ", ".join(sorted(tiktoken.list_encoding_names()))
-        raise InvalidError(f"tiktoken knows no encoding {name!r}; it knows {known}")
+        raise InvalidError(f"tiktoken has no encoding {name!r}. It has {known}.")
     try:
         return tiktoken.get_encoding(name)
-    except Exception as error:  # whatever the network, a proxy or the file system raises
+    except Exception as error:  # any error of the network, a proxy or the file system
         raise UnsupportedError(
-            f"the table of {name!r} is not here and cannot be fetched ({type(error).__name__}); put it into "
-            "a folder that TIKTOKEN_CACHE_DIR names, give TokenCounter a tiktoken.Encoding, or count with "
-            "estimate_tokens"
+            f"The table of encoding {name!r} is not stored locally and cannot be downloaded "
+            f"({type(error).__name__}). Put it into the folder named by TIKTOKEN_CACHE_DIR, pass "
+            "TokenCounter a "
+            "tiktoken.Encoding, or count with estimate_tokens."
         ) from error

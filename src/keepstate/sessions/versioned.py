@@ -1,7 +1,7 @@
-"""A state with every version of it: checkpoints, steps back, forks and merges, on the history of a space.
+"""A state with all its versions: checkpoints, rollbacks, forks and merges, on the history of a space.
 
-Versions are commits of one branch, in the order in which they were made; nothing is erased by going back. A
-small document says which version is the present one, and from which one each was made.
+Versions are commits of one branch, in the order of their creation; a rollback erases nothing. A small
+document records the current version, and the version from which each was made.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keepstate.home import quoted
-from keepstate.sessions.binding import Home, short
-from keepstate.sessions.resource import Kept
+from keepstate.sessions.binding import StoreBinding, shorten
+from keepstate.sessions.resource import AsyncResource
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 from keepstate.values.schema import register
@@ -32,40 +32,41 @@ T = TypeVar("T")
 @register("keepstate.Versions")
 @dataclass
 class VersionsRecord:
-    """Which version is the present one; -1 if there is none."""
+    """The number of the current version, or -1, and the origins of versions."""
 
     current: int = -1
     count: int = 0
     made_from: dict[int, int] = field(default_factory=dict[int, int])
-    """From which version each was made, where that is not the one before it."""
+    """The origin of each version that was not made from the version before it."""
 
     def before(self, version: int) -> int:
-        """Return the version from which another was made; -1 if it was the first."""
+        """Return the origin of a version; -1 for the first."""
         return self.made_from.get(version, version - 1)
 
     @property
     def is_earlier(self) -> bool:
-        """Whether the present version is not the last one."""
+        """True if the current version is not the newest."""
         return 0 <= self.current < self.count - 1
 
-    def grown(self) -> None:
-        """Count a version that was made from the present one."""
+    def add_version(self) -> None:
+        """Count a new version that was made from the current one, and make it current."""
         if self.current != self.count - 1:
             self.made_from[self.count] = self.current
         self.current, self.count = self.count, self.count + 1
 
 
-class VersionedState(Kept):
-    """Versions of a state, in the space `versions/<id>`; each costs what it changes, and none is lost.
+class VersionedState(AsyncResource):
+    """A state with all its versions, in the space `versions/<id>`; each version costs only what it changes.
 
     Args:
-        id: Which state; without it one that nobody else has, unless a place is given.
-        fork: The fork of it that this one is; `fork` makes it.
+        id: Id of the state; without it the state is private to this object, unless `persistence` or `space`
+            is given.
+        fork: Name of a fork of the state; `fork` creates it.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one.
         space: Instead: a space, or a transaction whose batch all checkpoints join.
 
     Attributes:
-        id: Which state.
+        id: Id of the state.
     """
 
     id: str
@@ -79,35 +80,35 @@ class VersionedState(Kept):
         space: Space | Transaction | None = None,
         _mode: Mode = "async",
     ) -> None:
-        home = Home(persistence, space, mode=_mode, is_private=id is None)
-        self._begin(home, "default" if id is None else id, fork)
+        binding = StoreBinding(persistence, space, mode=_mode, is_private=id is None)
+        self._begin(binding, "default" if id is None else id, fork)
 
-    def _begin(self, home: Home, id: str, fork: str | None, *, closes: bool = True) -> None:
-        self._home, self.id, self._fork = home, id, fork
-        self._closing = home if closes else None
-        self._place = home.place("versions", id)
+    def _begin(self, binding: StoreBinding, id: str, fork: str | None, *, closes: bool = True) -> None:
+        self._binding, self.id, self._fork = binding, id, fork
+        self._closing = binding if closes else None
+        self._target = binding.resolve("versions", id)
         fork = "" if fork is None else quoted(check_name("fork", fork))
-        self._name = f"{home.prefix('versions', id)}versions{'/' if fork else ''}{fork}"
-        self._branch = short(self._name)
+        self._name = f"{binding.prefix('versions', id)}versions{'/' if fork else ''}{fork}"
+        self._branch = shorten(self._name)
         self._present = f"{self._branch}/present"
 
     def __repr__(self) -> str:
         fork = "" if self._fork is None else f" fork {self._fork!r}"
-        return f"<VersionedState {self.id!r}{fork} in {self._home!r}>"
+        return f"<VersionedState {self.id!r}{fork} in {self._binding!r}>"
 
     async def checkpoint(self, state: object, *, message: str = "") -> int:
-        """Save a version, which is the present one then, and return its number; the first one has 0."""
+        """Save a new version, make it current, and return its number, from 0."""
 
         async def grow(tx: Transaction, record: VersionsRecord) -> int:
-            record.grown()
-            told = message or f"version {record.current}"
-            await tx.history.commit({"state": state}, branch=self._branch, message=told)
+            record.add_version()
+            label = message or f"version {record.current}"
+            await tx.history.commit({"state": state}, branch=self._branch, message=label)
             return record.current
 
-        return await self._changed(grow)
+        return await self._change(grow)
 
     async def rollback(self, steps: int = 1) -> Any:
-        """Make an earlier version the present one and return its state; stops at the first.
+        """Make an earlier version current and return its state; stops at the first version.
 
         Raises:
             NotFoundError: There is no version.
@@ -121,55 +122,57 @@ class VersionedState(Kept):
                 record.current = record.before(record.current)
             return record.current
 
-        return await self.state_at(await self._changed(back, needs_version=True))
+        return await self.state_at(await self._change(back, needs_version=True))
 
     async def get_state(self) -> Any:
-        """Return a copy of the present version's state.
+        """Return a copy of the current version's state.
 
         Raises:
             NotFoundError: There is no version.
         """
-        return await self.state_at((await self._record(self._place, needs_version=True)).current)
+        return await self.state_at((await self._record(self._target, needs_version=True)).current)
 
     async def current_version(self) -> int:
-        """Return the number of the present version; -1 if there is none."""
-        return (await self._record(self._place)).current
+        """Return the number of the current version; -1 if there is none."""
+        return (await self._record(self._target)).current
 
     async def state_at(self, version: int) -> Any:
         """Return a copy of a version's state.
 
         Raises:
-            NotFoundError: There is no such version.
+            NotFoundError: The version does not exist.
         """
         if type(version) is not int or version < 0:
-            raise InvalidError(f"`version` is {version!r}; give the number of one, from 0")
+            raise InvalidError(f"`version` is {version!r}. Pass the number of a version, from 0.")
         try:
-            return (await self._place.history.checkout(f"{self._branch}#{version + 1}"))["state"]
+            return (await self._target.history.checkout(f"{self._branch}#{version + 1}"))["state"]
         except NotFoundError as error:
-            count = (await self._record(self._place)).count
+            count = (await self._record(self._target)).count
             if version < count:
                 raise
             raise self._no_version(version, count) from error
 
     def _no_version(self, version: object, count: int) -> NotFoundError:
-        there = f"it has 0 to {count - 1}" if count else "it has none; checkpoint one first"
-        return NotFoundError(f"{self!r} has no version {version!r}; {there}")
+        known = f"It has 0 to {count - 1}." if count else "It has none. Call checkpoint() first."
+        return NotFoundError(f"{self!r} has no version {version!r}. {known}")
 
     # ---- forks
 
     async def fork(self, name: str, *, at: int | None = None) -> VersionedState:
-        """Return a state of its own that begins with a version of this one; closing it leaves this one open.
+        """Create an independent fork that begins with a version of this state.
+
+        Closing the fork leaves this object open.
 
         Args:
-            name: What the fork is called; `VersionedState(id, fork=name)` is the same again.
-            at: The version; the present one, if it is not given.
+            name: Name of the fork; `VersionedState(id, fork=name)` opens it again.
+            at: The version; the current version by default.
 
         Raises:
-            AlreadyExistsError: There is a fork of this name.
-            NotFoundError: There is no such version.
+            AlreadyExistsError: A fork of this name exists.
+            NotFoundError: The version does not exist.
         """
         made = VersionedState.__new__(VersionedState)
-        made._begin(self._home, self.id, name, closes=False)
+        made._begin(self._binding, self.id, name, closes=False)
 
         async def work(tx: Transaction) -> None:
             record = await self._record(tx, needs_version=True)
@@ -177,12 +180,12 @@ class VersionedState(Kept):
             if type(version) is not int or not 0 <= version < record.count:
                 raise self._no_version(version, record.count)
             if await tx.documents.get(made._name) is not None:
-                raise AlreadyExistsError(f"{self!r} has a fork {name!r}; give another name")
+                raise AlreadyExistsError(f"{self!r} already has a fork {name!r}. Choose another name.")
             await tx.history.branch(made._branch, at=f"{self._branch}#{version + 1}")
             before = {number: origin for number, origin in record.made_from.items() if number <= version}
             await tx.documents.put(made._name, VersionsRecord(version, version + 1, before))
 
-        await together(self._place, work, message=f"fork {name}")
+        await together(self._target, work, message=f"fork {name}")
         return made
 
     async def merge(self, fork: str, *, rules: MergeRules | None = None) -> int:
@@ -197,10 +200,11 @@ class VersionedState(Kept):
             InvalidError: The rules are none.
             NotFoundError: There is no such fork.
         """
-        if rules is not None and not isinstance(rules, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidError(f"`rules` is {rules!r}; give a dict of paths and rules")
+        # pyright: ignore[reportUnnecessaryIsInstance]
+        if rules is not None and not isinstance(rules, Mapping):
+            raise InvalidError(f"`rules` is {rules!r}. Pass a dict of paths and rules.")
         other = VersionedState.__new__(VersionedState)
-        other._begin(self._home, self.id, fork, closes=False)
+        other._begin(self._binding, self.id, fork, closes=False)
         inside: dict[Any, Any] = {
             ("state", *(path if isinstance(path, tuple) else (path,))): rule
             for path, rule in (rules or {}).items()
@@ -208,32 +212,34 @@ class VersionedState(Kept):
 
         async def join(tx: Transaction, record: VersionsRecord) -> int:
             theirs = await self._record(tx, other._name, needs_version=True)
-            if record.current != record.count - 1:  # a merge goes on from the last one
+            if record.current != record.count - 1:  # a merge continues from the newest version
                 present = await tx.history.checkout(f"{self._branch}#{record.current + 1}")
-                record.grown()
+                record.add_version()
                 await tx.history.commit(
-                    dict(present), branch=self._branch, message="go on from an earlier version"
+                    dict(present), branch=self._branch, message="continue from an earlier version"
                 )
             head = await tx.history.find(self._branch)
             source = f"{other._branch}#{theirs.current + 1}"
             merged = await tx.history.merge(source, into=self._branch, rules=inside, message=f"merge {fork}")
             if merged.id != head.id:
-                record.grown()
+                record.add_version()
             return record.current
 
-        return await self._changed(join, needs_version=True)
+        return await self._change(join, needs_version=True)
 
     # ---- its document
 
     async def _record(
-        self, place: Space | Transaction, name: str | None = None, *, needs_version: bool = False
+        self, target: Space | Transaction, name: str | None = None, *, needs_version: bool = False
     ) -> VersionsRecord:
-        record = await place.documents.get(name or self._name, type=VersionsRecord) or VersionsRecord()
+        record = await target.documents.get(name or self._name, type=VersionsRecord) or VersionsRecord()
         if needs_version and record.current < 0:
-            raise NotFoundError(f"{name or self._name!r} of {place!r} has no version; checkpoint one first")
+            raise NotFoundError(
+                f"{name or self._name!r} of {target!r} has no version. Call checkpoint() first."
+            )
         return record
 
-    async def _changed(
+    async def _change(
         self, change: Callable[[Transaction, VersionsRecord], Awaitable[T]], *, needs_version: bool = False
     ) -> T:
         async def work(tx: Transaction) -> T:
@@ -243,8 +249,8 @@ class VersionedState(Kept):
             await tx.documents.put(self._name, record)
             if was_earlier:
                 await tx.history.delete_tag(self._present)
-            if record.is_earlier:  # what is let go of in the space takes no commit that has a name
+            if record.is_earlier:  # a tagged commit survives pruning of the space's history
                 await tx.history.tag(self._present, at=f"{self._branch}#{record.current + 1}")
             return answer
 
-        return await together(self._place, work, message="versions", turn=self._name)
+        return await together(self._target, work, message="versions", turn=self._name)

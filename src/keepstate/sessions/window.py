@@ -1,8 +1,8 @@
-"""Which messages of a conversation are in an agent's context: a row for each, in pages of sixteen. Pure.
+"""The rows of a context: one for each message, in pages of sixteen. Pure.
 
-The head has counts, and the rows of the newest page; all others are read when they are asked for. A row is
-written when its page is full, and again only if what belongs to it changes: plain messages leave from the
-front, and the head says up to where. So to add a message costs the same however many are in the context.
+The head has counts and the rows of the newest page; older pages are read on demand. A page is written when it
+is full, and again only if one of its rows changes. Plain messages leave from the front, and the head stores
+where the context begins. So adding a message costs the same however many are in the context.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from keepstate.sessions.messages import Message
 from keepstate.values.schema import register
 
 ROWS: Final = 16
-"""How many messages' rows are in a page, whether they are in the context or not."""
+"""Number of messages that a page covers, whether they are in the context or not."""
 SYSTEM, PINNED, PLAIN = "system", "pinned", "plain"
 _KINDS: Final = (PLAIN, PINNED, SYSTEM)
 
 
-class PageMissing(Exception):  # noqa: N818 - nothing went wrong: it asks for a page
-    """A page is asked for that was not read yet."""
+class PageMissing(Exception):  # noqa: N818 - not an error: it requests a page
+    """A page that was not read yet is needed."""
 
     def __init__(self, page: int) -> None:
         super().__init__(page)
@@ -37,37 +37,37 @@ class Row:
     tokens: int
     kind: str
     group: int
-    """The number of the message that it belongs to; its own if it stands alone."""
+    """The number of the first message of its group; its own if it is alone."""
     cut: int | None = None
-    """How many characters of what it says are left, if it was cut."""
+    """Number of characters left of the text, if it was cut."""
     more: list[int] = field(default_factory=list[int])
-    """The others of the group, if it is the first of one."""
+    """The other members of the group, if this is its first."""
 
     @property
     def stays(self) -> bool:
-        """Whether it never leaves the context."""
+        """True if the message never leaves the context."""
         return self.kind != PLAIN
 
-    def stored(self) -> list[Any]:
-        """Return what is stored of it: most rows are two small numbers."""
-        place, back = self.number % ROWS, self.number - self.group
+    def encode(self) -> list[Any]:
+        """Return the stored form: two small numbers for most rows."""
+        index, back = self.number % ROWS, self.number - self.group
         if self.kind == PLAIN and not back and self.cut is None and not self.more:
-            return [place, self.tokens]
+            return [index, self.tokens]
         more = [number - self.number for number in self.more]
-        return [place, self.tokens, _KINDS.index(self.kind), back, self.cut, more]
+        return [index, self.tokens, _KINDS.index(self.kind), back, self.cut, more]
 
     @classmethod
     def of(cls, page: int, stored: Sequence[Any]) -> Self:
-        """Return the row that was stored."""
-        place, tokens, kind, back, kept, more = stored if len(stored) > 2 else (*stored, 0, 0, None, ())
-        number = page * ROWS + place
+        """Return the row of a stored form."""
+        index, tokens, kind, back, kept, more = stored if len(stored) > 2 else (*stored, 0, 0, None, ())
+        number = page * ROWS + index
         return cls(number, tokens, _KINDS[kind], number - back, kept, [number + each for each in more])
 
 
 @register("keepstate.Window")
 @dataclass(frozen=True)
 class WindowRecord:
-    """The head of a context as it is stored."""
+    """The stored head of a context."""
 
     count: int
     size: int
@@ -90,52 +90,52 @@ class Window:
     """A context, without the messages themselves."""
 
     count: int = 0
-    """How many messages were added."""
+    """Number of messages added."""
     size: int = 0
-    """How many are in the context."""
+    """Number of messages in the context."""
     row_tokens: int = 0
-    """How many tokens these have."""
+    """Number of tokens of the messages in the context."""
     first: int = 0
-    """No plain message before this is in the context."""
+    """No plain message before this number is in the context."""
     newest: int = -1
     """The last message in the context."""
     fixed: list[int] = field(default_factory=list[int])
     """The messages that never leave."""
     fixed_tokens: int = 0
     calls: dict[str, int] = field(default_factory=dict[str, int])
-    """The groups of the tool calls in the context that nobody has answered, by the id of the call."""
+    """The groups of unanswered tool calls in the context, by call id."""
     spans: list[list[int]] = field(default_factory=list[list[int]])
-    """The messages that have left and are to be summarised: from the first to before the second of each."""
+    """The messages that left and are due for a summary, as half-open ranges."""
     summary: Message | None = None
     summary_tokens: int = 0
     counter: str = ""
-    """By which counter the tokens were counted."""
+    """The name of the counter that counted the tokens."""
     era: int = 0
-    """How often the conversation was cleared; the pages of an earlier era are read by nobody."""
+    """Number of times the conversation was cleared; pages of earlier eras are never read."""
     pages: dict[int, dict[int, Row]] = field(default_factory=dict[int, dict[int, Row]])
-    """Those that were read, and the newest."""
+    """The pages that were read, and the newest page."""
     changed: set[int] = field(default_factory=set[int])
-    """The pages of which rows were added or changed."""
+    """The pages with added or changed rows."""
     left: set[int] = field(default_factory=set[int])
-    """The messages that have left since it was read."""
+    """The messages that left since the window was read."""
 
     @property
     def tokens(self) -> int:
-        """Return how many tokens the context has."""
+        """The number of tokens of the context."""
         return self.summary_tokens + self.row_tokens
 
     @property
     def due(self) -> list[int]:
-        """The messages that have left and are to be summarised, in order."""
+        """The messages that left and are due for a summary, in order."""
         return [number for begin, end in self.spans for number in range(begin, end)]
 
     # ---- rows
 
     def next_number(self) -> int:
-        """Count a message that is added, and return its number."""
+        """Count an added message and return its number."""
         number, self.count = self.count, self.count + 1
         if self.count % ROWS == 0 and number // ROWS in self.pages:
-            self.changed.add(number // ROWS)  # the newest page is full, and leaves the head
+            self.changed.add(number // ROWS)  # the newest page is full, so it moves out of the head
         return number
 
     def row(self, number: int) -> Row | None:
@@ -148,16 +148,16 @@ class Window:
             return None
         return self._page(number).get(number)
 
-    def known(self, number: int) -> Row:
-        """Return the row of a message in the context; see `row`."""
+    def require_row(self, number: int) -> Row:
+        """Return the row of a message that must be in the context; see `row`."""
         row = self.row(number)
         assert row is not None
         return row
 
     def members(self, group: int) -> list[Row]:
         """Return the rows of a group; see `row`."""
-        first = self.known(group)
-        return [first, *map(self.known, first.more)]
+        first = self.require_row(group)
+        return [first, *map(self.require_row, first.more)]
 
     def put(self, row: Row) -> None:
         """Add the row of the newest message."""
@@ -169,11 +169,11 @@ class Window:
             self.fixed.append(row.number)
             self.fixed_tokens += row.tokens
         if row.group != row.number:
-            self.known(row.group).more.append(row.number)
+            self.require_row(row.group).more.append(row.number)
             self.changed.add(row.group // ROWS)
 
     def change(self, row: Row, **parts: Any) -> None:
-        """Change parts of a row."""
+        """Replace parts of a row."""
         new = replace(row, **parts)
         self._page(row.number)[row.number] = new
         self.changed.add(row.number // ROWS)
@@ -184,7 +184,7 @@ class Window:
             self.fixed = sorted([*numbers, row.number]) if new.stays else numbers
 
     def drop(self, row: Row) -> None:
-        """Take a row out of the context."""
+        """Remove a row from the context."""
         del self._page(row.number)[row.number]
         self.left.add(row.number)
         self.size, self.row_tokens = self.size - 1, self.row_tokens - row.tokens
@@ -194,8 +194,8 @@ class Window:
         if row.number == self.newest:
             self.newest = max(self.fixed, default=-1)
 
-    def plain(self) -> Iterator[Row]:
-        """Yield the rows that may leave, the oldest first; see `row`."""
+    def plain_rows(self) -> Iterator[Row]:
+        """Yield the rows that may leave, oldest first; see `row`."""
         if self.size == len(self.fixed):
             self.first = self.count
         for number in range(self.first, self.count):
@@ -204,8 +204,8 @@ class Window:
                 yield row
 
     def advance(self) -> None:
-        """Let the context begin with the first plain row that is in it; see `row`."""
-        self.first = next((row.number for row in self.plain()), self.count)
+        """Move the beginning of the context to its first plain row; see `row`."""
+        self.first = next((row.number for row in self.plain_rows()), self.count)
 
     @property
     def entries(self) -> list[Row]:
@@ -217,16 +217,16 @@ class Window:
 
     @property
     def needed(self) -> list[int]:
-        """The pages in which rows may be."""
+        """The pages that may have rows of the context."""
         plain = range(self.first // ROWS, self.newest // ROWS + 1) if self.size > len(self.fixed) else ()
         return sorted({*plain, *(number // ROWS for number in self.fixed)})
 
-    def is_due(self, numbers: Sequence[int]) -> None:
-        """Note messages that have left and are to be summarised."""
+    def mark_due(self, numbers: Sequence[int]) -> None:
+        """Mark messages that left as due for a summary."""
         self.spans = _spans(sorted({*self.due, *numbers}))
 
-    def is_done(self, numbers: Sequence[int]) -> None:
-        """Note that messages were summarised."""
+    def mark_done(self, numbers: Sequence[int]) -> None:
+        """Mark messages as summarised."""
         self.spans = _spans(sorted({*self.due} - {*numbers}))
 
     def _page(self, number: int) -> dict[int, Row]:
@@ -240,7 +240,7 @@ class Window:
     # ---- what is stored
 
     def copy(self) -> Window:
-        """Return another that may be changed."""
+        """Return an independent copy."""
         made = copy(self)
         made.fixed, made.calls = list(self.fixed), dict(self.calls)
         made.pages = {
@@ -250,14 +250,14 @@ class Window:
         made.changed, made.left = set(self.changed), set(self.left)
         return made
 
-    def take(self, page: int, stored: Sequence[Sequence[Any]]) -> None:
-        """Take a page that was read; plain rows before `first` have left."""
+    def load_page(self, page: int, stored: Sequence[Sequence[Any]]) -> None:
+        """Add a page that was read, without plain rows before `first`, which have left."""
         rows = [Row.of(page, each) for each in stored]
         self.pages[page] = {row.number: row for row in rows if row.stays or row.number >= self.first}
 
     @classmethod
     def of(cls, record: WindowRecord | None) -> Window:
-        """Return the context whose head was stored; an empty one, if there is none."""
+        """Return the context of a stored head; an empty one without it."""
         if record is None:
             return cls(pages={0: {}})
         made = cls(
@@ -275,11 +275,11 @@ class Window:
             record.counter,
             record.era,
         )
-        made.take(record.count // ROWS, record.tail)
+        made.load_page(record.count // ROWS, record.tail)
         return made
 
     def record(self) -> WindowRecord:
-        """Return what is stored of its head, the newest page among it."""
+        """Return the stored form of the head, including the newest page."""
         return WindowRecord(
             self.count,
             self.size,
@@ -294,22 +294,23 @@ class Window:
             self.summary_tokens,
             self.counter,
             self.era,
-            self.stored(self.count // ROWS),
+            self.encode_page(self.count // ROWS),
         )
 
-    def writes(self) -> tuple[list[int], list[int]]:
-        """Return the pages to be written beside the head, and those of which nothing is needed any more.
+    def page_changes(self) -> tuple[list[int], list[int]]:
+        """Return the pages to write in addition to the head, and the pages to delete.
 
-        Of plain messages that have left from the front the rows may stand: the head says up to where.
+        The rows of plain messages that left from the front need no write, because the head stores where the
+        context begins.
         """
         emptied = {number // ROWS for number in self.left if not self.pages[number // ROWS]}
         behind = {number // ROWS for number in self.left if number >= self.first}
         head = {self.count // ROWS}
         return sorted((self.changed | behind) - emptied - head), sorted(emptied - head)
 
-    def stored(self, page: int) -> list[list[Any]]:
-        """Return what is stored of a page."""
-        return [row.stored() for _, row in sorted(self.pages.get(page, {}).items())]
+    def encode_page(self, page: int) -> list[list[Any]]:
+        """Return the stored form of a page."""
+        return [row.encode() for _, row in sorted(self.pages.get(page, {}).items())]
 
 
 def _spans(numbers: Sequence[int]) -> list[list[int]]:

@@ -1,10 +1,10 @@
 """WHICH state does an agent's code declare? Typed keys, their scopes, and how parallel updates merge.
 
-Invariant: what changes a state is a batch of updates, applied to the newest values in one conditional batch
-of the store, all or none; nothing computes a value outside and writes it back.
+Invariant: state changes only by batches of updates, applied to the latest values in one conditional batch of
+the store, all or none. No value is computed outside and written back.
 
-To add one: a ready-made key in `ready`; a kind of value in `forms`; what a thread keeps beside in `records`,
-and where it stands in `layout`.
+To add one: a ready-made key in `ready_keys`; a kind of value in `forms`; a record of a thread in `records`,
+with its document name in `layout`.
 """
 
 from typing import TYPE_CHECKING, Any

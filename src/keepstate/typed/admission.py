@@ -1,4 +1,4 @@
-"""Refuses what a call on typed state cannot take, before anything is done, in words that name it."""
+"""Validation of the arguments of typed state, before any work. Errors name the argument."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from keepstate.errors import InvalidError
 T = TypeVar("T")
 
 _ONE: Final = (str, bytes, bytearray, Mapping)
-"""What can be gone through, and is one thing where several are asked for."""
+"""Iterable types that are a single value, not a list of values."""
 
 
-def admit_many(what: str, given: Iterable[T]) -> list[T]:
-    """Return several things as a list.
+def check_list(what: str, given: Iterable[T]) -> list[T]:
+    """Return an iterable of values as a list.
 
     Raises:
-        InvalidError: It is one thing.
+        InvalidError: The argument is a single value.
     """
     asked: Any = given
     if isinstance(asked, _ONE) or not isinstance(asked, Iterable):
-        raise InvalidError(f"`{what}` is {given!r}; give a list")
+        raise InvalidError(f"`{what}` is {given!r}. Pass a list.")
     return list(given)
 
 
-def admit_messages(messages: Sequence[object]) -> None:
-    """Raise `InvalidError` for what is no sequence of messages: a text would be one for each letter."""
+def check_messages(messages: Sequence[object]) -> None:
+    """Raise `InvalidError` unless the argument is a sequence of messages; a text is not."""
     given: Any = messages
     if isinstance(given, _ONE) or not isinstance(given, Sequence):
-        raise InvalidError(f"`messages` is {messages!r}; give a list of them")
+        raise InvalidError(f"`messages` is {messages!r}. Pass a list of messages.")

@@ -1,4 +1,4 @@
-"""A batch of updates: gathered without looking at the state, applied together or not at all."""
+"""A batch of updates: collected without reading the state, applied together or not at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from keepstate.engine.kernel.arguments import check_revision, check_text, require_instance
 from keepstate.errors import StateConflictError, StateError
-from keepstate.typed.encoded_value import copied
-from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, admit_key
+from keepstate.typed.encoded_value import copy_value
+from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, check_key
 
 U = TypeVar("U")
 
@@ -21,7 +21,7 @@ class Removal(Enum):
 
 
 UNSET: Final = Removal.UNSET
-"""Stands in an operation for the removal of the value."""
+"""The update that removes the value of a key."""
 
 
 class Operation(NamedTuple):
@@ -32,10 +32,10 @@ class Operation(NamedTuple):
 
 
 class MutationBatch:
-    """Updates to be applied in order, together.
+    """Updates to apply together, in order.
 
     Args:
-        base_revision: The revision that they were computed from; None if from none.
+        base_revision: The revision that the updates were computed from; None for updates that depend on none.
     """
 
     def __init__(self, base_revision: int | None = None, *, lineage: str | None = None) -> None:
@@ -45,7 +45,7 @@ class MutationBatch:
 
     @classmethod
     def with_base_revision(cls, revision: int) -> MutationBatch:
-        """Return an empty batch on a revision."""
+        """Return an empty batch with a base revision."""
         return cls(revision)
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ class MutationBatch:
 
     @property
     def lineage(self) -> str | None:
-        """Return which counting of revisions the base belongs to: a restored state begins another."""
+        """The lineage of the base revision. A restored state begins a new lineage."""
         return self._lineage
 
     @property
@@ -71,43 +71,44 @@ class MutationBatch:
         return frozenset(operation.key.KEY for operation in self._operations)
 
     def is_empty(self) -> bool:
-        """Return whether there is no update."""
+        """Return whether the batch has no updates."""
         return not self._operations
 
     def op_len(self) -> int:
-        """Return how many updates there are."""
+        """Return the number of updates."""
         return len(self._operations)
 
     def update(self, key: type[StateKey[Any, U]], update: U) -> Self:
-        """Add an update; what it holds is copied.
+        """Add an update; the update is copied.
 
         Returns:
             This batch.
         """
-        admit_key(key)
-        self._operations.append(Operation(key, copied(update, f"an update of {key.KEY!r}")))
+        check_key(key)
+        self._operations.append(Operation(key, copy_value(update, f"an update of {key.KEY!r}")))
         return self
 
     def unset(self, key: type[StateKey[Any, Any]]) -> Self:
-        """Remove the value of a key, as if it had never been updated; later updates begin at the default.
+        """Remove the value of a key, as if it had never been updated. Later updates begin at the default.
 
-        A removal commutes with nothing. So the key counts as exclusive in this batch, whatever its strategy.
+        A removal commutes with no other update, so the key counts as exclusive in this batch, whatever its
+        strategy.
 
         Returns:
             This batch.
         """
-        admit_key(key)
+        check_key(key)
         self._operations.append(Operation(key, UNSET))
         return self
 
     def extend(self, other: MutationBatch) -> Self:
-        """Add the updates of another batch behind these: one that was computed after this one.
+        """Append the updates of a batch that was computed after this one.
 
         Returns:
             This batch.
 
         Raises:
-            StateError: They were computed from different revisions; nothing is added.
+            StateError: The batches were computed from different revisions; nothing is added.
         """
         require_instance("other", other, MutationBatch)
         base, lineage = self._common(other)
@@ -116,44 +117,48 @@ class MutationBatch:
         return self
 
     def merge_parallel(self, other: MutationBatch) -> Self:
-        """Add the updates of a batch that was computed beside this one, behind these.
+        """Append the updates of a batch that was computed in parallel.
 
         Returns:
             This batch.
 
         Raises:
-            StateConflictError: Both touch an exclusive key, or one that either unsets; it is named.
-            StateError: They were computed from different revisions. Nothing is added in either case.
+            StateConflictError: Both touch a key that is exclusive, or that one of them unsets. The error
+                names the key.
+            StateError: The batches were computed from different revisions. Nothing is added in either case.
         """
         require_instance("other", other, MutationBatch)
         self._common(other)
         if (key := self.exclusive_overlap(other)) is not None:
             raise StateConflictError(
-                f"both batches update {key!r}, which is exclusive or unset; apply one, and compute the other "
-                "again",
+                f"Both batches update key {key!r}, which is exclusive or unset. Commit one, then compute the "
+                "other again.",
                 state_key=key,
             )
         return self.extend(other)
 
     def copy(self) -> MutationBatch:
-        """Return a batch of the same updates, to which others are added apart from this one."""
-        return self.on_base_of(self)
+        """Return an independent batch with the same updates."""
+        return self.rebased(self)
 
-    def on_base_of(self, other: MutationBatch) -> MutationBatch:
-        """Return a copy on another batch's base: safe on an older one, as more counts as changed."""
+    def rebased(self, other: MutationBatch) -> MutationBatch:
+        """Return a copy with the base of another batch.
+
+        An older base is safe, because more then counts as changed.
+        """
         batch = MutationBatch(other.base_revision, lineage=other.lineage)
         batch._operations = list(self._operations)
         return batch
 
     def exclusive_overlap(self, other: MutationBatch) -> str | None:
-        """Return an exclusive key that both batches touch, the first by name, or None."""
+        """Return the first exclusive key, by name, that both batches touch, or None."""
         mine = self.exclusive_keys()
         return min(mine & other.touched_keys, default=None) or min(
             self.touched_keys & other.exclusive_keys(), default=None
         )
 
     def exclusive_keys(self) -> frozenset[str]:
-        """Return the names of the keys that no parallel batch may update: exclusive and unset ones."""
+        """Return the names of exclusive and unset keys, which no parallel batch may update."""
         return frozenset(
             operation.key.KEY
             for operation in self._operations
@@ -166,7 +171,7 @@ class MutationBatch:
         is_same = self._lineage is None or other.lineage is None or self._lineage == other.lineage
         if self._base != other.base_revision or not is_same:
             raise StateError(
-                f"one batch was computed from revision {self._base}, the other from {other.base_revision}; "
-                "merge what was computed from one snapshot"
+                f"One batch was computed from revision {self._base}, the other from {other.base_revision}. "
+                "Merge only batches of the same snapshot."
             )
         return self._base, self._lineage or other.lineage

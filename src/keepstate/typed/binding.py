@@ -1,4 +1,4 @@
-"""Where typed state is kept, and how a thread's is named there."""
+"""The storage binding of typed state, and the document names of a thread."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from keepstate.home import PRIVATE, HomeBase, Persistence, prefix_of, space_name
 from keepstate.typed.layout import Names
 
 
-class Home(HomeBase):
-    """Gives spaces by name, or the one that was passed.
+class StoreBinding(HomeBase):
+    """Returns spaces by name, or the space or transaction that was passed.
 
     Attributes:
-        is_private: Whether nobody else sees it.
+        is_private: Whether no other object shares the store.
 
     Args:
-        persistence: Where to keep spaces; without it and `space`, in private memory.
-        space: Instead: the space or transaction that all is in.
-        author: Who writes.
-        record: Whether spaces of its own are recorded.
-        mode: How it is used.
+        persistence: The store of the spaces; without it and `space`, private memory.
+        space: Instead: the space or transaction that contains all state.
+        author: The author of writes.
+        record: Whether its own spaces are recorded.
+        mode: `async` or `blocking`.
     """
 
     def __init__(
@@ -35,25 +35,27 @@ class Home(HomeBase):
         mode: Mode,
     ) -> None:
         if space is not None and record:
-            raise InvalidError("`space` is recorded or not already; give record=True to the space")
+            raise InvalidError(
+                "record=True has no effect on `space`. Open the space itself with record=True."
+            )
         super().__init__(persistence, space, default=PRIVATE, mode=mode)
         self._author, self._record = check_author(author), check_flag("record", record)
         self.is_private = persistence is None and space is None
 
-    def place(self, name: str) -> Space | Transaction:
-        """Return the space of this name, or what was passed; asks the store nothing."""
+    def resolve(self, name: str) -> Space | Transaction:
+        """Return the space of this name, or the space or transaction that was passed; no store access."""
         if self.passed is not None:
             return self.passed if self._author is None else self.passed.by(self._author)
         assert self.handle is not None
         return self.handle.space(name, author=self._author, record=self._record)
 
-    def thread(self, thread_id: str) -> tuple[Space | Transaction, Names]:
-        """Return where a thread's state stands, and how it is named there.
+    def resolve_thread(self, thread_id: str) -> tuple[Space | Transaction, Names]:
+        """Return the space or transaction of a thread's state, and its document names there.
 
         Raises:
-            InvalidError: The id is empty, or its space's name would be over 200 bytes.
+            InvalidError: The id is empty, or the name of its space would be over 200 bytes.
         """
         if not check_text("thread_id", thread_id):
-            raise InvalidError("`thread_id` is empty; give the thread's id")
+            raise InvalidError("`thread_id` is empty. Pass the thread's id.")
         name = check_space_name("thread_id", space_name("thread", thread_id))
-        return self.place(name), Names(prefix_of(self.passed, "thread", thread_id))
+        return self.resolve(name), Names(prefix_of(self.passed, "thread", thread_id))

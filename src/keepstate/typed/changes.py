@@ -1,4 +1,4 @@
-"""How a key's value changes: as it happens, and between two moments of the recorded past."""
+"""Changes of a key's value: live, and between two moments of the recorded history."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 from keepstate.engine.documents.watch import DocumentChange, Watch
-from keepstate.typed.encoded_value import Kept, value_of
-from keepstate.typed.key import StateKey, opened
+from keepstate.typed.encoded_value import EncodedValue, decode_value
+from keepstate.typed.key import StateKey, decode_stored
 from keepstate.typed.layout import key_in, slot_of
 from keepstate.typed.options import Registered
 from keepstate.typed.records import ValueRecord, read_record
@@ -18,14 +18,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class StateChange(Generic[V]):
-    """The value of a key changed.
+    """A change of a key's value.
 
     Attributes:
         key: The name of the key.
-        old: The value before, None if there was none.
-        new: The value after, None if there is none.
-        revision: The revision of the state that wrote the new value; of what was removed, the old one.
-        position: An opaque text: `after=` it, any process goes on behind this change.
+        old: The value before, or None.
+        new: The value after, or None.
+        revision: The state revision that wrote the new value; for a removal, that of the old value.
+        position: An opaque text. Pass it as `after=` in any process to continue after this change.
     """
 
     key: str
@@ -46,7 +46,7 @@ class StateWatch(Generic[V]):
 
     @property
     def position(self) -> str:
-        """An opaque text: `after=` it, a watch in any process goes on where this one stands."""
+        """An opaque text. Pass it as `after=` in any process to continue where this watch is."""
         return self._changes.position
 
     def __aiter__(self) -> Self:
@@ -62,17 +62,17 @@ class StateWatch(Generic[V]):
         return None if value is None else read_record(ValueRecord, change.key, value)
 
     def _value(self, record: ValueRecord | None) -> V | None:
-        return None if record is None else opened(self._key, record.value, record.version)
+        return None if record is None else decode_stored(self._key, record.value, record.version)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """A key has another value at a later moment.
+    """A key whose value differs between two moments.
 
     Attributes:
         key: The name of the key.
-        old: The value before, None if there was none; JSON if the key is not registered.
-        new: The value after, None if there is none.
+        old: The value before, or None; JSON if the key is not registered.
+        new: The value after, or None.
     """
 
     key: str
@@ -80,10 +80,10 @@ class KeyDifference:
     new: Any
 
 
-def differences(
-    old: Mapping[str, Kept], new: Mapping[str, Kept], registered: Mapping[str, Registered]
+def find_differences(
+    old: Mapping[str, EncodedValue], new: Mapping[str, EncodedValue], registered: Mapping[str, Registered]
 ) -> list[KeyDifference]:
-    """Return where the values of two moments differ, by name of key."""
+    """Return the values that differ between two moments, ordered by key name."""
     found: list[KeyDifference] = []
     for slot in sorted(old.keys() | new.keys(), key=lambda slot: (key_in(slot), slot)):
         before, after = old.get(slot), new.get(slot)
@@ -95,11 +95,11 @@ def differences(
             known = registered.get(key_in(slot))
             if known is not None and slot_of(known.scope, known.key.KEY) != slot:
                 known = None
-            found.append(KeyDifference(key_in(slot), _shown(before, known), _shown(after, known)))
+            found.append(KeyDifference(key_in(slot), _to_public(before, known), _to_public(after, known)))
     return found
 
 
-def _shown(stored: Kept | None, known: Registered | None) -> Any:
+def _to_public(stored: EncodedValue | None, known: Registered | None) -> Any:
     if stored is None:
         return None
-    return stored.raw if known is None else value_of(known.key, stored)
+    return stored.raw if known is None else decode_value(known.key, stored)

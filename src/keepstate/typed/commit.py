@@ -1,4 +1,4 @@
-"""How a batch of updates is applied: to the newest values, one update after the other, all or none."""
+"""Application of a batch of updates: to the latest values, one update after the other, all or none."""
 
 from __future__ import annotations
 
@@ -7,68 +7,68 @@ from typing import Any
 
 from keepstate.errors import StateConflictError, StateError
 from keepstate.typed.batch import UNSET, MutationBatch
-from keepstate.typed.encoded_value import Kept, copied, fresh, kept, value_of
+from keepstate.typed.encoded_value import EncodedValue, copy_value, decode_value, default_value, encode_value
 from keepstate.typed.key import AnyKey
 from keepstate.typed.layout import slot_of
 from keepstate.typed.options import Registered
 from keepstate.typed.registry import Registry
-from keepstate.typed.thread import Change, Found
+from keepstate.typed.thread import Change, StoredState
 
 
-class Applying:
-    """A batch on its way into a state: what it touches, and what it makes of what it finds there.
+class BatchApplication:
+    """The application of a batch to a state: the keys that it touches, and the values that it computes.
 
     Attributes:
-        stored: The slots that it touches and that stand in documents.
+        stored: The touched slots whose values are stored in documents.
     """
 
     def __init__(
-        self, batch: MutationBatch, registry: Registry, unstored: Mapping[str, Kept], run_id: str
+        self, batch: MutationBatch, registry: Registry, unstored: Mapping[str, EncodedValue], run_id: str
     ) -> None:
         self._batch, self._unstored, self._run_id = batch, unstored, run_id
-        self._touched = {operation.key.KEY: registry.named(operation.key) for operation in batch}
+        self._touched = {operation.key.KEY: registry.require(operation.key) for operation in batch}
         self.stored = frozenset(_slot(each) for each in self._touched.values() if each.persistent)
 
-    def compute(self, found: Found) -> Change | None:
-        """Return what the batch makes of the newest values; None if it has no updates.
+    def compute(self, found: StoredState) -> Change | None:
+        """Apply the updates to the latest values and return the change; None for an empty batch.
 
         Raises:
-            StateConflictError: It must not be applied to them.
-            Exception: What the `apply` of a key raises.
+            StateConflictError: The batch conflicts with the latest values.
+            Exception: Any error that `apply` of a key raises.
         """
         if self._batch.is_empty():
             return None
-        if (refusal := self._refusal(found)) is not None:
-            raise refusal
+        if (conflict := self._find_conflict(found)) is not None:
+            raise conflict
         values: dict[str, Any] = {}
         for key, update in self._batch:
             slot = _slot(self._touched[key.KEY])
             if update is UNSET:
                 values[slot] = UNSET
                 continue
-            value = values[slot] if slot in values else self._now(slot, key, found)
-            values[slot] = _applied(key, fresh(key) if value is UNSET else value, update)
+            value = values[slot] if slot in values else self._current_value(slot, key, found)
+            values[slot] = _apply(key, default_value(key) if value is UNSET else value, update)
         revision = found.head.revision + 1
         keys = {_slot(self._touched[operation.key.KEY]): operation.key for operation in self._batch}
         return Change(
             {
-                slot: None if value is UNSET else kept(keys[slot], value, revision)
+                slot: None if value is UNSET else encode_value(keys[slot], value, revision)
                 for slot, value in values.items()
             },
             self.stored,
         )
 
-    def _now(self, slot: str, key: AnyKey, found: Found) -> Any:
+    def _current_value(self, slot: str, key: AnyKey, found: StoredState) -> Any:
         stored = self._stored(slot, found)
-        return fresh(key) if stored is None else value_of(key, stored)
+        return default_value(key) if stored is None else decode_value(key, stored)
 
-    def _stored(self, slot: str, found: Found) -> Kept | None:
+    def _stored(self, slot: str, found: StoredState) -> EncodedValue | None:
         return found.slots.get(slot) if slot in self.stored else self._unstored.get(slot)
 
-    def _moved(self, base: int, found: Found) -> str | None:
-        """Return an exclusive key of the batch that is not as it was at its base, if there is one.
+    def _changed_key(self, base: int, found: StoredState) -> str | None:
+        """Return an exclusive key of the batch that changed after its base revision, or None.
 
-        A value of a revision that the state has not come to was written before an earlier state was restored.
+        A value with a revision above that of the state was written before an earlier state was restored.
         """
         for name in sorted(self._batch.exclusive_keys()):
             slot = _slot(self._touched[name])
@@ -78,22 +78,22 @@ class Applying:
                 return name
         return None
 
-    def _refusal(self, found: Found) -> StateConflictError | None:
+    def _find_conflict(self, found: StoredState) -> StateConflictError | None:
         base, lineage = self._batch.base_revision, self._batch.lineage
         if base is None:
             return None
         head, exclusive = found.head, None
         if lineage is not None and not head.continues(base, lineage):
-            reason = "the state was begun anew, restored or lost since"
+            reason = "the state was recreated, restored or lost since then"
         elif base > head.revision:
-            reason = f"the state is at revision {head.revision}"
-        elif (exclusive := self._moved(base, found)) is not None:
-            reason = f"exclusive key {exclusive!r} was changed since"
+            reason = f"the state is only at revision {head.revision}"
+        elif (exclusive := self._changed_key(base, found)) is not None:
+            reason = f"exclusive key {exclusive!r} changed since then"
         else:
             return None
         return StateConflictError(
-            f"the batch was computed from revision {base}, and {reason}; nothing of it was applied: compute "
-            "it again from a new snapshot",
+            f"The batch was computed from revision {base}, but {reason}. Nothing was applied. Compute "
+            "it again from a new snapshot.",
             state_key=exclusive,
             actual=head.revision,
         )
@@ -103,18 +103,18 @@ def _slot(registered: Registered) -> str:
     return slot_of(registered.scope, registered.key.KEY)
 
 
-def _applied(key: AnyKey, value: Any, update: Any) -> Any:
+def _apply(key: AnyKey, value: Any, update: Any) -> Any:
     try:
-        new = key.apply(value, copied(update, f"an update of {key.KEY!r}"))
+        new = key.apply(value, copy_value(update, f"an update of {key.KEY!r}"))
     except Exception as error:
         error.add_note(
-            f"raised by {key.__qualname__}.apply of key {key.KEY!r}; nothing of the batch was applied"
+            f"Raised by {key.__qualname__}.apply of key {key.KEY!r}. Nothing of the batch was applied."
         )
         raise
     if new is None and key.default() is not None:
         raise StateError(
-            f"{key.__qualname__}.apply returned None for key {key.KEY!r}; let it return the new value; "
-            "nothing of the batch was applied",
+            f"{key.__qualname__}.apply returned None for key {key.KEY!r}. Return the new value. "
+            "Nothing of the batch was applied.",
             state_key=key.KEY,
         )
     return new

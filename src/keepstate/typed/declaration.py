@@ -1,4 +1,4 @@
-"""What a key's type argument says: the type of its values, and what they are before anything was written."""
+"""The type of a key's values, read from its type argument, and the default of that type."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import Annotated, Any, Final, ForwardRef, NewType, TypeVar, Union, g
 from keepstate.errors import StateError
 
 _EMPTY: Final = (list, dict, set, frozenset, tuple)
-"""What begins empty, whatever it holds."""
+"""Container types whose default is an empty container."""
 
 
 def value_type(cls: type, generic: type) -> Any:
-    """Return what a class gives for the one parameter of a generic class that it descends from.
+    """Return the argument that a class gives for the one parameter of a generic base class.
 
     Raises:
-        StateError: It gives nothing, or a name that nobody can find.
+        StateError: The class gives no argument, or a name that cannot be resolved.
     """
     found = _argument(cls, generic)
     if isinstance(found, str | ForwardRef):
-        found = _named(cls, found)
-    if found is None or isinstance(found, TypeVar) or _is_open(found):
-        raise StateError(f"{cls.__qualname__} does not say of what type its values are; write {_said(cls)}")
+        found = _resolve_name(cls, found)
+    if found is None or isinstance(found, TypeVar) or _has_open_choice(found):
+        raise StateError(f"{cls.__qualname__} has no type argument. Write {_expected_form(cls)}.")
     return found
 
 
-def _is_open(found: Any) -> bool:
-    """Whether one of several types has still to be chosen."""
+def _has_open_choice(found: Any) -> bool:
+    """Return whether a type variable with constraints is still open."""
     return any(each.__constraints__ for each in getattr(found, "__parameters__", ()))
 
 
-def _said(cls: type) -> str:
-    """Return how a class of this kind says it."""
+def _expected_form(cls: type) -> str:
+    """Return an example of the base class with its type arguments."""
     base: Any = next(base for base in cls.__mro__[1:] if getattr(base, "__parameters__", ()))
     return f"{base.__name__}[{', '.join('int' for _ in base.__parameters__)}]"
 
@@ -48,11 +48,11 @@ def _argument(cls: type, generic: type) -> Any:
         if isinstance(origin, type) and issubclass(origin, generic):
             found = _argument(origin, generic)
             given = dict(zip(getattr(origin, "__parameters__", ()), get_args(base), strict=False))
-            return _filled(found, given)
+            return _substitute(found, given)
     return None
 
 
-def _filled(found: Any, given: dict[Any, Any]) -> Any:
+def _substitute(found: Any, given: dict[Any, Any]) -> Any:
     if isinstance(found, TypeVar):
         return given.get(found, found)
     wanted = getattr(found, "__parameters__", ())
@@ -61,7 +61,7 @@ def _filled(found: Any, given: dict[Any, Any]) -> Any:
     return found[tuple(given.get(each, each) for each in wanted)]
 
 
-def _named(cls: type, name: str | ForwardRef) -> Any:
+def _resolve_name(cls: type, name: str | ForwardRef) -> Any:
     text = name if isinstance(name, str) else name.__forward_arg__
     holder = type("Holder", (), {"__annotations__": {"value": text}, "__module__": cls.__module__})
     names = vars(modules[cls.__module__]) if cls.__module__ in modules else {}
@@ -69,28 +69,28 @@ def _named(cls: type, name: str | ForwardRef) -> Any:
         return typing.get_type_hints(holder, globalns=names, include_extras=True)["value"]
     except (NameError, TypeError, SyntaxError) as error:
         raise StateError(
-            f"{cls.__qualname__} names its type {text!r}, which is not known here: {error}"
+            f"{cls.__qualname__} names its type {text!r}, which cannot be resolved: {error}"
         ) from error
 
 
 def default_maker(cls: type, wanted: Any) -> Callable[[], Any]:
-    """Return what makes the first value of a type.
+    """Return a function that makes the default of a type.
 
     Raises:
-        StateError: The type makes none by itself.
+        StateError: The type has no default.
     """
     maker = _maker(wanted)
-    reason = "it makes none by itself"
+    reason = "it cannot be created without arguments"
     if maker is not None:
         try:
             maker()
-        except Exception as error:  # noqa: BLE001 - told to who defines the class
+        except Exception as error:  # noqa: BLE001 - reported to the author of the class
             reason = repr(error)
         else:
             return maker
     raise StateError(
-        f"{cls.__qualname__} has no default: {shown(wanted)} gives none ({reason}); write a classmethod "
-        "`default`"
+        f"{cls.__qualname__} has no default, because {format_type(wanted)} has none ({reason}). Write a "
+        "classmethod `default`."
     )
 
 
@@ -119,6 +119,6 @@ def _nothing() -> None:
     return None
 
 
-def shown(wanted: Any) -> str:
-    """Return a type as it is written."""
+def format_type(wanted: Any) -> str:
+    """Return a type as it is written in code."""
     return wanted.__qualname__ if isinstance(wanted, type) and not get_args(wanted) else str(wanted)

@@ -1,4 +1,4 @@
-"""A value as it is kept: encoded once, decoded for each reader, so that it can be shared by all."""
+"""An encoded value: encoded once, decoded for each reader, so that all readers can share it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from keepstate.errors import KeepstateError, StateError
-from keepstate.typed.forms import admit_json
-from keepstate.typed.key import Json, TypedKey, opened
+from keepstate.typed.forms import require_json
+from keepstate.typed.key import Json, TypedKey, decode_stored
 from keepstate.values import codec
 
 Value = TypeVar("Value")
 
 ATOMS: Final = frozenset({str, int, float, bool, bytes, type(None)})
-"""What cannot be changed, and needs no copy."""
+"""Immutable types, whose values need no copy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class EncodedValue:
     """A value in its JSON form, encoded.
 
     Attributes:
-        encoded: The JSON form, as the codec writes it.
-        version: The version of the key's class that made it.
-        revision: The revision of the state that wrote it.
+        encoded: The JSON form as encoded by the codec.
+        version: The version of the key's class that encoded it.
+        revision: The state revision that wrote it.
     """
 
     encoded: bytes
@@ -33,15 +33,15 @@ class Kept:
 
     @property
     def raw(self) -> Json:
-        """The JSON form, a copy."""
+        """A copy of the JSON form."""
         return codec.decode(self.encoded)
 
 
-def kept(key: type[TypedKey[Value]], value: Value, revision: int = 0) -> Kept:
-    """Return a value as it is kept.
+def encode_value(key: type[TypedKey[Value]], value: Value, revision: int = 0) -> EncodedValue:
+    """Return the encoded form of a value.
 
     Raises:
-        StateError: It is no value of the key, or would not come back equal; names the path.
+        StateError: The value does not fit the key, or would not come back equal; the error names the path.
     """
     try:
         raw = key.encode(value)
@@ -49,42 +49,42 @@ def kept(key: type[TypedKey[Value]], value: Value, revision: int = 0) -> Kept:
         raise
     except Exception as error:
         raise StateError(
-            f"{key.KEY!r} is not written: its `encode` failed: {error!r}", state_key=key.KEY
+            f"Key {key.KEY!r} was not written because its encode() failed: {error!r}", state_key=key.KEY
         ) from error
     if not key.is_plain():
-        admit_json(raw, key.KEY)
-        opened(key, raw, key.VERSION)
-    return Kept(codec.encode(raw), key.VERSION, revision)
+        require_json(raw, key.KEY)
+        decode_stored(key, raw, key.VERSION)
+    return EncodedValue(codec.encode(raw), key.VERSION, revision)
 
 
-def value_of(key: type[TypedKey[Value]], stored: Kept) -> Value:
-    """Return what is kept, as a copy of the caller's own.
-
-    Raises:
-        StateError: It cannot be read; names the key, the path and the stored version.
-    """
-    return opened(key, stored.raw, stored.version)
-
-
-def fresh(key: type[TypedKey[Value]]) -> Value:
-    """Return the default of a key, as a copy of the caller's own.
+def decode_value(key: type[TypedKey[Value]], stored: EncodedValue) -> Value:
+    """Return the value as an independent copy.
 
     Raises:
-        StateError: It cannot be copied.
+        StateError: The value cannot be read; the error names the key, the path and the stored version.
     """
-    value: Value = copied(key.default(), f"the default of {key.KEY!r}")
+    return decode_stored(key, stored.raw, stored.version)
+
+
+def default_value(key: type[TypedKey[Value]]) -> Value:
+    """Return an independent copy of a key's default.
+
+    Raises:
+        StateError: The default cannot be copied.
+    """
+    value: Value = copy_value(key.default(), f"the default of {key.KEY!r}")
     return value
 
 
-def copied(thing: Any, what: str) -> Any:
-    """Return a copy that shares nothing that can change.
+def copy_value(thing: Any, what: str) -> Any:
+    """Return a copy that shares no mutable object.
 
     Raises:
-        StateError: It cannot be copied.
+        StateError: The value cannot be copied.
     """
     if type(thing) in ATOMS:
         return thing
     try:
         return deepcopy(thing)
     except Exception as error:
-        raise StateError(f"{what} cannot be copied ({error!r}); give plain data") from error
+        raise StateError(f"Cannot copy {what} ({error!r}). Use plain data.") from error

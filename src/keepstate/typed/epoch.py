@@ -1,7 +1,7 @@
-"""Which counting of revisions a state is in, so that a revision of another one is not taken for its own.
+"""Lineages: random names of revision sequences, so that a revision of another sequence is never accepted.
 
-Each state has a lineage, a random name: one that was dropped and begun anew has another, and so has one that
-was restored, whose revisions may go backwards. States that were begun before there were lineages have none.
+Each state has a lineage. A state that was dropped and recreated gets a new one, and so does a restored state,
+whose revisions may go backwards. Empty states, and states created before lineages existed, have none.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ NONE: Final = ""
 _BEGUN: Final = "begun:"
 
 
-def begun(clock: Clock) -> str:
-    """Return the lineage of a state that begins with its first batch."""
-    return _BEGUN + restored(clock)
+def first_lineage(clock: Clock) -> str:
+    """Return a lineage for a state that begins with its first batch."""
+    return _BEGUN + new_lineage(clock)
 
 
-def restored(clock: Clock) -> str:
-    """Return the lineage of a state that is put in place of another, or of nothing."""
+def new_lineage(clock: Clock) -> str:
+    """Return a lineage for a restored state."""
     return clock.random_bytes(8).hex()
 
 
 def continues(lineage: str, revision: int, before: str) -> bool:
-    """Return whether a state of a lineage is one that has been at a revision of the lineage `before`.
+    """Return whether a state of a lineage has been at a revision of the lineage `before`.
 
-    Where there was nothing yet, that is so of the state that began then; a restored one did not.
+    An empty state before its first batch is continued by the state that begins with it, but not by a restored
+    one.
     """
     return lineage == before or ((revision, before) == (0, NONE) and lineage.startswith(_BEGUN))

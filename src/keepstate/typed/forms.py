@@ -1,7 +1,7 @@
-"""Values as JSON types and back: plain ones, dataclasses, msgspec, attrs and pydantic classes.
+"""Conversion of values to JSON types and back: plain types, dataclasses, msgspec, attrs and pydantic classes.
 
-msgspec does the work, and pydantic that of its own classes. What would not come back the same is refused
-when it is written, and what does not validate when it is read; both name the path.
+msgspec converts all classes but pydantic's own. A value that would not come back equal is rejected on write,
+and a stored value that does not validate is rejected on read; both errors name the path.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 from msgspec import inspect
 
 from keepstate.errors import StateError
-from keepstate.typed.roundtrip import difference, parts, path_to
+from keepstate.typed.roundtrip import find_difference, parts, path_to
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class _UnfitError(Exception):
-    """An object that has no form."""
+    """An object has no JSON form."""
 
     def __init__(self, value: object) -> None:
         super().__init__(f"{type(value).__module__}.{type(value).__qualname__} has no JSON form")
@@ -28,96 +28,99 @@ class _UnfitError(Exception):
 
 
 class _InvalidError(ValueError):
-    """What pydantic says of an object, and where in it."""
+    """A validation error of pydantic, with its path."""
 
     def __init__(self, reason: str, path: str) -> None:
         super().__init__(reason)
         self.path = path
 
 
-def written(value: Any, wanted: Any, key: str) -> Any:
+def to_json(value: Any, wanted: Any, key: str) -> Any:
     """Return a value as JSON types.
 
     Raises:
-        StateError: It has no form, is no `wanted`, or would come back different; names the path.
+        StateError: The value has no JSON form, is not of the type `wanted`, or would not come back equal; the
+            error names the path.
     """
     try:
-        raw = msgspec.to_builtins(value, str_keys=True, enc_hook=_form)
+        raw = msgspec.to_builtins(value, str_keys=True, enc_hook=_pydantic_to_json)
     except _UnfitError as error:
-        raise _refused(key, path_to(value, error.value), str(error), "is not written") from error
+        raise _error(key, path_to(value, error.value), str(error), "is not written") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise _refused(key, "", str(error) or type(error).__name__, "is not written") from error
+        raise _error(key, "", str(error) or type(error).__name__, "is not written") from error
     if type(value) in _ATOMS and type(value) is wanted:
         return raw
     raw = _without_tuples(raw)
-    back = _read(raw, wanted, key, "is not written")
-    if (found := difference(value, back)) is not None:
-        raise _refused(key, *found, "is not written")
+    back = _convert(raw, wanted, key, "is not written")
+    if (found := find_difference(value, back)) is not None:
+        raise _error(key, *found, "is not written")
     return raw
 
 
-def read(raw: Any, wanted: Any, key: str) -> Any:
-    """Return the value of a type that JSON types stand for; shares nothing with them that can change.
+def from_json(raw: Any, wanted: Any, key: str) -> Any:
+    """Return the value of a type from JSON types, without shared mutable objects.
 
     Raises:
-        StateError: They stand for none; names the path.
+        StateError: The JSON does not validate; the error names the path.
     """
-    return _read(raw, wanted, key, "cannot be read")
+    return _convert(raw, wanted, key, "cannot be read")
 
 
-def _read(raw: Any, wanted: Any, key: str, what: str) -> Any:
+def _convert(raw: Any, wanted: Any, key: str, what: str) -> Any:
     try:
-        value = msgspec.convert(raw, wanted, str_keys=True, dec_hook=_value)
-        if _holds_validated(wanted):
+        value = msgspec.convert(raw, wanted, str_keys=True, dec_hook=_pydantic_from_json)
+        if _may_need_validation(wanted):
             _validate(value)
         return value
     except msgspec.ValidationError as error:
-        reason, path = _told(error)
-        raise _refused(key, _exactly(raw, wanted) or path, reason, what) from error
+        reason, path = _split_reason(error)
+        raise _error(key, _dict_path(raw, wanted) or path, reason, what) from error
     except _InvalidError as error:
-        raise _refused(key, error.path, str(error), what) from error
+        raise _error(key, error.path, str(error), what) from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise _refused(key, "", str(error) or type(error).__name__, what) from error
+        raise _error(key, "", str(error) or type(error).__name__, what) from error
 
 
-def _told(error: msgspec.ValidationError) -> tuple[str, str]:
-    reason, _, place = str(error).partition(" - at `")
+def _split_reason(error: msgspec.ValidationError) -> tuple[str, str]:
+    reason, _, path = str(error).partition(" - at `")
     inner = error.__cause__.path if isinstance(error.__cause__, _InvalidError) else ""
-    return reason, place.removesuffix("`").removeprefix("$") + inner
+    return reason, path.removesuffix("`").removeprefix("$") + inner
 
 
-def _exactly(raw: Any, wanted: Any) -> str | None:
-    """Return where a dict does not fit, by its key, which msgspec does not tell; None of other types."""
+def _dict_path(raw: Any, wanted: Any) -> str | None:
+    """Return the path of an error inside a dict, with its key, which msgspec omits; None for other types."""
     if _kind(raw) is not dict or get_origin(wanted) is not dict:
         return None
     for name, item in raw.items():
         try:
-            msgspec.convert(item, get_args(wanted)[1], str_keys=True, dec_hook=_value)
+            msgspec.convert(item, get_args(wanted)[1], str_keys=True, dec_hook=_pydantic_from_json)
         except msgspec.ValidationError as error:
-            return f"[{name!r}]{_exactly(item, get_args(wanted)[1]) or _told(error)[1]}"
+            return f"[{name!r}]{_dict_path(item, get_args(wanted)[1]) or _split_reason(error)[1]}"
     return None
 
 
-def admit_json(raw: Any, key: str, path: str = "") -> None:
-    """Raise `StateError` for what is no JSON, as an `encode` of the application may return it."""
+def require_json(raw: Any, key: str, path: str = "") -> None:
+    """Raise `StateError` for values that are not JSON types, as an application's `encode` may return."""
     kind = _kind(raw)
     if kind in _ATOMS:
         return
     if kind is list:
         for index, item in enumerate(raw):
-            admit_json(item, key, f"{path}[{index}]")
+            require_json(item, key, f"{path}[{index}]")
     elif kind is dict:
         for name, item in raw.items():
             if type(name) is not str:
-                raise _refused(key, path, f"JSON has no key {name!r}", "is not written")
-            admit_json(item, key, f"{path}.{name}")
+                raise _error(key, path, f"JSON has no key {name!r}", "is not written")
+            require_json(item, key, f"{path}.{name}")
     else:
-        raise _refused(key, path, f"its `encode` gave a {kind.__name__}; JSON has none", "is not written")
+        raise _error(
+            key, path, f"encode() returned a {kind.__name__}, which is not a JSON type", "is not written"
+        )
 
 
-def _refused(key: str, path: str, reason: str, what: str) -> StateError:
+def _error(key: str, path: str, reason: str, what: str) -> StateError:
     path = path.lstrip(".")
-    return StateError(f"{key!r} {what}: {f'{path}: ' if path else ''}{reason}", state_key=key, path=path)
+    return StateError(f"Key {key!r} {what}: {f'{path}: ' if path else ''}{reason}", state_key=key, path=path)
 
 
 def _kind(value: object) -> Any:
@@ -125,57 +128,57 @@ def _kind(value: object) -> Any:
 
 
 def _without_tuples(raw: Any) -> Any:
-    """Return the same with lists for tuples, which msgspec takes for JSON."""
+    """Return the same JSON types with lists in place of tuples."""
     try:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(raw))
-    except (OverflowError, UnicodeEncodeError):  # ints over 64 bits, loose text
-        return _listed(raw)
+    except (OverflowError, UnicodeEncodeError):  # ints over 64 bits, lone surrogates
+        return _as_lists(raw)
 
 
-def _listed(raw: Any) -> Any:
+def _as_lists(raw: Any) -> Any:
     kind = _kind(raw)
     if kind in (list, tuple):
-        return [_listed(item) for item in raw]
-    return {name: _listed(item) for name, item in raw.items()} if kind is dict else raw
+        return [_as_lists(item) for item in raw]
+    return {name: _as_lists(item) for name, item in raw.items()} if kind is dict else raw
 
 
-def _form(value: Any) -> Any:
+def _pydantic_to_json(value: Any) -> Any:
     if hasattr(_kind(value), "__pydantic_fields__"):
         return value.model_dump(mode="json", by_alias=False, round_trip=True)
     raise _UnfitError(value)
 
 
-def _value(wanted: Any, raw: Any) -> Any:
+def _pydantic_from_json(wanted: Any, raw: Any) -> Any:
     if not hasattr(wanted, "__pydantic_fields__"):
-        raise TypeError(f"{wanted!r} is of no kind that is made from JSON; write `encode` and `decode`")
+        raise TypeError(f"{wanted!r} cannot be created from JSON. Write `encode` and `decode`.")
     import pydantic
 
     try:
         return wanted.model_validate(raw, by_name=True, by_alias=False)
     except pydantic.ValidationError as error:
-        raise _first(error, "") from error
+        raise _first_error(error, "") from error
 
 
-def _first(error: Any, path: str) -> _InvalidError:
-    """Return the first of what pydantic found, with its place behind a path."""
+def _first_error(error: Any, path: str) -> _InvalidError:
+    """Return pydantic's first error, with its path appended to `path`."""
     first = error.errors(include_url=False)[0]
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
     return _InvalidError(first["msg"], path + "".join(steps))
 
 
-# ---- dataclasses of pydantic, which msgspec fills like any other
+# ---- dataclasses of pydantic, which msgspec fills without validation
 
 
-def _holds_validated(wanted: Any) -> bool:
-    """Whether values of a type may have dataclasses of pydantic in them."""
+def _may_need_validation(wanted: Any) -> bool:
+    """Return whether values of a type may contain dataclasses of pydantic."""
     try:
-        return _looked_through(wanted)
+        return _has_pydantic_dataclass(wanted)
     except TypeError:  # a type that cannot be hashed
         return True
 
 
 @cache
-def _looked_through(wanted: Any) -> bool:
+def _has_pydantic_dataclass(wanted: Any) -> bool:
     seen: set[int] = set()
     left: list[Any] = [inspect.type_info(wanted)]
     while left:
@@ -183,7 +186,7 @@ def _looked_through(wanted: Any) -> bool:
         if id(part) in seen:
             continue
         seen.add(id(part))
-        if isinstance(part, inspect.DataclassType) and _is_validated(part.cls):
+        if isinstance(part, inspect.DataclassType) and _is_pydantic_dataclass(part.cls):
             return True
         if isinstance(part, tuple):
             left.extend(_all_of(part))
@@ -196,20 +199,20 @@ def _all_of(items: Any) -> list[Any]:
     return list(items)
 
 
-def _is_validated(kind: type) -> bool:
+def _is_pydantic_dataclass(kind: type) -> bool:
     return getattr(kind, "__is_pydantic_dataclass__", False) is True
 
 
 def _validate(value: Any, path: str = "") -> None:
-    """Raise `_InvalidError` for what a dataclass of pydantic does not take."""
-    if _is_validated(_kind(value)):
+    """Raise `_InvalidError` if a pydantic dataclass in the value does not validate."""
+    if _is_pydantic_dataclass(_kind(value)):
         import pydantic
 
         given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         try:
             _adapter(_kind(value)).validate_python(given, by_name=True, by_alias=False)
         except pydantic.ValidationError as error:
-            raise _first(error, path) from error
+            raise _first_error(error, path) from error
     for step, item in parts(value):
         _validate(item, path + step)
 

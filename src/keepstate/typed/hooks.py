@@ -1,4 +1,4 @@
-"""Who is told of commits, once they have been applied."""
+"""Notification of hooks after a commit was applied."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _log = logging.getLogger("keepstate.typed")
 
 @dataclass(frozen=True, slots=True)
 class CommitEvent:
-    """A batch was applied.
+    """An applied batch.
 
     Attributes:
-        previous_revision: The revision that it was applied to.
-        new_revision: The revision that it made.
-        op_count: How many updates it had.
-        snapshot: The state after it.
+        previous_revision: The revision before the batch.
+        new_revision: The revision that the batch made.
+        op_count: The number of updates.
+        snapshot: The state after the batch.
     """
 
     previous_revision: int
@@ -33,15 +33,15 @@ class CommitEvent:
 
 
 class CommitHook(Protocol):
-    """What is told of commits: a function of the event, awaited if it is a coroutine function."""
+    """A function of the commit event, awaited if it is a coroutine function."""
 
     def __call__(self, event: CommitEvent, /) -> Awaitable[None] | None:
-        """Take note of a commit that was applied."""
+        """Handle a commit that was applied."""
         ...
 
 
 class Hooks:
-    """The hooks of one state, or of all states of one run after the other, in the order of adding."""
+    """The hooks of one state, or of all states of a run object, in the order in which they were added."""
 
     def __init__(self, mode: Mode) -> None:
         self._blocking = mode == "blocking"
@@ -51,18 +51,18 @@ class Hooks:
         """Add a hook.
 
         Raises:
-            InvalidError: It is no function, or one that nobody here could await.
+            InvalidError: The hook is not a function, or a coroutine function in blocking mode.
         """
         if self._blocking:
             reject_coroutine_function(hook)
         elif not callable(hook):  # pyright: ignore[reportUnnecessaryComparison]
-            raise InvalidError(f"{hook!r} cannot be called; give a function")
+            raise InvalidError(f"{hook!r} is not callable. Pass a function.")
         self._hooks.append(hook)
 
-    async def tell(self, event: CommitEvent) -> None:
-        """Call all hooks; one that fails is logged, because the batch is applied already."""
+    async def notify(self, event: CommitEvent) -> None:
+        """Call all hooks. Errors are logged, because the batch is already applied."""
         for hook in list(self._hooks):
             try:
                 await call_function(hook, event)
-            except Exception:  # noqa: BLE001 - the batch is applied, whatever becomes of who is told
-                _log.exception("hook %r failed after revision %d was applied", hook, event.new_revision)
+            except Exception:  # noqa: BLE001 - the batch is applied, so a failing hook must not fail the commit
+                _log.exception("Hook %r failed; revision %d is applied", hook, event.new_revision)

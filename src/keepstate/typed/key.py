@@ -1,7 +1,7 @@
-"""Typed keys: a name, the type of what is kept under it, and how that becomes JSON and back.
+"""Typed keys: the name of a value, its type, and its conversion to JSON and back.
 
-A key is a class and has no instances. What a class leaves out is found when it is defined, or the definition
-fails: a key that exists can be used.
+A key is a class without instances. Omitted parts are derived when the class is defined, or the definition
+fails, so a key that exists can be used.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from keepstate.typed.declaration import default_maker, value_type
 
 Value = TypeVar("Value")
 Update = TypeVar("Update")
-Held_co = TypeVar("Held_co", covariant=True)
+Readable_co = TypeVar("Readable_co", covariant=True)
 
 Json: TypeAlias = Any
-"""None, bool, int, float, str, and lists and dicts with str keys of these."""
+"""None, bool, int, float, str, and lists and str-keyed dicts of these."""
 
 NAME_BYTES = 200
-UNSAID: Final = 0
-"""The version of a value of which nobody has said the version."""
+UNKNOWN_VERSION: Final = 0
+"""The version of a value whose version was not given."""
 
 
 class KeyScope(Enum):
-    """How long the value of a key lives."""
+    """The lifetime of a key's value."""
 
     RUN = "run"
     """Until the next run begins."""
     THREAD = "thread"
-    """From run to run of one thread."""
+    """Across the runs of one thread."""
 
 
 class MergeStrategy(Enum):
-    """What becomes of updates to one key that were computed in parallel."""
+    """The handling of updates to one key that were computed in parallel."""
 
     EXCLUSIVE = "exclusive"
     """They conflict: batches that both touch the key cannot be merged."""
     COMMUTATIVE = "commutative"
-    """They can be applied in any order: all are kept."""
+    """They are all applied, in any order."""
 
 
 class TypedKey(Generic[Value]):
-    """What state keys and profile keys have in common.
+    """The base of state keys and profile keys.
 
-    A class without `KEY` is a base for others and is not checked.
+    A class without `KEY` is a base class and is not checked.
     """
 
     KEY: ClassVar[str]
     """The name that values are stored under."""
     VERSION: ClassVar[int] = 1
-    """Goes up when stored values change their form; `upgrade` then reads the older ones."""
+    """Increase it when the stored form changes; `upgrade` then converts older values."""
 
     _type: ClassVar[Any] = None
     _is_plain: ClassVar[bool] = True
@@ -64,24 +64,26 @@ class TypedKey(Generic[Value]):
             cls._declare()
 
     def __new__(cls, *args: object, **options: object) -> Self:
-        """Raise: a key is a class, and is used as one."""
-        raise StateError(f"{cls.__name__} is a key and has no instances; use the class itself")
+        """Raise `StateError`, because a key is used as a class."""
+        raise StateError(f"{cls.__name__} is a key and has no instances. Use the class itself.")
 
     @classmethod
     def _declare(cls) -> None:
-        """Check the class, and completes it.
+        """Validate the class and derive its omitted parts.
 
         Raises:
-            StateError: It cannot be used; what is missing is named.
+            StateError: The class cannot be used; the error names the missing part.
         """
         name, version = cast("object", cls.KEY), cast("object", cls.VERSION)
         if type(name) is not str or not 0 < len(name.encode("utf-8", "replace")) <= NAME_BYTES:
-            raise StateError(f"{cls.__qualname__}.KEY is {name!r}; a key is 1 to {NAME_BYTES} bytes of text")
+            raise StateError(
+                f"{cls.__qualname__}.KEY is {name!r}. It must have 1 to {NAME_BYTES} bytes of text."
+            )
         if not name.isprintable():
-            raise StateError(f"{cls.__qualname__}.KEY is {name!r}; a key is printable text", state_key=name)
+            raise StateError(f"{cls.__qualname__}.KEY is {name!r}. It must be printable.", state_key=name)
         if type(version) is not int or version < 1:
             raise StateError(
-                f"{cls.__qualname__}.VERSION is {version!r}; versions count from 1", state_key=name
+                f"{cls.__qualname__}.VERSION is {version!r}. It must be an integer from 1.", state_key=name
             )
         own = cls._has_own("encode"), cls._has_own("decode")
         cls._is_plain = own == (False, False)
@@ -93,21 +95,21 @@ class TypedKey(Generic[Value]):
             # each class has its own maker
             cls.default = classmethod(lambda _: maker())  # type: ignore[assignment,method-assign]
             if cls._is_plain:
-                forms.read(forms.written(maker(), cls._type, name), cls._type, name)
+                forms.from_json(forms.to_json(maker(), cls._type, name), cls._type, name)
 
     @classmethod
     def is_plain(cls) -> bool:
-        """Return whether values are encoded and decoded by their type alone."""
+        """Return whether values are converted by their type alone."""
         return cls._is_plain
 
     @classmethod
     def _has_own(cls, method: str) -> bool:
-        """Whether a class of the application says how this is done."""
+        """Return whether the application's class defines this method."""
         return next(base for base in cls.__mro__ if method in base.__dict__).__module__ != __name__
 
     @classmethod
     def default(cls) -> Value:
-        """Return the value of a key that was never touched: what the type makes by itself, a fresh one."""
+        """Return the value of a key that was never updated: a new default of its type."""
         raise StateError(f"{cls.__qualname__} has no KEY, and no default")
 
     @classmethod
@@ -115,48 +117,48 @@ class TypedKey(Generic[Value]):
         """Return a value as JSON types.
 
         Raises:
-            StateError: The value would not come back equal; the path of what is at fault is named.
+            StateError: The value would not come back equal; the error names the path.
         """
-        return forms.written(value, cls._type, cls.KEY)
+        return forms.to_json(value, cls._type, cls.KEY)
 
     @classmethod
     def decode(cls, raw: Json) -> Value:
-        """Return the value that has this form, validated.
+        """Return the validated value of a JSON form.
 
         Raises:
-            StateError: It is no value of this key; the path of what is at fault is named.
+            StateError: The JSON is not a value of this key; the error names the path.
         """
-        return cast("Value", forms.read(raw, cls._type, cls.KEY))
+        return cast("Value", forms.from_json(raw, cls._type, cls.KEY))
 
     @classmethod
     def upgrade(cls, raw: Json, from_version: int) -> Json:
-        """Return the present form of what an earlier version has encoded.
+        """Convert the JSON form of an earlier version to the current one.
 
-        A class with a `VERSION` over 1 says here how; without, older values cannot be read.
+        A class with a `VERSION` above 1 overrides this method; otherwise older values cannot be read.
         """
         raise StateError(
-            f"a value of {cls.KEY!r} is stored in version {from_version} and {cls.__qualname__} is version "
-            f"{cls.VERSION}; give it an `upgrade`",
+            f"A value of {cls.KEY!r} is stored in version {from_version}, but {cls.__qualname__} has version "
+            f"{cls.VERSION}. Define `upgrade`.",
             state_key=cls.KEY,
             stored_version=from_version,
         )
 
 
-class ReadableKey(Generic[Held_co]):
-    """What a type checker knows of a key that is only read: what holds ints also holds numbers."""
+class ReadableKey(Generic[Readable_co]):
+    """The read-only type of a key, covariant: a key of int is also a readable key of float."""
 
 
 class StateKey(TypedKey[Value], ReadableKey[Value], Generic[Value, Update]):
     """A typed slot of an agent's state: `class Steps(StateKey[int, int])` with a `KEY` and an `apply`."""
 
     MERGE: ClassVar[MergeStrategy] = MergeStrategy.EXCLUSIVE
-    """What becomes of parallel updates."""
+    """The handling of parallel updates."""
     SCOPE: ClassVar[KeyScope] = KeyScope.RUN
-    """How long the value lives."""
+    """The lifetime of the value."""
     PERSISTENT: ClassVar[bool] = True
-    """Whether the value is stored; else it lives in the memory of one process."""
+    """Whether the value is stored. Otherwise it is only in the memory of one process."""
     RETAIN_ON_UNINSTALL: ClassVar[bool] = False
-    """Whether the value outlives the plugin that has registered the key."""
+    """Whether the value outlives the plugin that registered the key."""
 
     @classmethod
     def _declare(cls) -> None:
@@ -164,32 +166,32 @@ class StateKey(TypedKey[Value], ReadableKey[Value], Generic[Value, Update]):
         for name, kind in _KINDS.items():
             if not isinstance(getattr(cls, name), kind):
                 raise StateError(
-                    f"{cls.__qualname__}.{name} is {getattr(cls, name)!r}; give a {kind.__name__}",
+                    f"{cls.__qualname__}.{name} is {getattr(cls, name)!r}. Use a {kind.__name__}.",
                     state_key=cls.KEY,
                 )
         if inspect.iscoroutinefunction(cls.apply):
             raise StateError(
-                f"{cls.__qualname__}.apply is a coroutine function; an update is applied without waiting",
+                f"{cls.__qualname__}.apply is a coroutine function. Use a plain function.",
                 state_key=cls.KEY,
             )
         if not cls._has_own("apply"):
             raise StateError(
-                f"{cls.__qualname__} does not say how an update is applied; give it `apply(value, update)`",
+                f"{cls.__qualname__} has no `apply`. Define `apply(value, update)`.",
                 state_key=cls.KEY,
             )
 
     @classmethod
     def apply(cls, value: Value, update: Update) -> Value:
-        """Return the new value.
+        """Apply an update to a value and return the new value.
 
-        It is given a copy of the value, which it may change and return. It may raise: nothing of the batch
-        that the update is part of is then applied. It may be called again, on a newer value.
+        The value is a copy, which `apply` may change and return. `apply` may raise; then nothing of the batch
+        is applied. It may be called again, with a newer value.
         """
-        raise StateError(f"{cls.__qualname__} does not say how an update is applied", state_key=cls.KEY)
+        raise StateError(f"{cls.__qualname__} has no `apply`.", state_key=cls.KEY)
 
 
 class ProfileKey(TypedKey[Value], Generic[Value]):
-    """What is kept of an agent, or shared in a scope, beyond runs and threads; read by `ProfileAccess`."""
+    """The key of a value of an agent or a scope, beyond runs and threads; accessed by `ProfileAccess`."""
 
 
 AnyKey: TypeAlias = type[StateKey[Any, Any]]
@@ -197,71 +199,71 @@ AnyKey: TypeAlias = type[StateKey[Any, Any]]
 _KINDS = {"MERGE": MergeStrategy, "SCOPE": KeyScope, "PERSISTENT": bool, "RETAIN_ON_UNINSTALL": bool}
 
 
-def admit_key(given: Any, kind: type = StateKey) -> None:
-    """Raise `StateError` for what is no key of this kind that can be used."""
+def check_key(given: Any, kind: type = StateKey) -> None:
+    """Raise `StateError` unless the argument is a usable key of this kind."""
     if not (isinstance(given, type) and issubclass(given, kind) and hasattr(given, "KEY")):
-        told = "state key" if kind is StateKey else "profile key"
-        raise StateError(
-            f"{given!r} is no {told}; give a class with a KEY that descends from {kind.__name__}"
-        )
+        label = "state key" if kind is StateKey else "profile key"
+        raise StateError(f"{given!r} is not a {label}. Pass a subclass of {kind.__name__} with a KEY.")
 
 
 Identity: TypeAlias = tuple[object, ...]
 
 
 def identity(key: type) -> Identity:
-    """Return what definitions of one key have in common, as when a cell of a notebook runs again.
+    """Return the identity that repeated definitions of one key share, as when a notebook cell runs again.
 
-    Classes that one function makes have one name, too: those whose values or updates go otherwise are others.
+    Classes made by one function share their name. Those with other values or updates have other identities.
     """
-    said = [getattr(key, name, None) for name in ("KEY", "VERSION", "MERGE")]
-    return key.__module__, key.__qualname__, *said, str(getattr(key, "_type", None))
+    declared = [getattr(key, name, None) for name in ("KEY", "VERSION", "MERGE")]
+    return key.__module__, key.__qualname__, *declared, str(getattr(key, "_type", None))
 
 
 def is_same(one: type, other: type) -> bool:
-    """Return whether two classes are one, or definitions of one."""
+    """Return whether two classes are the same, or definitions of the same key."""
     return one is other or identity(one) == identity(other)
 
 
 def path_of(kind: type) -> str:
-    """Return where a class stands."""
+    """Return the module and qualified name of a class."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def refuse_other(known: AnyKey, key: AnyKey) -> None:
-    """Raise `StateError` for a class that is not the one registered by its name, nor defined as that is."""
+def require_same_key(known: AnyKey, key: AnyKey) -> None:
+    """Raise `StateError` unless a class is the registered one or a redefinition of it."""
     if not is_same(known, key):
         raise StateError(
-            f"{key.KEY!r} is registered as {path_of(known)} (version {known.VERSION}), and {path_of(key)} "
-            f"(version {key.VERSION}) is another one; make the state with the class that is to be used",
+            f"Key {key.KEY!r} is registered as {path_of(known)} (version {known.VERSION}), but "
+            f"{path_of(key)} "
+            f"(version {key.VERSION}) was used. Register the class that you use.",
             state_key=key.KEY,
         )
 
 
-def opened(key: type[TypedKey[Value]], raw: Json, version: int) -> Value:
-    """Return a stored value, brought to the present version and validated.
+def decode_stored(key: type[TypedKey[Value]], raw: Json, version: int) -> Value:
+    """Upgrade a stored value to the current version, validate it and return it.
 
     Raises:
-        StateError: It cannot be read; names the key, the path and the stored version.
+        StateError: The value cannot be read; the error names the key, the path and the stored version.
     """
     try:
-        if version == UNSAID and key.VERSION > 1:
+        if version == UNKNOWN_VERSION and key.VERSION > 1:
             raise StateError(
-                f"{key.__qualname__} is version {key.VERSION}, and whether this is of it nobody has said: "
+                f"the version of the value is unknown, and {key.__qualname__} has version {key.VERSION}: "
                 "restore it with `versions`"
             )
         if version > key.VERSION:
             raise StateError(
-                f"it was written by a newer one than {key.__qualname__}: upgrade the application"
+                f"it was written by a newer version of {key.__qualname__}: upgrade the application"
             )
-        return key.decode(raw if version in (key.VERSION, UNSAID) else key.upgrade(raw, version))
+        return key.decode(raw if version in (key.VERSION, UNKNOWN_VERSION) else key.upgrade(raw, version))
     except Exception as error:
         path = getattr(error, "path", None)
-        told = str(error) if isinstance(error, KeepstateError) else repr(error)
-        said = "an unsaid version" if version == UNSAID else f"version {version}"
+        reason = str(error) if isinstance(error, KeepstateError) else repr(error)
+        version_text = "an unknown version" if version == UNKNOWN_VERSION else f"version {version}"
         raise StateError(
-            f"what is stored of {key.KEY!r} in {said} is no value of it: {told}; let `upgrade` read it, or "
-            "delete it",
+            f"The stored value of {key.KEY!r} in {version_text} cannot be read: {reason}. Let `upgrade` "
+            "convert "
+            "it, or delete it.",
             state_key=key.KEY,
             path=path if isinstance(path, str) else None,
             stored_version=version,

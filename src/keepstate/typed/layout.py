@@ -1,18 +1,18 @@
-"""Where a thread's state stands in its space: the names of documents. Frozen: later versions read them.
+"""Names of the documents of a thread's state. Frozen: later versions read them.
 
 ```
-typed/head                    how far the state is: its revision, what changed last, whose runs have values
-typed/thread/KEY              the value of a key that lives as long as the thread
-typed/run/RUN/KEY             the value of a key that lives as long as a run; RUN is empty without one
-typed/runs/RUN                a run's record; a lease of the same name says who does it
+typed/head                    the head of the state: its revision, recent changes, and the runs with values
+typed/thread/KEY              the value of a thread-scoped key
+typed/run/RUN/KEY             the value of a run-scoped key; RUN is empty without a run
+typed/runs/RUN                a run's record; the lease of the same name is held by its process
 messages                      the stream of the thread's messages
-profile/OWNER/KEY             what is kept of an agent or a scope
+profile/OWNER/KEY             a value of an agent or a scope
 ```
 
-In a space that was passed all names of a thread begin with `thread/THREAD/`, unless it is the thread's own,
-which is called just that. What stands last, KEY or RUN, is written as it is; THREAD, OWNER and a RUN with a
-KEY behind it are quoted as `keepstate.home` says, so that each name belongs to one thread and key only. In
-memory values are named by their slot, `thread/KEY` or `run/KEY`.
+In a space that was passed, all names of a thread begin with `thread/THREAD/`, unless the space is the
+thread's own, which has just that name. The last part, KEY or RUN, is written unchanged. THREAD, OWNER and a
+RUN before a KEY are quoted by `keepstate.home`, so that each name belongs to one thread and key only. In
+memory, values are named by their slot, `thread/KEY` or `run/KEY`.
 """
 
 from __future__ import annotations
@@ -30,52 +30,53 @@ RUN_SLOTS: Final = "run/"
 
 
 def slot_of(scope: KeyScope, key: str) -> str:
-    """Return what a value is named in memory."""
+    """Return the name of a value in memory."""
     return f"{THREAD_SLOTS if scope is KeyScope.THREAD else RUN_SLOTS}{key}"
 
 
 def is_of_scope(slot: str, scope: KeyScope | None) -> bool:
-    """Return whether a slot's value has this scope; None stands for both."""
+    """Return whether a slot has this scope; None accepts both scopes."""
     return scope is None or slot.startswith(THREAD_SLOTS if scope is KeyScope.THREAD else RUN_SLOTS)
 
 
 def key_in(slot: str) -> str:
-    """Return the key's name in a slot."""
+    """Return the key name of a slot."""
     return slot.partition("/")[2]
 
 
 def profile_prefix(owner: str) -> str:
-    """Return what the documents of an owner's profile begin with."""
+    """Return the name prefix of the documents of an owner's profile."""
     return f"profile/{quoted(owner)}/"
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of what belongs to one thread.
+    """The document names of one thread.
 
     Attributes:
-        prefix: What all of them begin with; empty in a space of the thread's own.
+        prefix: The common prefix; empty in a space of the thread's own.
     """
 
     prefix: str = ""
 
-    def admit(self, run_id: str) -> None:
-        """Raise `InvalidError` if a name would be longer than stores take."""
+    def check_run_id(self, run_id: str) -> None:
+        """Raise `InvalidError` if a name of the run would be longer than stores allow."""
         longest = max(len(self.run_prefix(run_id).encode()) + NAME_BYTES, len(self.run(run_id).encode()))
         if longest > limits.KEY_BYTES or len(self.messages.encode()) > limits.SPACE_BYTES:
             raise InvalidError(
-                f"run {run_id[:40]!r} of {self.prefix[:60] or 'its thread'!r} has names of {longest} bytes; "
-                f"they have {limits.KEY_BYTES} at the most: take shorter ids"
+                f"Run {run_id[:40]!r} of {self.prefix[:60] or 'its thread'!r} would have names of {longest} "
+                "bytes, "
+                f"but at most {limits.KEY_BYTES} are allowed. Use shorter ids."
             )
 
     @property
     def head(self) -> str:
-        """The document that is the head of the state."""
+        """The document of the state's head."""
         return f"{self.prefix}typed/head"
 
     @property
-    def all(self) -> str:
-        """Return what the head and all values begin with."""
+    def state_prefix(self) -> str:
+        """The prefix of the head and all values."""
         return f"{self.prefix}typed/"
 
     @property
@@ -85,24 +86,24 @@ class Names:
 
     @property
     def thread_prefix(self) -> str:
-        """Return what the documents of thread-scoped values begin with."""
+        """The prefix of thread-scoped values."""
         return f"{self.prefix}typed/thread/"
 
     def run_prefix(self, run_id: str) -> str:
-        """Return what the documents of a run's values begin with."""
+        """Return the prefix of a run's values."""
         return f"{self.prefix}typed/run/{quoted(run_id)}/"
 
     def run(self, run_id: str) -> str:
-        """Return the document that is a run's record, and the lease that it is done under."""
+        """Return the name of a run's record, and of its lease."""
         return f"{self.prefix}typed/runs/{run_id}"
 
     def document(self, slot: str, run_id: str) -> str:
-        """Return the document in which a slot's value stands."""
+        """Return the document name of a slot's value."""
         prefix = self.thread_prefix if slot.startswith(THREAD_SLOTS) else self.run_prefix(run_id)
         return prefix + key_in(slot)
 
     def slot(self, document: str, run_id: str) -> str | None:
-        """Return the slot whose value a document holds, or None if it is none of this run's."""
+        """Return the slot of a document, or None if the document is not a value of this run or its thread."""
         for prefix, slots in ((self.thread_prefix, THREAD_SLOTS), (self.run_prefix(run_id), RUN_SLOTS)):
             if document.startswith(prefix):
                 return slots + document[len(prefix) :]

@@ -1,4 +1,4 @@
-"""A run that this process does: the lease that it is done under, its record, and how its steps commit."""
+"""A run of this process: its lease, its record, and the commits of its steps."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import KeepstateError, LeaseLostError, StateError
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.layout import RUN_SLOTS, Names
-from keepstate.typed.records import Head, RunRecord, plain, read_record
+from keepstate.typed.records import Head, RunRecord, read_record, to_document
 from keepstate.typed.state import KeyedState
 
 _DELETES_BY_BATCH: Final = 500
 _MESSAGES_BY_APPEND: Final = 900
 _INTERRUPTED_RUNS: Final = 16
-"""So many runs that were interrupted keep their values, to be resumed."""
+"""Number of interrupted runs whose values are retained, so that they can be resumed."""
 
 
 @dataclass(slots=True)
 class HeldRun:
-    """A run in this process.
+    """A run that this process holds.
 
     Attributes:
-        place: The space of its thread.
-        names: What is called what there.
-        state: The state of its thread, with the values of the run.
-        record: What is known of it.
-        lease: Keeps other processes from doing it.
-        turns: Lets commits in one by one, for each counts on in the record.
-        renewing: What renews the lease beside the caller.
-        is_unsure: Whether the last commit was interrupted, so that it may be applied and not counted here.
+        space: The space of the thread.
+        names: The document names of the thread.
+        state: The state of the thread, with the values of the run.
+        record: The record of the run.
+        lease: Excludes other processes from the run.
+        commit_lock: Serialises commits, because each one increments counters of the record.
+        renewing: The background task that renews the lease.
+        is_unsure: Whether the last commit was interrupted, so that it may be applied but not counted here.
     """
 
-    place: Space
+    space: Space
     names: Names
     state: KeyedState
     record: RunRecord
     lease: Lease
-    turns: FifoLock
+    commit_lock: FifoLock
     renewing: Work | None = field(default=None)
     is_unsure: bool = field(default=False)
 
@@ -61,16 +61,16 @@ class HeldRun:
         pending: Sequence[str] = (),
         status: Literal["running", "finished", "failed"] = "running",
     ) -> None:
-        """Commit a batch, messages and the record together, while the lease is held; one after the other.
+        """Commit a batch, messages and the record together under the lease; concurrent calls run in order.
 
         Args:
             batch: The updates.
-            messages: For the thread's stream.
+            messages: Messages for the thread's stream.
             begins: Whether this is the first commit of a step.
-            pending: The tools of the step that are still to be applied.
-            status: Of the run, from now on.
+            pending: The names of the step's tools that are not applied yet.
+            status: The status of the run from now on.
         """
-        await self.turns.run(lambda: self._commit(batch, messages, begins, pending, status))
+        await self.commit_lock.run(lambda: self._commit(batch, messages, begins, pending, status))
 
     async def _commit(
         self,
@@ -80,7 +80,7 @@ class HeldRun:
         pending: Sequence[str],
         status: Literal["running", "finished", "failed"],
     ) -> None:
-        def counted(before: RunRecord) -> RunRecord:
+        def count_step(before: RunRecord) -> RunRecord:
             return replace(
                 before,
                 status=status,
@@ -89,52 +89,57 @@ class HeldRun:
                 messages=before.messages + len(messages),
             )
 
-        record, name = counted(self.record), self.names.run(self.record.run_id)
+        record, name = count_step(self.record), self.names.run(self.record.run_id)
         was_unsure, self.is_unsure = self.is_unsure, True
 
-        async def beside(tx: Transaction, head: Head) -> None:
+        async def extra_writes(tx: Transaction, head: Head) -> None:
             nonlocal record
             if was_unsure and (stored := await tx.documents.entry(name)) is not None:
-                record = counted(read_record(RunRecord, name, stored.value))
+                record = count_step(read_record(RunRecord, name, stored.value))
             for begin in range(0, len(messages), _MESSAGES_BY_APPEND):
                 await tx.events.append(
                     *messages[begin : begin + _MESSAGES_BY_APPEND], stream=self.names.messages
                 )
             record = replace(record, revision=head.revision)
-            await tx.documents.put(name, plain(record))
+            await tx.documents.put(name, to_document(record))
 
         def applied() -> None:
             self.record, self.is_unsure = record, False
 
         message = f"run {record.run_id}: " + (f"step {record.steps}" if status == "running" else status)
-        await self.state._commit(batch, beside=beside, applied=applied, message=message)  # pyright: ignore[reportPrivateUsage]
+        # pyright: ignore[reportPrivateUsage]
+        await self.state._commit(batch, extra_writes=extra_writes, applied=applied, message=message)
 
     async def renew(self, signal: Signal) -> None:
-        """Renew the lease until it is told to end, or another process has the run."""
+        """Renew the lease until the signal is set, or another process takes over the run."""
         while not await signal.wait(self.lease.ttl_s / 3):
             try:
                 await self.lease.renew()
             except LeaseLostError:
                 return
             except KeepstateError:
-                continue  # the store may be back before the time is up
+                continue  # the store may return before the lease expires
 
-    async def let_go(self) -> None:
-        """End the renewing and let others begin or resume the run, at the latest when its lease is over."""
+    async def release(self) -> None:
+        """Stop renewing and release the lease, so that the run can begin or resume elsewhere.
+
+        If the release fails, the lease expires by itself.
+        """
         try:
             if self.renewing is not None:
                 await self.renewing.stop()
         finally:
-            await _released(self.lease)
+            await _release_lease(self.lease)
 
 
-async def _released(lease: Lease) -> None:
-    with suppress(KeepstateError):  # it ends by itself, and must not hide how the run has ended
+async def _release_lease(lease: Lease) -> None:
+    # the lease expires by itself, and the error must not hide the outcome of the run
+    with suppress(KeepstateError):
         await lease.release()
 
 
 async def begin_run(
-    place: Space,
+    space: Space,
     names: Names,
     state: KeyedState,
     *,
@@ -144,56 +149,56 @@ async def begin_run(
     wait_s: float,
     lease_ttl_s: float,
 ) -> HeldRun:
-    """Return a run that is begun, or resumed, and held.
+    """Begin or resume a run and return it, held by a lease.
 
     Args:
-        place: The space of its thread.
-        names: What is called what there.
-        state: The state of its thread.
+        space: The space of the thread.
+        names: The document names of the thread.
+        state: The state of the thread.
         run: The ids of the thread and the run.
-        before: The state of the run before on this thread in this process.
-        resume: Whether it goes on with what it had.
-        wait_s: How long to wait for its present holder.
-        lease_ttl_s: For how long it is held from each renewal on.
+        before: The state of the thread's previous run in this process.
+        resume: Whether the run continues with its earlier values.
+        wait_s: Maximum seconds to wait for the current holder.
+        lease_ttl_s: Seconds until the lease expires without renewal.
 
     Raises:
-        ConflictError: Another process holds it.
+        ConflictError: Another process holds the run.
     """
     thread_id, run_id = run
-    lease = await place.leases.acquire(names.run(run_id), lease_ttl_s, wait_s=wait_s)
+    lease = await space.leases.acquire(names.run(run_id), lease_ttl_s, wait_s=wait_s)
     try:
-        beginning = _Beginning(place, names, thread_id, run_id, lease, resume)
-        record = await beginning.recorded()
+        start = _RunStart(space, names, thread_id, run_id, lease, resume)
+        record = await start.write_record()
         state._fence(lease, before)  # pyright: ignore[reportPrivateUsage]
         await state.refresh()
     except BaseException:
-        await _released(lease)
+        await _release_lease(lease)
         raise
-    held = HeldRun(place, names, state, record, lease, FifoLock(place.runner))
-    held.renewing = place.runner.start(held.renew, f"lease of run {run_id}")
+    held = HeldRun(space, names, state, record, lease, FifoLock(space.runner))
+    held.renewing = space.runner.start(held.renew, f"lease of run {run_id}")
     return held
 
 
 @dataclass(frozen=True, slots=True)
-class _Beginning:
-    """How a run begins: its record is written, and the values of runs that are over are removed."""
+class _RunStart:
+    """The start of a run: writes its record, and removes the values of ended runs."""
 
-    place: Space
+    space: Space
     names: Names
     thread_id: str
     run_id: str
     lease: Lease
     resume: bool
 
-    async def recorded(self) -> RunRecord:
-        """Return the record of the run, once it has begun."""
+    async def write_record(self) -> RunRecord:
+        """Begin the run in the store and return its record."""
         message = f"run {self.run_id}: {'resume' if self.resume else 'begin'}"
         record = None
-        while record is None:  # each batch removes so many values only
-            record = await together(self.place, self._begun, lease=self.lease, message=message)
+        while record is None:  # each batch deletes a limited number of values
+            record = await together(self.space, self._try_begin, lease=self.lease, message=message)
         return record
 
-    async def _begun(self, tx: Transaction) -> RunRecord | None:
+    async def _try_begin(self, tx: Transaction) -> RunRecord | None:
         name = self.names.run(self.run_id)
         found = await tx.documents.entries(self.names.head, name)
         head = (
@@ -203,31 +208,33 @@ class _Beginning:
         )
         if self.resume and name in found and self.run_id not in head.runs:
             raise StateError(
-                f"run {self.run_id!r} of thread {self.thread_id!r} cannot be resumed: it had ended, or "
-                f"{_INTERRUPTED_RUNS} others were interrupted after it, and its run-scoped values were "
-                "removed; start it without `resume`"
+                f"Run {self.run_id!r} of thread {self.thread_id!r} cannot be resumed. It had ended, or "
+                f"{_INTERRUPTED_RUNS} other runs were interrupted after it, so its run-scoped values were "
+                "removed. Start it without resume=True."
             )
-        over = await self._over(tx, head)
+        over = await self._ended_runs(tx, head)
         cleared, is_all = await self._clear(tx, over)
         head = head.after_clearing(cleared, self.run_id)
         if not is_all:
-            await tx.documents.put(self.names.head, plain(head))
+            await tx.documents.put(self.names.head, to_document(head))
             return None
-        fresh = RunRecord(self.run_id, self.thread_id, revision=head.revision)
-        old = read_record(RunRecord, name, found[name].value) if self.resume and name in found else fresh
-        record = replace(old, status="running", fence=self.lease.token, author=self.place.author)
-        await tx.documents.put(name, plain(record))
+        new_record = RunRecord(self.run_id, self.thread_id, revision=head.revision)
+        old = read_record(RunRecord, name, found[name].value) if self.resume and name in found else new_record
+        record = replace(old, status="running", fence=self.lease.token, author=self.space.author)
+        await tx.documents.put(name, to_document(record))
         runs = {run: revision for run, revision in head.runs.items() if run not in over}
         changed = head.runs.get(self.run_id, 0)
         runs.pop(self.run_id, None)
-        await tx.documents.put(self.names.head, plain(replace(head, runs={**runs, self.run_id: changed})))
+        await tx.documents.put(
+            self.names.head, to_document(replace(head, runs={**runs, self.run_id: changed}))
+        )
         return record
 
-    async def _over(self, tx: Transaction, head: Head) -> list[str]:
-        """Return the runs whose values go: those that have ended, and unless it is resumed this one.
+    async def _ended_runs(self, tx: Transaction, head: Head) -> list[str]:
+        """Return the runs whose values are removed: ended runs, and this one unless it is resumed.
 
-        Values of no run go as well when a run begins. Of runs that nobody does and that have not ended only
-        the last ones stay, to be resumed.
+        Values without a run are removed as well. Of interrupted runs, which have no holder and have not
+        ended, only the latest are retained, to be resumed.
         """
         over = [] if self.resume else [run for run in (self.run_id, "") if run in head.runs]
         others = [run for run in head.runs if run not in (self.run_id, "")]
@@ -243,7 +250,7 @@ class _Beginning:
         return over + interrupted[:-_INTERRUPTED_RUNS]
 
     async def _clear(self, tx: Transaction, runs: Sequence[str]) -> tuple[dict[str, list[str]], bool]:
-        """Remove the values of runs, and return the slots by run, and whether that was all of them."""
+        """Delete the values of runs, and return the deleted slots by run and whether all were deleted."""
         cleared: dict[str, list[str]] = {run: [] for run in runs}
         for run in runs:
             left = _DELETES_BY_BATCH - sum(map(len, cleared.values()))

@@ -1,4 +1,4 @@
-"""What registering a key may say of it, over what its class says."""
+"""Options of a registration, which override those of the key's class."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from keepstate.typed.key import AnyKey, KeyScope, is_same
 
 @dataclass(frozen=True, slots=True)
 class StateKeyOptions:
-    """Options of one registration; None is as the class of the key says.
+    """Options of one registration; None means the default of the key's class.
 
     Attributes:
-        persistent: Whether the value is stored; classes say True.
-        retain_on_uninstall: Whether the value outlives the plugin; classes say False.
-        scope: How long the value lives; classes say `KeyScope.RUN`.
+        persistent: Whether the value is stored; True in the base class.
+        retain_on_uninstall: Whether the value outlives the plugin; False in the base class.
+        scope: The lifetime of the value; `KeyScope.RUN` in the base class.
     """
 
     persistent: bool | None = None
@@ -26,14 +26,14 @@ class StateKeyOptions:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A key in use, with what holds for it.
+    """A registered key with its options.
 
     Attributes:
         key: The class.
-        persistent: Whether its value is stored.
-        retain_on_uninstall: Whether its value outlives the plugin.
-        scope: How long its value lives.
-        owner: The plugin that has registered it.
+        persistent: Whether the value is stored.
+        retain_on_uninstall: Whether the value outlives the plugin.
+        scope: The lifetime of the value.
+        owner: The plugin that registered the key.
     """
 
     key: AnyKey
@@ -44,16 +44,16 @@ class Registered:
 
     @classmethod
     def of(cls, key: AnyKey, options: StateKeyOptions | None, owner: str) -> Registered:
-        """Return what holds for a key with these options."""
+        """Return a registration of a key with these options."""
         given: Any = StateKeyOptions() if options is None else options
         if not isinstance(given, StateKeyOptions):
             raise StateError(
-                f"{key.KEY!r} is registered with {options!r}; give StateKeyOptions", state_key=key.KEY
+                f"Key {key.KEY!r} is registered with {options!r}. Pass StateKeyOptions.", state_key=key.KEY
             )
         for name, kind in (("persistent", bool), ("retain_on_uninstall", bool), ("scope", KeyScope)):
             if not isinstance(value := getattr(given, name), kind | None):
                 raise StateError(
-                    f"{key.KEY!r} is registered with {name}={value!r}; give a {kind.__name__}",
+                    f"Key {key.KEY!r} is registered with {name}={value!r}. Pass a {kind.__name__}.",
                     state_key=key.KEY,
                 )
         return cls(
@@ -65,6 +65,6 @@ class Registered:
         )
 
     def is_like(self, other: Registered) -> bool:
-        """Whether both say the same of the same class."""
+        """Return whether both register the same class with the same options."""
         mine, theirs = ((each.persistent, each.retain_on_uninstall, each.scope) for each in (self, other))
         return is_same(self.key, other.key) and mine == theirs

@@ -1,4 +1,4 @@
-"""Profiles and shared state: what is kept of an agent or a scope, beyond runs and threads."""
+"""Profiles and shared state: values of an agent or a scope, beyond runs and threads."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, StateError
 from keepstate.stores.protocol import Store
-from keepstate.typed.admission import admit_many
-from keepstate.typed.binding import Home
-from keepstate.typed.encoded_value import fresh, kept
-from keepstate.typed.key import ProfileKey, admit_key, opened
+from keepstate.typed.admission import check_list
+from keepstate.typed.binding import StoreBinding
+from keepstate.typed.encoded_value import default_value, encode_value
+from keepstate.typed.key import ProfileKey, check_key, decode_stored
 from keepstate.typed.layout import profile_prefix
-from keepstate.typed.read_set import Reads
-from keepstate.typed.records import ValueRecord, kept_record, read_record
+from keepstate.typed.read_set import ReadSet
+from keepstate.typed.records import ValueRecord, read_record, value_document
 from keepstate.typed.scopes import StateScope, owner_of
 
 V = TypeVar("V")
@@ -34,18 +34,18 @@ V = TypeVar("V")
 _NAMES_BY_READ: Final = 500
 
 Owner = str | StateScope
-"""A scope, the string of one, or any other string."""
+"""A scope, its string, or any other string."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileEntry(Generic[V]):
-    """A value of a profile as it was read.
+    """A value of a profile with its version.
 
     Attributes:
-        key: The name of its profile key.
-        value: A copy; JSON where the key is not known, or `error` says why it is no value of it.
-        version: An `expected_version` within this handle; 0 in the transaction that has written it.
-        error: Why the value cannot be read, in what `list` gives: the others can.
+        key: The name of the profile key.
+        value: A copy; JSON if the key is not registered, or if `error` is set.
+        version: Usable as `expected_version` within this handle; 0 in the transaction that wrote the value.
+        error: The reason why the value cannot be read; set by `list` only.
     """
 
     key: str
@@ -56,7 +56,7 @@ class ProfileEntry(Generic[V]):
 
     @property
     def printed_version(self) -> str | None:
-        """An opaque text: as `expected_version` in any process, it is refused once its history is gone.
+        """An opaque text for `expected_version` in any process, rejected once its history is gone.
 
         None while `version` is 0.
         """
@@ -64,22 +64,22 @@ class ProfileEntry(Generic[V]):
 
 
 Entries = list[ProfileEntry[Any]]
-"""Values of one owner, by name of key."""
+"""Values of one owner, by key name."""
 
 
 class ProfileAccess:
-    """Reads and writes values of profile keys, each under the string of whom it belongs to.
+    """Reads and writes values of profile keys, each under the string of its owner.
 
-    It remembers what each task and thread has read by it, of the last 65,536 values at least: who writes over
-    that writes only if it is still so. Without a read before, `write` replaces what is there; `update` is for
-    changing it.
+    It remembers the versions that each task and thread has read, of at least the last 65,536 values. A write
+    over a value that was read succeeds only if the value has not changed since. Without a read before,
+    `write` replaces the value. To change a value, use `update`.
 
     Args:
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` profiles are in memory that nobody else sees.
-        space: Instead: a space, or a transaction, that all profiles are in.
-        keys: The keys that `list` reads by; others are given as JSON.
-        author: Who writes, in what is recorded.
+            `space` the profiles are in private memory.
+        space: Instead: a space, or a transaction, that contains all profiles.
+        keys: The keys by which `list` decodes values; other values are returned as JSON.
+        author: The author in the recorded history.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class ProfileAccess:
         author: str | None = None,
         _mode: Mode = "async",
     ) -> None:
-        self._home = Home(persistence, space, author=author, mode=_mode)
-        self._keys = {key.KEY: key for key in _admitted(keys)}
+        self._binding = StoreBinding(persistence, space, author=author, mode=_mode)
+        self._keys = {key.KEY: key for key in _check_keys(keys)}
         self._blocking = _mode == "blocking"
-        self._read = Reads()
+        self._read = ReadSet()
 
     def __repr__(self) -> str:
-        return f"<ProfileAccess in {self._home!r}>"
+        return f"<ProfileAccess in {self._binding!r}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,17 +108,24 @@ class ProfileAccess:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of a store that was opened here; what was passed in open stays open."""
-        await self._home.close()
+        """Close a store that was opened here. A store, handle or space that was passed in open stays open."""
+        await self._binding.close()
 
-    def _admit(self, mode: Mode) -> None:
-        """Raise `InvalidError` unless it is used in this colour; for `AgentRun`."""
-        check_target("profile", self._home.passed or self._home.handle, mode, Space, Transaction, Keepstate)
+    def _check_mode(self, mode: Mode) -> None:
+        """Raise `InvalidError` unless it is used in this mode; for `AgentRun`."""
+        check_target(
+            "profile",
+            self._binding.passed or self._binding.handle,
+            mode,
+            Space,
+            Transaction,
+            Keepstate,
+        )
 
-    def _afresh(self, keys: Iterable[type[ProfileKey[Any]]]) -> ProfileAccess:
-        """Return the same for another task, which has read nothing yet."""
+    def _for_task(self, keys: Iterable[type[ProfileKey[Any]]]) -> ProfileAccess:
+        """Return the same access for another task, with an empty read set."""
         other = ProfileAccess.__new__(ProfileAccess)
-        other._home, other._blocking, other._read = self._home, self._blocking, Reads()
+        other._binding, other._blocking, other._read = self._binding, self._blocking, ReadSet()
         other._keys = {**self._keys, **{key.KEY: key for key in keys}}
         return other
 
@@ -135,16 +142,16 @@ class ProfileAccess:
         """Return a value, or the key's default if there is none.
 
         Args:
-            profile_key: What to read.
-            key: Whose: a scope, or the string of one.
-            agent: Instead: the agent of this name, whom no scope can be mistaken for.
+            profile_key: The profile key.
+            key: The owner: a scope, or a string.
+            agent: Instead: the agent of this name, which no scope can be mistaken for.
             scope: Instead: a scope.
 
         Raises:
-            StateError: What is stored no longer validates; names the path and the stored version.
+            StateError: The stored value no longer validates; the error names the path and the stored version.
         """
         found = await self.entry(profile_key, key, agent=agent, scope=scope)
-        return fresh(profile_key) if found is None else found.value
+        return default_value(profile_key) if found is None else found.value
 
     async def entry(
         self,
@@ -156,14 +163,14 @@ class ProfileAccess:
     ) -> ProfileEntry[V] | None:
         """Return a value with its version, or None if there is none; see `read`."""
         owner = owner_of(key, agent, scope)
-        place, name = self._place(owner), _name(owner, profile_key)
-        stored = await place.documents.entry(name)
-        if isinstance(place, Space):
-            self._read.read(owner, profile_key.KEY, 0 if stored is None else stored.version)
+        target, name = self._target(owner), _name(owner, profile_key)
+        stored = await target.documents.entry(name)
+        if isinstance(target, Space):
+            self._read.record_read(owner, profile_key.KEY, 0 if stored is None else stored.version)
         if stored is None:
             return None
         record = read_record(ValueRecord, name, stored.value)
-        value = opened(profile_key, record.value, record.version)
+        value = decode_stored(profile_key, record.value, record.version)
         return _entry(profile_key.KEY, value, stored)
 
     @overload
@@ -195,38 +202,38 @@ class ProfileAccess:
         scope: StateScope | None = None,
         expected_version: str | int | None = None,
     ) -> int:
-        """Write a value, and return its version; 0 inside a transaction, which has none before it ends.
+        """Write a value and return its version; inside a transaction, which has no version yet, return 0.
 
-        What this object has read before is replaced only if nobody has changed it since.
+        If this object has read the value before, the write succeeds only if it has not changed since.
 
         Args:
-            profile_key: What to write.
-            key: Whose; see `read`.
+            profile_key: The profile key.
+            key: The owner; see `read`.
             value: The value.
             agent: Instead of `key`.
             scope: Instead of `key`.
-            expected_version: Writes only over this version; 0 only if there is none. A `printed_version` may
-                come from another process; a number is for use within a handle.
+            expected_version: Write only over this version; 0 means only if there is no value. A
+                `printed_version` may come from another process; a number is valid within one handle.
 
         Raises:
-            ConflictError: Somebody else has changed it; nothing was written. Read it again, or `update` it.
-            HistoryLostError: The store lost what a printed version was printed of, and others wrote after.
-            StateError: It is no value of the key; names the path.
+            ConflictError: The value changed; nothing was written. Read it again, or use `update`.
+            HistoryLostError: The store lost the history of a printed version, and other writes followed.
+            StateError: The value does not fit the key; the error names the path.
         """
         if isinstance(value, Missing):
-            raise InvalidError("no `value` was given to write")
+            raise InvalidError("write() got no value. Pass value=.")
         owner = owner_of(key, agent, scope)
         name = _name(owner, profile_key)
         if expected_version is None:
             expected_version = self._read.expected(owner, profile_key.KEY)
-        record = kept_record(kept(profile_key, value))
+        record = value_document(encode_value(profile_key, value))
         try:
-            version = await self._place(owner).documents.put(name, record, expected_version=expected_version)
+            version = await self._target(owner).documents.put(name, record, expected_version=expected_version)
         except ConflictError:
-            self._read.refused(owner, profile_key.KEY)
+            self._read.record_conflict(owner, profile_key.KEY)
             raise
         if version:
-            self._read.wrote(owner, profile_key.KEY, version)
+            self._read.record_write(owner, profile_key.KEY, version)
         return version
 
     @overload
@@ -251,12 +258,12 @@ class ProfileAccess:
         agent: str | None = None,
         scope: StateScope | None = None,
     ) -> V:
-        """Change a value, or the default if there is none, again and again until nobody else has meanwhile.
+        """Change a value, or the default if there is none; retried until no other writer interferes.
 
         Args:
-            profile_key: What to change.
-            key: Whose; see `read`.
-            change: Gets a copy of the value, and returns the new one. It may be called several times.
+            profile_key: The profile key.
+            key: The owner; see `read`.
+            change: Gets a copy of the value and returns the new one. It may be called more than once.
             agent: Instead of `key`.
             scope: Instead of `key`.
 
@@ -264,35 +271,41 @@ class ProfileAccess:
             The new value.
         """
         if isinstance(change, Missing):
-            raise InvalidError("no `change` was given to update")
+            raise InvalidError("update() got no change. Pass change=.")
         if self._blocking:
             reject_coroutine_function(change)
         elif not callable(change):
-            raise InvalidError(f"`change` is {change!r}; give a function of the old value")
+            raise InvalidError(f"`change` is {change!r}. Pass a function of the old value.")
         function = change
         owner = owner_of(key, agent, scope)
         name = _name(owner, profile_key)
 
         async def changed(stored: Any) -> Any:
             record = None if stored is None else read_record(ValueRecord, name, stored)
-            old = fresh(profile_key) if record is None else opened(profile_key, record.value, record.version)
+            old = (
+                default_value(profile_key)
+                if record is None
+                else decode_stored(profile_key, record.value, record.version)
+            )
             new: Any = await call_function(function, old)
             if new is None and profile_key.default() is not None:
                 raise StateError(
-                    f"what updates {profile_key.KEY!r} returned None; let it return the new value",
+                    f"The function passed to update({profile_key.KEY!r}) returned None. Return the new "
+                    "value.",
                     state_key=profile_key.KEY,
                 )
-            return kept_record(kept(profile_key, cast("V", new)))
+            return value_document(encode_value(profile_key, cast("V", new)))
 
         # A plain function around it, because blocking handles take no coroutine functions.
-        documents = self._place(owner).documents
-        made, version = await documents._update_versioned(name, lambda old: changed(old), None)  # noqa: PLW0108  # pyright: ignore[reportPrivateUsage]
+        documents = self._target(owner).documents
+        # pyright: ignore[reportPrivateUsage]
+        made, version = await documents._update_versioned(name, lambda old: changed(old), None)  # noqa: PLW0108
         if version:
-            self._read.read(owner, profile_key.KEY, version)
+            self._read.record_read(owner, profile_key.KEY, version)
         else:
             self._read.forget(owner, profile_key.KEY)
         record = read_record(ValueRecord, name, made)
-        return opened(profile_key, record.value, record.version)
+        return decode_stored(profile_key, record.value, record.version)
 
     async def delete(
         self,
@@ -303,18 +316,18 @@ class ProfileAccess:
         scope: StateScope | None = None,
         expected_version: str | int | None = None,
     ) -> bool:
-        """Remove a value, and return whether there was one; what was read only as it was, as `write` does.
+        """Delete a value, and return whether there was one. Conflicts are checked as in `write`.
 
         Args:
-            profile_key: What to remove.
-            key: Whose; see `read`.
+            profile_key: The profile key.
+            key: The owner; see `read`.
             agent: Instead of `key`.
             scope: Instead of `key`.
-            expected_version: Removes only this version; see `write`.
+            expected_version: Delete only this version; see `write`.
 
         Raises:
-            ConflictError: Somebody else has changed it; nothing was removed.
-            HistoryLostError: The store lost what a printed version was printed of, and others wrote after.
+            ConflictError: The value changed; nothing was deleted.
+            HistoryLostError: The store lost the history of a printed version, and other writes followed.
         """
         owner = owner_of(key, agent, scope)
         name = _name(owner, profile_key)
@@ -331,24 +344,27 @@ class ProfileAccess:
             actual = 0 if stored is None else stored.version
             return actual == expected and await tx.documents.delete(name), actual, expected
 
-        existed, actual, expected = await together(self._place(owner), work)
+        existed, actual, expected = await together(self._target(owner), work)
         if actual != expected:
-            self._read.refused(owner, profile_key.KEY)
+            self._read.record_conflict(owner, profile_key.KEY)
             raise ConflictError(
-                f"{name!r} has version {actual}, not {expected}; nothing was removed: read it again",
+                f"{name!r} has version {actual}, but version {expected} was expected. Nothing was deleted. "
+                "Read it "
+                "again.",
                 actual=actual or 0,
             )
         self._read.forget(owner, profile_key.KEY)
         return existed
 
-    # ---- all that somebody has
+    # ---- all values of one owner
 
     async def list(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
     ) -> Entries:
-        """Return all values of one owner by name of key; see `read`.
+        """Return all values of one owner, by key name; see `read`.
 
-        Those of unknown keys are JSON, and so are those that no longer validate: `error` says why.
+        Values of unknown keys are returned as JSON. So are values that no longer validate, with the reason in
+        `error`.
         """
         owner = owner_of(key, agent, scope)
         prefix = profile_prefix(owner)
@@ -358,28 +374,28 @@ class ProfileAccess:
             entries: dict[str, DocumentEntry[Any]] = {}
             for begin in range(0, len(names), _NAMES_BY_READ):
                 entries |= await tx.documents.entries(*names[begin : begin + _NAMES_BY_READ])
-            return [self._told(name[len(prefix) :], name, entry) for name, entry in entries.items()]
+            return [self._decode_entry(name[len(prefix) :], name, entry) for name, entry in entries.items()]
 
-        place = self._place(owner)
-        found = await together(place, work)
-        if isinstance(place, Space):
+        target = self._target(owner)
+        found = await together(target, work)
+        if isinstance(target, Space):
             for each in found:
-                self._read.read(owner, each.key, each.version)
+                self._read.record_read(owner, each.key, each.version)
         return found
 
-    def _told(self, key: str, name: str, stored: DocumentEntry[Any]) -> ProfileEntry[Any]:
+    def _decode_entry(self, key: str, name: str, stored: DocumentEntry[Any]) -> ProfileEntry[Any]:
         record, known = read_record(ValueRecord, name, stored.value), self._keys.get(key)
         if known is None:
             return _entry(key, record.value, stored)
         try:
-            return _entry(key, opened(known, record.value, record.version), stored)
+            return _entry(key, decode_stored(known, record.value, record.version), stored)
         except StateError as error:
             return _entry(key, record.value, stored, error)
 
     async def clear(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
     ) -> int:
-        """Remove all values of one owner, and return how many there were; see `read`."""
+        """Delete all values of one owner, and return their number; see `read`."""
         owner = owner_of(key, agent, scope)
 
         async def work(tx: Transaction) -> int:
@@ -388,19 +404,19 @@ class ProfileAccess:
                 await read_ahead(tx, documents=names[begin : begin + _NAMES_BY_READ])
             return sum([await tx.documents.delete(name) for name in names])
 
-        removed = await together(self._place(owner), work)
+        removed = await together(self._target(owner), work)
         self._read.forget(owner)
         return removed
 
-    def _place(self, owner: str) -> Space | Transaction:
-        return self._home.place(f"profile/{owner}")
+    def _target(self, owner: str) -> Space | Transaction:
+        return self._binding.resolve(f"profile/{owner}")
 
 
-def _admitted(keys: Iterable[type[ProfileKey[Any]]]) -> list[type[ProfileKey[Any]]]:
-    admitted = admit_many("keys", keys)
-    for key in admitted:
-        admit_key(key, ProfileKey)
-    return admitted
+def _check_keys(keys: Iterable[type[ProfileKey[Any]]]) -> list[type[ProfileKey[Any]]]:
+    checked = check_list("keys", keys)
+    for key in checked:
+        check_key(key, ProfileKey)
+    return checked
 
 
 def _entry(
@@ -411,5 +427,5 @@ def _entry(
 
 
 def _name(owner: str, key: type[ProfileKey[Any]]) -> str:
-    admit_key(key, ProfileKey)
+    check_key(key, ProfileKey)
     return profile_prefix(owner) + key.KEY

@@ -1,4 +1,4 @@
-"""What stands in a thread's documents: the head of the state, values, and the records of runs."""
+"""The stored records of a thread: the head of the state, values, and runs."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import msgspec
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError
 from keepstate.typed import epoch as lineages
-from keepstate.typed.encoded_value import Kept
+from keepstate.typed.encoded_value import EncodedValue
 from keepstate.typed.layout import RUN_SLOTS, THREAD_SLOTS
 from keepstate.values import codec
 
 R = TypeVar("R", bound=msgspec.Struct)
 
 _LATER = frozenset({"cleared"})
-"""Fields that the first records had not: left out where they say nothing, so that these are as they were."""
+"""Fields added after the first release of the format, omitted if empty, so that bytes do not change."""
 RECENT_NAMES = 32
-"""So many of the slots that were changed last are named in the head: who missed only these reads no more."""
+"""Number of recently changed slots that the head names, so that a reader can fetch only these."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """How far the state of a thread is.
+    """The head of a thread's state.
 
     Attributes:
-        revision: Counts its batches.
-        lineage: Which counting it is; none before the first batch.
-        removed: The revision that last removed values, but for those of runs that have ended.
-        cleared: The revision that last removed values of runs that have ended.
-        floor: All slots that were changed after this revision are in `recent`, but for those of runs that
-            have an id: only who does a run changes its values.
-        recent: The slots that were changed last, and by which revision.
-        runs: The runs that have values of their own, the one that began last at the end, and the revision
-            that last changed one.
+        revision: The number of batches applied.
+        lineage: The lineage of the revision; empty before the first batch.
+        removed: The revision that last removed values, except values of ended runs.
+        cleared: The revision that last removed values of ended runs.
+        floor: All slots changed after this revision are in `recent`, except those of runs with an id, whose
+            values only the holder of the run changes.
+        recent: The revisions of the slots that changed last.
+        runs: The runs that have values, in the order of their beginning, each with the revision of its last
+            change.
     """
 
     revision: int = 0
@@ -45,10 +45,10 @@ class Head(msgspec.Struct, frozen=True):
     runs: dict[str, int] = {}
     cleared: int = 0
     later: dict[str, Any] = {}
-    """Fields that a later version of keepstate has added; they are written again unchanged."""
+    """Fields added by a later version of keepstate; they are written back unchanged."""
 
     def after(self, changed: Collection[str], run_id: str, *, removes: bool) -> Head:
-        """Return the head once a batch has changed these slots."""
+        """Return the head after a batch that changes these slots."""
         revision, floor = self.revision + 1, self.floor
         here = sorted(slot for slot in changed if not run_id or slot.startswith(THREAD_SLOTS))
         recent = {slot: made for slot, made in self.recent.items() if slot not in here}
@@ -64,7 +64,7 @@ class Head(msgspec.Struct, frozen=True):
         )
 
     def after_clearing(self, cleared: Mapping[str, Collection[str]], begun: str) -> Head:
-        """Return the head once slots of some runs were removed, because the run `begun` begins."""
+        """Return the head after the start of the run `begun` has removed slots of some runs."""
         if not any(cleared.values()):
             return self
         shared = cleared.get("", ())
@@ -73,21 +73,21 @@ class Head(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(head, runs={**head.runs, **touched}, cleared=head.revision)
 
     def removed_at(self, slot: str, run_id: str) -> int:
-        """Return the revision that may have removed the value of a slot in which there is none."""
+        """Return the last revision that may have removed the value of an empty slot."""
         is_of_ended = slot.startswith(RUN_SLOTS) and run_id != "" and run_id not in self.runs
         return max(self.removed, self.cleared) if is_of_ended else self.removed
 
-    def begun(self, clock: Clock) -> Head:
-        """Return the head that a first batch is applied to: of a state that can be told from others."""
+    def with_lineage(self, clock: Clock) -> Head:
+        """Return the head with a lineage, which is new if this is the head before the first batch."""
         is_first = (self.revision, self.lineage) == (0, lineages.NONE)
-        return msgspec.structs.replace(self, lineage=lineages.begun(clock)) if is_first else self
+        return msgspec.structs.replace(self, lineage=lineages.first_lineage(clock)) if is_first else self
 
     def continues(self, revision: int, lineage: str) -> bool:
         """Return whether the state has been at this revision of this lineage."""
         return lineages.continues(self.lineage, revision, lineage)
 
     def changed_since(self, revision: int, lineage: str, run_id: str) -> set[str] | None:
-        """Return the slots changed after a revision; None if that is not known."""
+        """Return the slots changed after a revision, or None if they are not known."""
         if not self.continues(revision, lineage) or not self.floor <= revision <= self.revision:
             return None
         if run_id and self.runs.get(run_id, self.cleared) > revision:
@@ -97,36 +97,36 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class ValueRecord(msgspec.Struct, frozen=True):
-    """A value as it is stored.
+    """The stored record of a value.
 
     Attributes:
-        value: Its JSON form.
-        version: The version of the class that made it.
-        revision: The revision of the state that wrote it.
+        value: The JSON form.
+        version: The version of the class that encoded it.
+        revision: The state revision that wrote it.
     """
 
     value: Any
     version: int
     revision: int = 0
 
-    def kept(self) -> Kept:
-        """Return it as it stands in memory."""
-        return Kept(codec.encode(self.value), self.version, self.revision)
+    def to_encoded(self) -> EncodedValue:
+        """Return the in-memory form."""
+        return EncodedValue(codec.encode(self.value), self.version, self.revision)
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """What is known of a run.
+    """The record of a run.
 
     Attributes:
-        run_id: Its id.
-        thread_id: Its thread.
-        status: Whether it goes on; one that did not end well is `failed`.
-        fence: The token of the lease that it is done under; each process that takes it over has a higher one.
-        steps: How many steps it has begun to commit.
-        pending: The tools of the last step that have not been applied yet.
-        messages: How many messages it has added.
-        revision: The revision of the thread's state after its last step.
-        author: Who does it, or None.
+        run_id: Id of the run.
+        thread_id: Id of the thread.
+        status: The status; `failed` means that the run ended with an error.
+        fence: The token of the lease; it is larger for each process that takes over the run.
+        steps: Number of steps that began to commit.
+        pending: The names of the last step's tools that are not applied yet.
+        messages: Number of messages that the run appended.
+        revision: The revision of the thread's state after the last step.
+        author: The author of the run, or None.
     """
 
     run_id: str
@@ -139,19 +139,19 @@ class RunRecord(msgspec.Struct, frozen=True):
     revision: int = 0
     author: str | None = None
     later: dict[str, Any] = {}
-    """Fields that a later version of keepstate has added; they are written again unchanged."""
+    """Fields added by a later version of keepstate; they are written back unchanged."""
 
 
 def read_record(kind: type[R], document: str, value: object) -> R:
-    """Return what a document holds.
+    """Return the record in a document.
 
     Raises:
-        CorruptError: It holds no such record.
+        CorruptError: The document is not a valid record.
     """
     try:
         record = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise CorruptError(f"document {document!r} is damaged: {error}", place=document) from error
+        raise CorruptError(f"Document {document!r} is damaged: {error}", place=document) from error
     known = kind.__struct_fields__
     if "later" not in known or not isinstance(value, dict):
         return record
@@ -160,13 +160,13 @@ def read_record(kind: type[R], document: str, value: object) -> R:
     return msgspec.structs.replace(record, later=later) if later else record
 
 
-def plain(record: msgspec.Struct) -> dict[str, Any]:
-    """Return a record as a document holds it."""
+def to_document(record: msgspec.Struct) -> dict[str, Any]:
+    """Return the stored form of a record."""
     fields = msgspec.structs.asdict(record)
     later: dict[str, Any] = fields.pop("later", {})
     return {name: value for name, value in fields.items() if value or name not in _LATER} | later
 
 
-def kept_record(stored: Kept) -> dict[str, Any]:
-    """Return what a document holds of a value."""
-    return plain(ValueRecord(stored.raw, stored.version, stored.revision))
+def value_document(stored: EncodedValue) -> dict[str, Any]:
+    """Return the stored form of a value."""
+    return to_document(ValueRecord(stored.raw, stored.version, stored.revision))

@@ -1,4 +1,4 @@
-"""Which keys are in use, and which plugin has brought each."""
+"""The keys in use, and the plugin that registered each."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Protocol
 
 from keepstate.engine.kernel.executor import is_coroutine_function
 from keepstate.errors import StateError
-from keepstate.typed.admission import admit_many
-from keepstate.typed.key import AnyKey, ProfileKey, admit_key, is_same, path_of, refuse_other
+from keepstate.typed.admission import check_list
+from keepstate.typed.key import AnyKey, ProfileKey, check_key, is_same, path_of, require_same_key
 from keepstate.typed.options import Registered, StateKeyOptions
 
 
 class Plugin(Protocol):
-    """What brings keys. Any object will do; its name is its `name`, or that of its class."""
+    """Registers keys. Any object with a `register` method; its name is its `name`, or that of its class."""
 
     def register(self, registrar: PluginRegistrar) -> None:
-        """Register the keys that it needs."""
+        """Register the plugin's keys."""
         ...
 
 
@@ -26,7 +26,7 @@ class Registry:
     """The keys in use.
 
     Attributes:
-        keys: By name; replaced as a whole when that changes.
+        keys: The keys by name; the mapping is replaced on every change.
     """
 
     def __init__(self) -> None:
@@ -36,39 +36,39 @@ class Registry:
 
     @classmethod
     def of(cls, keys: Iterable[AnyKey], plugins: Iterable[Plugin]) -> Registry:
-        """Return these keys and those of these plugins, in use."""
-        registry, own = cls(), admit_many("keys", keys)
-        for plugin in [*([Keys(own)] if own else []), *admit_many("plugins", plugins)]:
-            registry.add(registry.asked(plugin))
+        """Return a registry with these keys and plugins."""
+        registry, own = cls(), check_list("keys", keys)
+        for plugin in [*([Keys(own)] if own else []), *check_list("plugins", plugins)]:
+            registry.add(registry.collect(plugin))
         return registry
 
-    def saved(self) -> Callable[[], None]:
-        """Return what puts back what is in use now."""
+    def make_restorer(self) -> Callable[[], None]:
+        """Return a function that restores the current registrations."""
         before = self.keys, self._profile_keys, self._plugins
 
-        def put_back() -> None:
+        def restore() -> None:
             self.keys, self._profile_keys, self._plugins = before
 
-        return put_back
+        return restore
 
     def find(self, name: str) -> Registered | None:
-        """Return the key of this name that is in use, or None."""
+        """Return the registered key of this name, or None."""
         return self.keys.get(name)
 
-    def named(self, key: AnyKey) -> Registered:
-        """Return what holds for a key.
+    def require(self, key: AnyKey) -> Registered:
+        """Return the registration of a key.
 
         Raises:
-            StateError: It is not in use.
+            StateError: The key is not registered.
         """
         found = self.keys.get(key.KEY)
         if found is None:
             raise StateError(
-                f"{key.KEY!r} is not registered, so nothing of the batch was applied; install the plugin "
-                "that registers it",
+                f"Key {key.KEY!r} is not registered, so nothing of the batch was applied. Install the plugin "
+                "that registers it.",
                 state_key=key.KEY,
             )
-        refuse_other(found.key, key)
+        require_same_key(found.key, key)
         return found
 
     @property
@@ -76,48 +76,48 @@ class Registry:
         """The profile keys in use."""
         return [key for key, _ in self._profile_keys.values()]
 
-    def asked(self, plugin: Plugin) -> PluginRegistrar:
-        """Return what a plugin registers; nothing is in use yet.
+    def collect(self, plugin: Plugin) -> PluginRegistrar:
+        """Collect the keys of a plugin, without registering them yet.
 
         Raises:
-            StateError: It is installed already, or registers what it cannot.
+            StateError: The plugin is installed already, or one of its keys is rejected.
         """
-        _admit_plugin(plugin)
+        _check_plugin(plugin)
         owner = plugin_name(plugin)
         if owner in self._plugins:
-            raise StateError(f"plugin {owner} is installed already; uninstall it first")
+            raise StateError(f"Plugin {owner} is already installed. Uninstall it first.")
         registrar = PluginRegistrar(owner, self)
         plugin.register(registrar)
         return registrar
 
     def add(self, registrar: PluginRegistrar) -> None:
-        """Put in use what a plugin has registered."""
+        """Register the keys that a plugin has given."""
         self._plugins |= {registrar.owner}
         self.keys = {**self.keys, **{each.key.KEY: each for each in registrar.keys}}
         profile_keys = {key.KEY: (key, registrar.owner) for key in registrar.profile_keys}
         self._profile_keys = {**self._profile_keys, **profile_keys}
 
-    def owned(self, owner: str) -> list[Registered]:
-        """Return the keys that a plugin has brought.
+    def keys_of(self, owner: str) -> list[Registered]:
+        """Return the keys of a plugin.
 
         Raises:
-            StateError: It is not installed.
+            StateError: The plugin is not installed.
         """
         if owner not in self._plugins:
-            raise StateError(f"plugin {owner} is not installed")
+            raise StateError(f"Plugin {owner} is not installed.")
         return [each for each in self.keys.values() if each.owner == owner]
 
     def remove(self, owner: str) -> None:
-        """Take out of use what a plugin has brought."""
+        """Unregister the keys of a plugin."""
         self._plugins -= {owner}
         self.keys = {name: each for name, each in self.keys.items() if each.owner != owner}
         self._profile_keys = {name: each for name, each in self._profile_keys.items() if each[1] != owner}
 
-    def admit(self, new: Registered, pending: Iterable[Registered]) -> bool:
-        """Return whether a registration says something new.
+    def is_new(self, new: Registered, pending: Iterable[Registered]) -> bool:
+        """Return whether a registration is new; False if it repeats an existing one.
 
         Raises:
-            StateError: The name is in use by another plugin, or otherwise; both are named.
+            StateError: The name is registered by another plugin, or with other options; the error names both.
         """
         name = new.key.KEY
         known = next((each for each in pending if name == each.key.KEY), self.keys.get(name))
@@ -125,41 +125,43 @@ class Registry:
             return True
         if known.owner != new.owner:
             raise StateError(
-                f"{name!r} is registered by plugin {known.owner} and by plugin {new.owner}; give one of the "
-                "keys another name",
+                f"Key {name!r} is registered by plugin {known.owner} and by plugin {new.owner}. Rename one "
+                "of "
+                "the keys.",
                 state_key=name,
             )
         if not known.is_like(new):
             raise StateError(
-                f"{name!r} is registered twice by plugin {new.owner}, as {_told(known)} and as {_told(new)}",
+                f"Key {name!r} is registered twice by plugin {new.owner}, as {_describe(known)} and as "
+                f"{_describe(new)}",
                 state_key=name,
             )
         return False
 
-    def admit_profile(
+    def is_new_profile(
         self, key: type[ProfileKey[Any]], owner: str, pending: list[type[ProfileKey[Any]]]
     ) -> bool:
-        """Return whether a registration of a profile key says something new."""
+        """Return whether the registration of a profile key is new; False if it repeats an existing one."""
         here = next((each for each in pending if each.KEY == key.KEY), None)
         known = (here, owner) if here is not None else self._profile_keys.get(key.KEY)
         if known is None:
             return True
         if known[1] != owner or not is_same(known[0], key):
             raise StateError(
-                f"profile key {key.KEY!r} is registered by plugin {known[1]} as {path_of(known[0])} and by "
-                f"plugin {owner} as {path_of(key)}; give one of the keys another name",
+                f"Profile key {key.KEY!r} is registered by plugin {known[1]} as {path_of(known[0])} and by "
+                f"plugin {owner} as {path_of(key)}. Rename one of the keys.",
                 state_key=key.KEY,
             )
         return False
 
 
 class PluginRegistrar:
-    """What a plugin registers its keys with.
+    """Collects the keys of a plugin.
 
     Attributes:
         owner: The name of the plugin.
-        keys: What it has registered.
-        profile_keys: The profile keys that it has registered.
+        keys: The state keys collected so far.
+        profile_keys: The profile keys collected so far.
     """
 
     def __init__(self, owner: str, registry: Registry) -> None:
@@ -174,29 +176,29 @@ class PluginRegistrar:
         """Register a state key.
 
         Raises:
-            StateError: Its name is in use by another plugin, or with other options.
+            StateError: Its name is registered by another plugin, or with other options.
         """
-        admit_key(key)
+        check_key(key)
         new = Registered.of(key, options, self.owner)
-        if self._registry.admit(new, self.keys):
+        if self._registry.is_new(new, self.keys):
             self.keys.append(new)
 
     def register_profile_key(self, key: type[ProfileKey[Any]]) -> None:
         """Register a profile key, for profiles and shared state.
 
         Raises:
-            StateError: Its name is in use by another plugin, or for another class.
+            StateError: Its name is registered by another plugin, or for another class.
         """
-        admit_key(key, ProfileKey)
-        if self._registry.admit_profile(key, self.owner, self.profile_keys):
+        check_key(key, ProfileKey)
+        if self._registry.is_new_profile(key, self.owner, self.profile_keys):
             self.profile_keys.append(key)
 
 
 class Keys:
-    """A plugin of nothing but state keys.
+    """A plugin that only registers state keys.
 
     Attributes:
-        name: What it is called in errors.
+        name: Its name in errors.
     """
 
     def __init__(self, keys: Iterable[AnyKey], name: str = "keys") -> None:
@@ -208,15 +210,20 @@ class Keys:
             registrar.register_key(key)
 
 
-def _admit_plugin(plugin: object) -> None:
+def _check_plugin(plugin: object) -> None:
     register = getattr(plugin, "register", None)
     is_bound = not isinstance(plugin, type) or not isfunction(vars(plugin).get("register"))
     if not callable(register) or not is_bound or is_coroutine_function(register):
-        raise StateError(f"{plugin!r} is no plugin; give an object with a plain method `register(registrar)`")
+        raise StateError(
+            f"{plugin!r} is not a plugin. Pass an object with a plain method `register(registrar)`."
+        )
 
 
 def plugin_name(plugin: object) -> str:
-    """Return what a plugin is called: by itself, by its class or module, or by the caller."""
+    """Return the name of a plugin: its own, or that of its class or module.
+
+    A string is returned unchanged.
+    """
     if isinstance(plugin, str):
         return plugin
     name = getattr(plugin, "name", None)
@@ -227,7 +234,7 @@ def plugin_name(plugin: object) -> str:
     return path_of(plugin if isinstance(plugin, type) else type(plugin))
 
 
-def _told(each: Registered) -> str:
+def _describe(each: Registered) -> str:
     return (
         f"{path_of(each.key)} (persistent={each.persistent}, retain_on_uninstall={each.retain_on_uninstall}, "
         f"scope={each.scope.value})"

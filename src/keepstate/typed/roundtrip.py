@@ -1,7 +1,7 @@
-"""Whether a value comes back as it was stored: equal, and of the same types, down to its last part.
+"""Round-trip equality: whether a value comes back equal, with the same type in every part.
 
-Equality alone would not do: an `IntEnum` equals an int, a zone's time that of its offset, a field that is
-left out of comparing anything.
+Plain equality is too weak: an `IntEnum` equals an int, a time in a zone equals one with its offset, and a
+field excluded from comparison equals any value.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import cache
 from typing import Any, Final
 
 _EXACT: Final = frozenset({str, int, float, bool, bytes, type(None)})
-"""Of these, equal values of one type are the same."""
+"""Types whose values are the same if they are equal."""
 
 
 def is_same(old: Any, new: Any) -> bool:
-    """Whether two values are the same. What cannot be compared, and NaN, is the same."""
+    """Return whether two values are the same. Values without equality, and NaN, count as the same."""
     kind = _kind(old)
     if kind is not _kind(new):
         return False
@@ -32,19 +32,19 @@ def is_same(old: Any, new: Any) -> bool:
     return _is_same_other(kind, old, new)
 
 
-def difference(old: Any, new: Any, path: str = "") -> tuple[str, str] | None:
-    """Return where two values that may not be the same differ, and how; None if they do not."""
+def find_difference(old: Any, new: Any, path: str = "") -> tuple[str, str] | None:
+    """Return the path and the reason of the first difference between two values, or None."""
     if is_same(old, new):
         return None
     if type(old) is type(new) and not isinstance(old, set | frozenset):
         for (step, item), (_, other) in zip(parts(old), parts(new), strict=False):
-            if (found := difference(item, other, path + step)) is not None:
+            if (found := find_difference(item, other, path + step)) is not None:
                 return found
     return path, _reason(old, new)
 
 
 def parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a value consists of, and where."""
+    """Yield the parts of a value, each with its path."""
     kind = _kind(value)
     if issubclass(kind, Mapping):
         yield from ((f"[{name!r}]", item) for name, item in value.items())
@@ -53,14 +53,14 @@ def parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif issubclass(kind, set | frozenset):
         yield from (("[…]", item) for item in value)
     elif hasattr(kind, "__pydantic_fields__") and not dataclasses.is_dataclass(kind):
-        yield from ((f".{name}", item) for name, item in _held(value).items())
+        yield from ((f".{name}", item) for name, item in _model_fields(value).items())
     else:
         names = [name for name in _field_names(kind) or () if hasattr(value, name)]
         yield from ((f".{name}", getattr(value, name)) for name in names)
 
 
 def path_to(value: Any, part: object, path: str = "") -> str:
-    """Return where an object stands in a value; empty if nowhere."""
+    """Return the path of an object in a value; empty if it is absent."""
     if value is part:
         return path
     return next((found for step, item in parts(value) if (found := path_to(item, part, path + step))), "")
@@ -83,7 +83,7 @@ def _is_same_other(kind: Any, old: Any, new: Any) -> bool:
         has_zone = _is_same_zone(old, new)
         return has_zone and old == new and (old.tzinfo is not None or old.fold == new.fold)
     if hasattr(kind, "__pydantic_fields__"):
-        return is_same(_held(old), _held(new))
+        return is_same(_model_fields(old), _model_fields(new))
     if issubclass(kind, Mapping):
         return is_same(dict(old.items()), dict(new.items()))
     has_equality = kind.__eq__ is not object.__eq__
@@ -97,13 +97,13 @@ def _is_same_zone(old: datetime | time, new: datetime | time) -> bool:
 
 
 def _is_offset(zone: tzinfo | None) -> bool:
-    """Whether a zone is nothing but its offset; pydantic reads times with a class of its own for that."""
+    """Return whether a zone is only an offset; pydantic uses a class of its own for parsed offsets."""
     return type(zone) is timezone or type(zone).__module__.startswith("pydantic_core")
 
 
 @cache
 def _field_names(kind: Any) -> tuple[str, ...] | None:
-    """Return what objects of a class consist of; None for what is no class of fields."""
+    """Return the field names of a class; None if it has no declared fields."""
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
     if hasattr(kind, "__attrs_attrs__"):
@@ -112,8 +112,8 @@ def _field_names(kind: Any) -> tuple[str, ...] | None:
     return names
 
 
-def _held(model: Any) -> dict[str, Any]:
-    """Return what a model of pydantic holds: fields, what was given beside them, and what is private."""
+def _model_fields(model: Any) -> dict[str, Any]:
+    """Return the contents of a pydantic model: its fields, extra fields and private attributes."""
     return {
         **{name: getattr(model, name) for name in _kind(model).__pydantic_fields__ if hasattr(model, name)},
         **(model.__pydantic_extra__ or {}),

@@ -24,9 +24,9 @@ from keepstate.errors import (
     StateError,
 )
 from keepstate.stores.protocol import Store
-from keepstate.typed.admission import admit_messages
+from keepstate.typed.admission import check_messages
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.binding import Home
+from keepstate.typed.binding import StoreBinding
 from keepstate.typed.hooks import CommitHook, Hooks
 from keepstate.typed.key import AnyKey, ReadableKey
 from keepstate.typed.leased_run import HeldRun, begin_run
@@ -36,16 +36,16 @@ from keepstate.typed.registry import Plugin, Registry
 from keepstate.typed.state import KeyedState
 from keepstate.typed.state_map import Snapshot
 from keepstate.typed.tools import (
-    Called,
     OnConflict,
     RunStep,
+    ToolCall,
     ToolCallContext,
-    admit_tools,
     call,
+    check_tools,
+    combine_errors,
     name_of,
-    raised_by,
-    together_and_apart,
-    told_of,
+    name_tools,
+    split_calls,
 )
 from keepstate.values import limits
 
@@ -53,25 +53,25 @@ V = TypeVar("V")
 
 
 class AgentRun:
-    """Runs an agent on threads: its tools in parallel, what they change merged, each step one transaction.
+    """Runs an agent on threads: parallel tools, merged updates, and one transaction for each step.
 
     A step writes the messages, the run's record and the thread's state together, or nothing. A run is held by
-    a lease, so that of two processes that do the same run one is refused; two runs on one thread may go on at
-    once, and no update of either is lost.
+    a lease, so a second process that starts the same run gets a conflict. Two runs on one thread may proceed
+    concurrently, and no update of either is lost.
 
     Args:
-        persistence: A URL, the path of an SQLite file, an open store, or a handle on one; threads stand in
-            spaces `thread/<thread_id>`. Without it and `space`, in memory that nobody else sees.
-        space: Instead: the space of the thread, with all profiles.
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one; threads are in
+            spaces `thread/<thread_id>`. Without it and `space`, private memory.
+        space: Instead: the space of the thread and of all profiles.
         keys: Keys to register.
         plugins: Plugins to install.
-        profile: Profiles and shared state for the tools; without it, those in the same place.
-        author: Who writes.
-        record: Records each step in the history of the thread's space.
-        on_conflict: What to do where two tools update one exclusive key: run the later one again on what the
-            earlier made, or raise.
-        reruns: How often a tool is run again at the most.
-        lease_ttl_s: After so many seconds without a sign of life another process may take the run over.
+        profile: Profiles and shared state for the tools; by default those in the same store or space.
+        author: The author of writes.
+        record: Whether each step is recorded in the history of the thread's space.
+        on_conflict: If two tools update the same exclusive key, `rerun` the later one on the result of the
+            earlier, or `raise`.
+        reruns: Maximum number of times a tool is run again.
+        lease_ttl_s: Seconds without a renewal after which another process may take over the run.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class AgentRun:
         _mode: Mode = "async",
     ) -> None:
         if on_conflict not in ("rerun", "raise"):  # pyright: ignore[reportUnnecessaryContains]
-            raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'rerun' or 'raise'")
+            raise InvalidError(f"`on_conflict` is {on_conflict!r}. Pass 'rerun' or 'raise'.")
         if isinstance(space, Transaction):
             raise InvalidError(
-                "a run acts step by step and cannot be part of one transaction; give its space"
+                "A run commits step by step and cannot be part of a transaction. Pass the space instead."
             )
         if profile is not None:
             reject_twin("profile", profile)
             require_instance("profile", profile, ProfileAccess)
-            profile._admit(_mode)  # pyright: ignore[reportPrivateUsage]
-        self._home = Home(persistence, space, author=author, record=record, mode=_mode)
+            profile._check_mode(_mode)  # pyright: ignore[reportPrivateUsage]
+        self._binding = StoreBinding(persistence, space, author=author, record=record, mode=_mode)
         self._mode: Mode = _mode
         self._author = author
         self._registry, self._hooks = Registry.of(keys, plugins), Hooks(_mode)
@@ -109,15 +109,15 @@ class AgentRun:
         check_duration_ms("lease_ttl_s", lease_ttl_s)
         self._reruns, self._lease_ttl_s = reruns, lease_ttl_s
         self._lock = Lock()
-        self._held: HeldRun | _Beginning | None = None
+        self._held: HeldRun | _StartingRun | None = None
         self._thread_id = ""
-        self._before: KeyedState | None = None  # of the last run, whose memory may go on
+        self._before: KeyedState | None = None  # state of the last run, whose memory the next one may reuse
 
     def __repr__(self) -> str:
         held = self._held
-        return f"<AgentRun in {self._home!r} {'idle' if held is None else f'doing {_id_of(held)!r}'}>"
+        return f"<AgentRun in {self._binding!r} {'idle' if held is None else f'doing {_id_of(held)!r}'}>"
 
-    # ---- beginning and ending
+    # ---- starting and ending
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,33 +130,34 @@ class AgentRun:
     async def start_run(
         self, thread_id: str, run_id: str, *, resume: bool = False, wait_s: float = 0.0
     ) -> RunRecord:
-        """Begin a run: without run-scoped values, and with the thread-scoped ones that the thread has.
+        """Begin a run, without run-scoped values, and with the thread-scoped values of the thread.
 
         Args:
             thread_id: The thread.
-            run_id: The run; processes that give the same one do the same run, and only one of them may.
-            resume: Goes on with what the run had when it was interrupted, run-scoped values included. Of runs
-                that were interrupted the last 16 can be resumed.
-            wait_s: How long to wait for another process that does the run, in seconds. One that was killed
-                holds it until its `lease_ttl_s` have passed, 60 if it was made without.
+            run_id: The run. Processes that pass the same id share the run, and only one of them may hold it.
+            resume: Continue with the values the run had when it was interrupted, including run-scoped ones.
+                The last 16 interrupted runs can be resumed.
+            wait_s: Maximum seconds to wait for another process that holds the run. A killed process holds it
+                until its `lease_ttl_s` have passed, 60 by default.
 
         Raises:
-            ConflictError: Another process does the run.
-            StateError: This object does a run already, or begins one, or was closed meanwhile. Or the run
-                cannot be resumed, because its run-scoped values were removed since.
+            ConflictError: Another process holds the run.
+            StateError: This object already has a run or begins one, or was closed in the meantime. Or the run
+                cannot be resumed because its run-scoped values were removed.
         """
         check_flag("resume", resume)
         if not check_text("run_id", run_id):
-            raise InvalidError("`run_id` is empty; give the run's id")
-        place, names = self._home.thread(thread_id)
-        assert isinstance(place, Space)
-        state = KeyedState._in_run(place, names, run_id, self._registry, self._hooks)  # pyright: ignore[reportPrivateUsage]
-        beginning = _Beginning(run_id)
-        if not self._now(beginning, instead_of=None):
-            raise StateError(f"run {_id_of(self._held)!r} goes on; finish it before another begins")
+            raise InvalidError("`run_id` is empty. Pass the run's id.")
+        space, names = self._binding.resolve_thread(thread_id)
+        assert isinstance(space, Space)
+        # pyright: ignore[reportPrivateUsage]
+        state = KeyedState._in_run(space, names, run_id, self._registry, self._hooks)
+        starting = _StartingRun(run_id)
+        if not self._replace_run(starting, instead_of=None):
+            raise StateError(f"Run {_id_of(self._held)!r} is active. Finish it before you start another.")
         try:
             held = await begin_run(
-                place,
+                space,
                 names,
                 state,
                 run=(thread_id, run_id),
@@ -166,50 +167,53 @@ class AgentRun:
                 lease_ttl_s=self._lease_ttl_s,
             )
         except BaseException:
-            self._now(None, instead_of=beginning)
+            self._replace_run(None, instead_of=starting)
             raise
-        if not self._now(held, instead_of=beginning):
-            await held.let_go()
-            raise StateError(f"this object was closed while run {run_id!r} began; begin it by another")
+        if not self._replace_run(held, instead_of=starting):
+            await held.release()
+            raise StateError(
+                f"This object was closed while run {run_id!r} began. Start it with a new object."
+            )
         self._thread_id, self._before = thread_id, state
         return held.record
 
     async def finish_run(
         self, status: Literal["finished", "failed"] = "finished", *, messages: Sequence[object] = ()
     ) -> RunRecord:
-        """End the run: its record says so, in one batch with its last messages; others may begin it again.
+        """End the run: write its final status and last messages in one batch, and release it.
 
         Raises:
-            LeaseLostError: Another process has taken the run over.
+            LeaseLostError: Another process took over the run.
         """
-        held = self._going()
+        held = self._current_run()
         if status not in ("finished", "failed"):  # pyright: ignore[reportUnnecessaryContains]
-            raise InvalidError(f"`status` is {status!r}; a run has `finished` or `failed`")
-        admit_messages(messages)
+            raise InvalidError(f"`status` is {status!r}. Pass 'finished' or 'failed'.")
+        check_messages(messages)
         try:
             await held.commit(MutationBatch(), messages=messages, begins=False, status=status)
         except LeaseLostError:
-            self._now(None, instead_of=held)
-            await held.let_go()
+            self._replace_run(None, instead_of=held)
+            await held.release()
             raise
-        self._now(None, instead_of=held)
-        await held.let_go()
+        self._replace_run(None, instead_of=held)
+        await held.release()
         return held.record
 
     async def close(self) -> None:
-        """Let go of a run that goes on, so that it can be resumed, and of a store that was opened here."""
+        """Release an unfinished run, so that it can be resumed, and close a store that was opened here."""
         with self._lock:
             held, self._held = self._held, None
         try:
             if isinstance(held, HeldRun):
-                await held.let_go()
+                await held.release()
         finally:
-            await self._home.close()
+            await self._binding.close()
 
     def add_hook(self, hook: CommitHook) -> None:
-        """Call a function with a `CommitEvent` after each commit of this object's runs, in order of adding.
+        """Call a function with a `CommitEvent` after each commit of this object's runs.
 
-        A hook that is added to `state` goes on with the next run too, and so does a plugin installed there.
+        Hooks are called in the order of adding. Hooks added to `state`, and plugins installed there, also
+        apply to the next run.
         """
         self._hooks.add(hook)
 
@@ -217,31 +221,31 @@ class AgentRun:
 
     @property
     def record(self) -> RunRecord:
-        """Return what is known of the present run."""
-        return self._going().record
+        """The record of the current run."""
+        return self._current_run().record
 
     @property
     def state(self) -> KeyedState:
-        """The state of the present run's thread; what it commits is fenced by the run's lease."""
-        return self._going().state
+        """The state of the current run's thread; its commits are fenced by the run's lease."""
+        return self._current_run().state
 
     def snapshot(self) -> Snapshot:
-        """Return the state as this run knows it."""
+        """Return a snapshot of the state as this run last read it."""
         return self.state.snapshot()
 
     def read(self, key: type[ReadableKey[V]]) -> V | None:
-        """Return a copy of a key's value, or None if it was never touched."""
+        """Return a copy of a key's value, or None if it was never updated."""
         return self.state.read(key)
 
     async def messages(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
         """Return messages of the thread in order.
 
         Args:
-            after: Starts behind the message of this `position`; or, within a handle, of this `number`.
-            limit: How many at the most; to read on, give the position of the last one as `after`.
+            after: Start after the message with this `position`, or, within one handle, with this `number`.
+            limit: Maximum number of messages; pass the position of the last one as `after` to continue.
         """
-        return await self._going().place.events.read(
-            stream=self._going().names.messages, after=after, limit=limit
+        return await self._current_run().space.events.read(
+            stream=self._current_run().names.messages, after=after, limit=limit
         )
 
     # ---- working
@@ -249,33 +253,33 @@ class AgentRun:
     async def step(
         self, *tools: Callable[[ToolCallContext], Any], messages: Sequence[object] = ()
     ) -> RunStep:
-        """Run tools in parallel on one snapshot, and commit what they give, messages included.
+        """Run tools in parallel on one snapshot, and commit their results, messages included.
 
-        A tool gives a `MutationBatch`, a `ToolOutput`, any other value, or nothing. It may be run again: what
-        it does beside must bear that. Where one raises nothing is committed, and it is raised once all have
-        ended, with a note of others that failed.
+        A tool returns a `MutationBatch`, a `ToolOutput`, any other value, or None. It may be run again, so
+        its side effects must be repeatable. If a tool raises, nothing is committed. The error is raised after
+        all tools have ended, with a note about other failures.
 
-        A coroutine function that blocks the event loop longer than `lease_ttl_s` loses the run.
+        A coroutine function that blocks the event loop for longer than `lease_ttl_s` loses the run.
 
         Args:
             tools: Functions; plain ones run in threads.
-            messages: Messages of the thread, before those of the tools.
+            messages: Messages for the thread, before those of the tools.
 
         Raises:
-            StateConflictError: Two tools update one exclusive key, or a tool and another run, and
+            StateConflictError: Two tools, or a tool and another run, update the same exclusive key, and
                 `on_conflict` is `raise`; nothing was applied.
-            LeaseLostError: Another process has taken the run over; nothing more was applied.
+            LeaseLostError: Another process took over the run; nothing more was applied.
         """
-        held = self._going()
-        admit_tools(tools)
-        admit_messages(messages)
-        calls = await self._called(held, dict(enumerate(tools)))
-        fitting, apart = together_and_apart(calls, self._on_conflict)
-        others = await self._applied(held, fitting, apart, messages)
+        held = self._current_run()
+        check_tools(tools)
+        check_messages(messages)
+        calls = await self._call_tools(held, dict(enumerate(tools)))
+        fitting, apart = split_calls(calls, self._on_conflict)
+        others = await self._commit_calls(held, fitting, apart, messages)
         results = {each.index: each for each in calls}
-        for place, each in enumerate(others):
-            later = others[place + 1 :]
-            results[each.index] = await self._again(held, each.index, tools[each.index], later)
+        for index, each in enumerate(others):
+            later = others[index + 1 :]
+            results[each.index] = await self._rerun(held, each.index, tools[each.index], later)
         values = [results[index].output.value for index in range(len(tools))]
         return RunStep(held.state.revision, values, [each.name for each in others])
 
@@ -284,20 +288,20 @@ class AgentRun:
 
         Raises:
             StateConflictError: As for `KeyedState.commit`; nothing was applied.
-            LeaseLostError: Another process has taken the run over; nothing was applied.
+            LeaseLostError: Another process took over the run; nothing was applied.
         """
-        held = self._going()
+        held = self._current_run()
         require_instance("batch", batch, MutationBatch)
-        admit_messages(messages)
+        check_messages(messages)
         await held.commit(batch, messages=messages)
         return held.state.revision
 
-    async def _called(
+    async def _call_tools(
         self, held: HeldRun, tools: dict[int, Callable[[ToolCallContext], Any]]
-    ) -> list[Called]:
-        """Return what tools give on the newest snapshot, all of them; raises what one raised."""
+    ) -> list[ToolCall]:
+        """Run tools on the latest snapshot and return their calls; raise the error of a failed one."""
         await held.state.refresh()
-        base, snapshot, runner = held.state.begin_mutation(), held.state.snapshot(), held.place.runner
+        base, snapshot, runner = held.state.begin_mutation(), held.state.snapshot(), held.space.runner
 
         def work(index: int) -> Any:
             context = ToolCallContext(snapshot, held.record.run_id, held.record.thread_id, self._access())
@@ -305,52 +309,54 @@ class AgentRun:
 
         answers = await runner.gather([partial(work, index) for index in tools])
         if failed := [answer for answer in answers if isinstance(answer, BaseException)]:
-            raise raised_by(failed)
-        calls = [answer for answer in answers if isinstance(answer, Called)]
+            raise combine_errors(failed)
+        calls = [answer for answer in answers if isinstance(answer, ToolCall)]
         if len(calls) == 1 and calls[0].batch.base_revision is not None:
-            return calls  # it is merged with nothing, and judged by its own base
-        return [each.on(base) for each in calls]
+            return calls  # a single batch is not merged and keeps its own base
+        return [each.rebase(base) for each in calls]
 
     def _access(self) -> ProfileAccess:
         if self._profile is None:
             self._profile = ProfileAccess(
-                persistence=self._home.handle,
-                space=self._home.passed,
+                persistence=self._binding.handle,
+                space=self._binding.passed,
                 author=self._author,
                 _mode=self._mode,
             )
-        return self._profile._afresh(self._registry.profile_keys)  # pyright: ignore[reportPrivateUsage]
+        return self._profile._for_task(self._registry.profile_keys)  # pyright: ignore[reportPrivateUsage]
 
-    async def _applied(
-        self, held: HeldRun, calls: list[Called], apart: list[Called], messages: Sequence[object]
-    ) -> list[Called]:
-        """Commit the calls that fit together, and return those that are to run again.
+    async def _commit_calls(
+        self, held: HeldRun, calls: list[ToolCall], apart: list[ToolCall], messages: Sequence[object]
+    ) -> list[ToolCall]:
+        """Commit the calls that can be merged, and return those to run again.
 
-        Where another run was faster with an exclusive key, the calls that update such keys run again too.
+        If another run updated an exclusive key first, the calls that update such keys run again too.
         """
         try:
             await held.commit(
-                _merged(calls), messages=[*messages, *_messages(calls)], pending=[each.name for each in apart]
+                _merge_batches(calls),
+                messages=[*messages, *_messages(calls)],
+                pending=[each.name for each in apart],
             )
         except StateConflictError as conflict:
             if self._on_conflict == "raise":
-                raise told_of(conflict, calls) from conflict
+                raise name_tools(conflict, calls) from conflict
         else:
             return apart
         free = [each for each in calls if not each.batch.exclusive_keys()]
         late = [each for each in calls if each.batch.exclusive_keys()]
         others = sorted([*apart, *late], key=lambda each: each.index)
         pending = [each.name for each in others]
-        await held.commit(_merged(free), messages=[*messages, *_messages(free)], pending=pending)
+        await held.commit(_merge_batches(free), messages=[*messages, *_messages(free)], pending=pending)
         return others
 
-    async def _again(
-        self, held: HeldRun, index: int, tool: Callable[[ToolCallContext], Any], later: list[Called]
-    ) -> Called:
-        """Return what a tool gave on the newest snapshot, once that is applied."""
+    async def _rerun(
+        self, held: HeldRun, index: int, tool: Callable[[ToolCallContext], Any], later: list[ToolCall]
+    ) -> ToolCall:
+        """Run a tool again on the latest snapshot, commit its call and return it."""
         pending = [each.name for each in later]
         for _ in range(self._reruns):
-            (called,) = await self._called(held, {index: tool})
+            (called,) = await self._call_tools(held, {index: tool})
             try:
                 await held.commit(
                     called.batch, messages=called.output.messages, begins=False, pending=pending
@@ -359,19 +365,21 @@ class AgentRun:
                 continue
             return called
         raise AttemptsExhaustedError(
-            f"tool {name_of(tool)!r} was run again {self._reruns} times, and each time another run was "
-            "faster; let fewer update one exclusive key at once, or allow more `reruns`",
+            f"Tool {name_of(tool)!r} was run again {self._reruns} times, but another run was faster each "
+            "time. Reduce concurrent updates of one exclusive key, or raise `reruns`.",
             attempts=self._reruns,
         )
 
-    def _going(self) -> HeldRun:
+    def _current_run(self) -> HeldRun:
         held = self._held
         if not isinstance(held, HeldRun):
-            raise StateError("no run goes on; begin one by `start_run(thread_id, run_id)`")
+            raise StateError("No run is active. Start one with start_run(thread_id, run_id).")
         return held
 
-    def _now(self, held: HeldRun | _Beginning | None, *, instead_of: HeldRun | _Beginning | None) -> bool:
-        """Do this from now on if it did that until now, and return whether it did."""
+    def _replace_run(
+        self, held: HeldRun | _StartingRun | None, *, instead_of: HeldRun | _StartingRun | None
+    ) -> bool:
+        """Replace the held run if it is the expected one, and return whether it was."""
         with self._lock:
             did = self._held is instead_of
             if did:
@@ -380,23 +388,23 @@ class AgentRun:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Beginning:
-    """Keeps the place of a run that begins: of two that are begun at once one is refused."""
+class _StartingRun:
+    """Reserves the object for a run that begins; a concurrent start is rejected."""
 
     run_id: str
 
 
-def _id_of(held: HeldRun | _Beginning | None) -> str:
+def _id_of(held: HeldRun | _StartingRun | None) -> str:
     return held.record.run_id if isinstance(held, HeldRun) else held.run_id if held is not None else ""
 
 
-def _merged(calls: Iterable[Called]) -> MutationBatch:
-    """Return one batch of calls that fit together."""
+def _merge_batches(calls: Iterable[ToolCall]) -> MutationBatch:
+    """Return one batch of the calls' updates."""
     merged = MutationBatch()
     for each in calls:
         merged.extend(each.batch)
     return merged
 
 
-def _messages(calls: Iterable[Called]) -> list[object]:
+def _messages(calls: Iterable[ToolCall]) -> list[object]:
     return [message for each in calls for message in each.output.messages]

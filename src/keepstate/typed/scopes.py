@@ -1,4 +1,4 @@
-"""Whom shared state belongs to, as the string that it is kept under."""
+"""Owners of shared state, as strings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keepstate.errors import InvalidError
 
 @dataclass(frozen=True, slots=True)
 class StateScope:
-    """The owner of shared state. Two scopes with one string are one, and so is that string given as it is.
+    """The owner of shared state. Scopes with equal strings are the same, and so is the string itself.
 
     Attributes:
         value: The string.
@@ -19,7 +19,7 @@ class StateScope:
     value: str
 
     def __post_init__(self) -> None:
-        _admitted("scope", self.value)
+        _check_nonempty("scope", self.value)
 
     def __str__(self) -> str:
         return self.value
@@ -31,22 +31,22 @@ class StateScope:
 
     @classmethod
     def parent_thread(cls, id: str) -> StateScope:
-        """Return the scope that a parent's thread and its children share."""
-        return cls(f"parent_thread::{_quoted('id', id)}")
+        """Return the scope that a parent's thread shares with its children."""
+        return cls(f"parent_thread::{_escape('id', id)}")
 
     @classmethod
     def agent_type(cls, name: str) -> StateScope:
         """Return the scope of all agents of a type."""
-        return cls(f"agent_type::{_quoted('name', name)}")
+        return cls(f"agent_type::{_escape('name', name)}")
 
     @classmethod
     def thread(cls, id: str) -> StateScope:
-        """Return the scope of one thread, beyond its runs."""
-        return cls(f"thread::{_quoted('id', id)}")
+        """Return the scope of one thread, across its runs."""
+        return cls(f"thread::{_escape('id', id)}")
 
     @classmethod
     def new(cls, s: str) -> StateScope:
-        """Return the scope of any other group; the string is taken as it is."""
+        """Return the scope of any other group; the string is used unchanged."""
         return cls(s)
 
     def as_str(self) -> str:
@@ -55,31 +55,31 @@ class StateScope:
 
 
 def owner_of(key: str | StateScope | None, agent: str | None, scope: StateScope | None) -> str:
-    """Return the string that something is kept under.
+    """Return the string of an owner.
 
     Raises:
-        InvalidError: It was said twice, or not at all.
+        InvalidError: The owner was given more than once, or not at all.
     """
     given = [each for each in (key, agent, scope) if each is not None]
     if len(given) != 1:
-        raise InvalidError("say once whose it is: by the key, by `agent=`, or by `scope=`")
+        raise InvalidError("Pass exactly one owner: the key, agent= or scope=.")
     if agent is not None:
-        return f"agent::{_quoted('agent', agent)}"
+        return f"agent::{_escape('agent', agent)}"
     if scope is not None:
         require_instance("scope", scope, StateScope)
     owner = key if scope is None else scope
     if isinstance(owner, StateScope):
         return owner.value
-    return _admitted("key", owner)
+    return _check_nonempty("key", owner)
 
 
-def _quoted(what: str, id: object) -> str:
-    """Return an id in which nothing can be taken for the end of a segment."""
-    return _admitted(what, id).replace("%", "%25").replace(":", "%3A")
+def _escape(what: str, id: object) -> str:
+    """Return an id with `%` and `:` escaped, so that it cannot end a segment."""
+    return _check_nonempty(what, id).replace("%", "%25").replace(":", "%3A")
 
 
-def _admitted(what: str, text: object) -> str:
-    admitted = check_text(what, text)
-    if not admitted:
-        raise InvalidError(f"`{what}` is empty; say whose it is")
-    return admitted
+def _check_nonempty(what: str, text: object) -> str:
+    checked = check_text(what, text)
+    if not checked:
+        raise InvalidError(f"`{what}` is empty. Pass the owner.")
+    return checked

@@ -1,4 +1,4 @@
-"""Values by key: a map to work with, and the frozen one in a snapshot. Definitions of one key are one key."""
+"""Maps of values by key: mutable, or frozen in a snapshot. Redefinitions of a key count as the same key."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from keepstate.engine.kernel.arguments import check_revision, require_instance
 from keepstate.errors import StateError
-from keepstate.typed.encoded_value import Kept, copied, fresh, kept, value_of
-from keepstate.typed.key import AnyKey, Identity, ReadableKey, StateKey, admit_key, identity
+from keepstate.typed.encoded_value import EncodedValue, copy_value, decode_value, default_value, encode_value
+from keepstate.typed.key import AnyKey, Identity, ReadableKey, StateKey, check_key, identity
 
 V = TypeVar("V")
 
 
 class StateMap:
-    """Values of state keys. What is inserted is validated and copied; one map is for one thread."""
+    """Values of state keys. Inserted values are validated and copied. Not safe for use by several threads."""
 
     def __init__(self) -> None:
-        self._values: dict[Identity, tuple[AnyKey, Any]] = {}  # values, or what is kept and was not read yet
+        self._values: dict[Identity, tuple[AnyKey, Any]] = {}  # values, encoded ones if not read yet
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {sorted(key.KEY for key in self._keys())}>"
@@ -27,19 +27,19 @@ class StateMap:
         return [key for key, _ in self._values.values()]
 
     def _value(self, key: AnyKey) -> Any:
-        """Return the value itself, as the given definition of its key has it."""
-        place = identity(key)
-        known, value = self._values[place]
-        if isinstance(value, Kept):
-            value = value_of(key, value)
+        """Return the stored value itself, converted for the given definition of its key."""
+        key_id = identity(key)
+        known, value = self._values[key_id]
+        if isinstance(value, EncodedValue):
+            value = decode_value(key, value)
         elif known is not key:
-            value = value_of(key, kept(known, value))
-        self._values[place] = key, value
+            value = decode_value(key, encode_value(known, value))
+        self._values[key_id] = key, value
         return value
 
     def contains(self, key: type[StateKey[V, Any]]) -> bool:
         """Return whether there is a value."""
-        admit_key(key)
+        check_key(key)
         return identity(key) in self._values
 
     def get(self, key: type[ReadableKey[V]]) -> V | None:
@@ -47,45 +47,48 @@ class StateMap:
         known = cast("AnyKey", key)
         if not self.contains(known):
             return None
-        value: V = copied(self._value(known), f"the value of {known.KEY!r}")
+        value: V = copy_value(self._value(known), f"the value of {known.KEY!r}")
         return value
 
     def get_mut(self, key: type[StateKey[V, Any]]) -> V | None:
-        """Return the value itself, to be changed in place, or None if there is none.
+        """Return the value itself, for changes in place, or None if there is none.
 
-        One that cannot be changed in place, such as an int, is replaced by `insert`.
+        Replace an immutable value, such as an int, with `insert`.
         """
         value: V | None = self._value(key) if self.contains(key) else None
         return value
 
     def insert(self, key: type[StateKey[V, Any]], value: V) -> None:
-        """Put a value in place of what is there.
+        """Set the value of a key.
 
         Raises:
-            StateError: It is no value of the key; names the path.
+            StateError: The value does not fit the key; the error names the path.
         """
-        admit_key(key)
-        self._values[identity(key)] = key, value_of(key, kept(key, value))
+        check_key(key)
+        self._values[identity(key)] = key, decode_value(key, encode_value(key, value))
 
     def remove(self, key: type[StateKey[V, Any]]) -> V | None:
-        """Take the value out and return it, or None if there was none."""
+        """Remove the value and return it, or None if there was none."""
         value: V | None = self.get_mut(key)
         self._values.pop(identity(key), None)
         return value
 
     def get_or_insert_default(self, key: type[StateKey[V, Any]]) -> V:
-        """Return the value itself, to be changed in place; a key without one gets its default first."""
+        """Return the value itself, for changes in place; insert the default first if there is none."""
         if not self.contains(key):
-            self._values[identity(key)] = key, fresh(key)
+            self._values[identity(key)] = key, default_value(key)
         value: V = self._value(key)
         return value
 
     def copy(self) -> StateMap:
-        """Return a map of its own, which shares no value with this one."""
+        """Return an independent map, which shares no value with this one."""
         copy = StateMap()
         copy._values = {
-            place: (key, value if isinstance(value, Kept) else copied(value, f"the value of {key.KEY!r}"))
-            for place, (key, value) in self._values.items()
+            key_id: (
+                key,
+                value if isinstance(value, EncodedValue) else copy_value(value, f"the value of {key.KEY!r}"),
+            )
+            for key_id, (key, value) in self._values.items()
         }
         return copy
 
@@ -96,25 +99,25 @@ class StateMap:
         return self.copy()
 
     def freeze(self) -> FrozenMap:
-        """Return the same values, never to be changed; each is encoded once."""
+        """Return an immutable map of the same values, each encoded once."""
         return FrozenMap(
-            _KeptByKey(
+            _EncodedByKey(
                 {
-                    place: (key, value if isinstance(value, Kept) else kept(key, value))
-                    for place, (key, value) in self._values.items()
+                    key_id: (key, value if isinstance(value, EncodedValue) else encode_value(key, value))
+                    for key_id, (key, value) in self._values.items()
                 }
             )
         )
 
 
-class _KeptByKey(Mapping[AnyKey, Kept]):
-    """What is kept, by the classes of keys."""
+class _EncodedByKey(Mapping[AnyKey, EncodedValue]):
+    """Encoded values by the classes of their keys."""
 
-    def __init__(self, values: Mapping[Identity, tuple[AnyKey, Kept]]) -> None:
+    def __init__(self, values: Mapping[Identity, tuple[AnyKey, EncodedValue]]) -> None:
         self._values = values
 
-    def __getitem__(self, key: AnyKey) -> Kept:
-        admit_key(key)
+    def __getitem__(self, key: AnyKey) -> EncodedValue:
+        check_key(key)
         return self._values[identity(key)][1]
 
     def __iter__(self) -> Iterator[AnyKey]:
@@ -125,66 +128,66 @@ class _KeptByKey(Mapping[AnyKey, Kept]):
 
 
 class FrozenMap(StateMap):
-    """Values that stay as they are; each reader gets copies. It costs nothing to share."""
+    """An immutable map of values, free to share; each reader gets copies."""
 
-    def __init__(self, values: Mapping[AnyKey, Kept]) -> None:
-        self._kept = values
+    def __init__(self, values: Mapping[AnyKey, EncodedValue]) -> None:
+        self._encoded = values
 
     def _keys(self) -> list[AnyKey]:
-        return list(self._kept)
+        return list(self._encoded)
 
     def contains(self, key: type[StateKey[V, Any]]) -> bool:
         """Return whether there is a value."""
-        return key in self._kept
+        return key in self._encoded
 
     def get(self, key: type[ReadableKey[V]]) -> V | None:
         """Return a copy of the value, or None if there is none.
 
         Raises:
-            StateError: What was stored no longer validates; names the path and the stored version.
+            StateError: The stored value no longer validates; the error names the path and the stored version.
         """
         known = cast("type[StateKey[V, Any]]", key)
-        return value_of(known, found) if (found := self._kept.get(known)) is not None else None
+        return decode_value(known, found) if (found := self._encoded.get(known)) is not None else None
 
     def get_mut(self, key: type[StateKey[V, Any]]) -> NoReturn:
-        """Raise: a snapshot is never changed."""
+        """Raise `StateError`, because a snapshot is immutable."""
         raise _frozen(key)
 
     def insert(self, key: type[StateKey[V, Any]], value: V) -> NoReturn:
-        """Raise: a snapshot is never changed."""
+        """Raise `StateError`, because a snapshot is immutable."""
         raise _frozen(key)
 
     def remove(self, key: type[StateKey[V, Any]]) -> NoReturn:
-        """Raise: a snapshot is never changed."""
+        """Raise `StateError`, because a snapshot is immutable."""
         raise _frozen(key)
 
     def get_or_insert_default(self, key: type[StateKey[V, Any]]) -> NoReturn:
-        """Raise: a snapshot is never changed."""
+        """Raise `StateError`, because a snapshot is immutable."""
         raise _frozen(key)
 
     def copy(self) -> StateMap:
-        """Return a map of its own that can be changed; each value is read when it is asked for."""
+        """Return an independent mutable map; each value is decoded on first access."""
         copy = StateMap()
-        copy._values = {identity(key): (key, stored) for key, stored in self._kept.items()}
+        copy._values = {identity(key): (key, stored) for key, stored in self._encoded.items()}
         return copy
 
     def freeze(self) -> FrozenMap:
-        """Return itself."""
+        """Return this map."""
         return self
 
 
 def _frozen(key: AnyKey) -> StateError:
-    admit_key(key)
+    check_key(key)
     return StateError(
-        f"{key.KEY!r} is in a snapshot, which is never changed; give an update to a batch, or change "
-        "`ext.copy()`",
+        f"Key {key.KEY!r} is in a snapshot, which is immutable. Add an update to a batch, or change "
+        "`ext.copy()`.",
         state_key=key.KEY,
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The state as it was at one revision; immutable, and cheap to share.
+    """The state at one revision; immutable, and cheap to share.
 
     Attributes:
         revision: The revision.
@@ -201,13 +204,13 @@ class Snapshot:
 
     @classmethod
     def new(cls, revision: int, ext: StateMap) -> Snapshot:
-        """Return a snapshot of what the map holds now."""
+        """Return a snapshot of the current values of a map."""
         return cls(revision, ext)
 
     def get(self, key: type[ReadableKey[V]]) -> V | None:
-        """Return a copy of a key's value; None if it was never touched, whatever its default.
+        """Return a copy of a key's value; None if it was never updated, whatever its default.
 
         Raises:
-            StateError: What was stored no longer validates; names the path and the stored version.
+            StateError: The stored value no longer validates; the error names the path and the stored version.
         """
         return self.ext.get(key)

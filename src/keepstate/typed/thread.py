@@ -1,8 +1,8 @@
-"""The state of one thread: what its space holds, in memory, and how a change gets there.
+"""The state of one thread: its values in memory, and the changes to its space.
 
-Each change is one conditional batch over the documents of the slots that it touches and over the head. Who
-finds that others were faster does it again on the newest values; nothing else is read or written, however
-many keys are registered.
+Each change is one conditional batch over the documents of the touched slots and the head. After a conflict
+the change is retried on the latest values. No other document is read or written, however many keys are
+registered.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from keepstate.engine.space.joint_work import on_rollback, together
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ClosedError, HistoryLostError, NotLoadedError
-from keepstate.typed.encoded_value import Kept
+from keepstate.typed.encoded_value import EncodedValue
 from keepstate.typed.layout import THREAD_SLOTS, Names
 from keepstate.typed.memory import Memory
-from keepstate.typed.records import Head, ValueRecord, kept_record, plain, read_record
+from keepstate.typed.records import Head, ValueRecord, read_record, to_document, value_document
 
 T = TypeVar("T")
-Slots: TypeAlias = Mapping[str, Kept | None]
-"""Values by slot; None for what is absent."""
+Slots: TypeAlias = Mapping[str, EncodedValue | None]
+"""Values by slot; None for an absent value."""
 
 _NAMES_BY_READ = 500
 _LOG_READS = 4
-"""So often the log is followed while others write on; who is outrun by them reads all."""
+"""Number of attempts to catch up by the log under concurrent writes, before everything is read."""
 _UNGUARDED_LOADS = 4
-"""So often all is read page by page; who is outrun by so many changes reads it in a transaction."""
+"""Number of attempts to read everything page by page, before a transaction is used."""
 _ATTEMPTS = 1_000
-"""So often a change is tried while others write the same thread: each of them has got on by then."""
+"""Number of attempts of a change under concurrent writes; each conflict means another succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a piece of work does to a state.
+    """A change of a state.
 
     Attributes:
-        slots: The slots as they are now; None for those that are gone.
-        stored: Which of them stand in documents.
-        restart: The revision and lineage that the state goes on from, if not its own.
+        slots: The new values by slot; None removes a value.
+        stored: The slots whose values are stored in documents.
+        restart: The revision and lineage to continue from, if not the state's own.
     """
 
     slots: Slots
@@ -57,13 +57,13 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What is stored, as a piece of work finds it: the newest.
+class StoredState:
+    """The latest stored state, as a change reads it.
 
     Attributes:
-        head: How far the state is.
-        slots: Those that were asked for.
-        at: The revision of the space that wrote the head; 0 for none, or in this very transaction.
+        head: The head of the state.
+        slots: The requested slots.
+        at: The space revision that wrote the head; 0 for none, or in the current transaction.
     """
 
     head: Head
@@ -72,8 +72,8 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What became of a piece of work."""
+class ChangeResult:
+    """The result of a change."""
 
     before: Head
     found: Slots
@@ -82,156 +82,157 @@ class Done:
     at: int
 
 
-class _StoppedError(Exception):
-    """What `compute` raised: not to be taken for a conflict of the batch, and not to be tried again."""
+class _ComputeError(Exception):
+    """Wraps an error of `compute`, so that it is not taken for a conflict and retried."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
-Compute = Callable[[Found], Change | None]
-"""Says what to change, or None for nothing; called again where others were faster."""
-Beside = Callable[[Transaction, Head], Awaitable[None]]
-"""Does more in the same batch, given the head that it makes."""
+Compute = Callable[[StoredState], Change | None]
+"""Returns the change, or None for no change; called again after a conflict."""
+ExtraWrites = Callable[[Transaction, Head], Awaitable[None]]
+"""Adds writes to the same batch, given the head that the batch makes."""
 
 
 class ThreadState:
-    """The state of a thread, read into memory.
+    """The state of a thread in memory.
 
     Attributes:
-        place: The space, or the transaction, that it stands in.
-        names: What its documents are called there.
-        run_id: Whose run-scoped values it has; empty for nobody's.
-        lease: Changes apply only while this is held, if there is one.
-        memory: What it held when it was read or changed last.
-        is_loaded: Whether it was read.
-        is_closed: Whether nothing more is to be read or changed by it.
-        unstored: The slots that stand in no document: only this memory knows them.
+        target: The space or transaction of the state.
+        names: The document names of the state.
+        run_id: The run of the run-scoped values; empty without a run.
+        lease: If set, changes apply only while this lease is held.
+        memory: The values as last read or changed.
+        is_loaded: Whether the values were read.
+        is_closed: Whether further reads and changes are rejected.
+        unstored: The slots that are not stored in documents, so only this memory has them.
     """
 
     def __init__(
-        self, place: Space | Transaction, names: Names, run_id: str = "", *, is_empty: bool = False
+        self, target: Space | Transaction, names: Names, run_id: str = "", *, is_empty: bool = False
     ) -> None:
-        self.place, self.names, self.run_id = place, names, run_id
+        self.target, self.names, self.run_id = target, names, run_id
         self.memory, self.is_loaded = Memory(), is_empty
         self.lease: Lease | None = None
         self.unstored: frozenset[str] = frozenset()
-        self._at = 0  # a revision of the space whose changes the memory has, as all before it
-        self._losses: LossDetector | None = None  # of the space, when the memory was read
-        self._mark = ""  # ends the lineage here, so that batches from before a loss are of another
-        self._turns = FifoLock(place.runner)
+        self._at = 0  # the memory has all changes up to this space revision
+        self._loss_detector: LossDetector | None = None  # created when the memory was read
+        self._mark = ""  # lineage suffix, so that batches from before a loss are rejected
+        self._lock = FifoLock(target.runner)
         self.is_closed = False
 
-    def known(self) -> Memory:
-        """Return what was read.
+    def require_memory(self) -> Memory:
+        """Return the values that were read.
 
         Raises:
-            NotLoadedError: Nothing was yet.
+            NotLoadedError: Nothing was read yet.
         """
         if not self.is_loaded:
             raise NotLoadedError(
-                f"the state in {self.place!r} is not read yet; call `refresh()`, or enter it"
+                f"The state in {self.target!r} was not read yet. Call refresh(), or use `async with`."
             )
         return self.memory
 
     def carry(self, before: ThreadState) -> None:
-        """Take over the thread-scoped values that stand in no document."""
+        """Take over the unstored thread-scoped values of another state."""
         held = {slot: before.memory.slots.get(slot) for slot in before.unstored}
         self.unstored = frozenset(slot for slot in held if slot.startswith(THREAD_SLOTS) and held[slot])
         self.memory = self.memory.after(0, "", {slot: held[slot] for slot in self.unstored})
 
     async def serialized(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return what the work returned, once all else that this memory is part of has ended.
+        """Run work after earlier work on this memory has ended, and return its result.
 
         Raises:
-            ClosedError: It is closed, also where the store was passed in and stays open.
+            ClosedError: The state is closed, even if its store was passed in and is still open.
         """
-        self._refuse_closed()
-        return await self._turns.run(work)
+        self._require_open()
+        return await self._lock.run(work)
 
-    def _refuse_closed(self) -> None:
+    def _require_open(self) -> None:
         if self.is_closed:
-            raise ClosedError(f"the state in {self.place!r} is closed; make another")
+            raise ClosedError(f"The state in {self.target!r} is closed. Create a new object.")
 
     # ---- reading
 
     async def load(self) -> None:
-        """Read what is stored, unless it was read before."""
-        self._refuse_closed()
+        """Read the stored state, unless it was read before."""
+        self._require_open()
         if not self.is_loaded:
             await self.serialized(self._load)
 
     async def refresh(self) -> None:
-        """Bring the memory to what is stored now, reading only what has changed.
+        """Update the memory to the stored state, reading only the changes.
 
         Raises:
-            HistoryLostError: The space lost what the memory was read of; the next call reads what is there.
+            HistoryLostError: The space lost history that the memory was read from; the next call reads
+                everything again.
         """
-        await self.serialized(self._follow if self.is_loaded else self._load)
+        await self.serialized(self._refresh if self.is_loaded else self._load)
 
     async def _load(self) -> None:
-        """Read all that is stored: page by page, and then what was changed meanwhile."""
-        if isinstance(self.place, Space):
-            self._losses = await self.place.executor.loss_detector()
+        """Read the stored state page by page, then the changes made during the read."""
+        if isinstance(self.target, Space):
+            self._loss_detector = await self.target.executor.loss_detector()
         for _ in range(_UNGUARDED_LOADS):
-            if isinstance(self.place, Transaction):
+            if isinstance(self.target, Transaction):
                 break
             first = await self._together(lambda tx: self._read(tx, ()))
-            self._keep(first, await self._scan(self.place))
-            if await self._caught_up():
+            self._set_memory(first, await self._scan(self.target))
+            if await self._catch_up():
                 return
-        self._keep(*await self._together(self._everything))
+        self._set_memory(*await self._together(self._read_all))
 
-    async def _everything(self, tx: Transaction) -> tuple[Found, dict[str, Kept]]:
+    async def _read_all(self, tx: Transaction) -> tuple[StoredState, dict[str, EncodedValue]]:
         return await self._read(tx, ()), await self._scan(tx)
 
-    def _keep(self, found: Found, slots: Mapping[str, Kept]) -> None:
+    def _set_memory(self, found: StoredState, slots: Mapping[str, EncodedValue]) -> None:
         own = {slot: self.memory.slots[slot] for slot in self.unstored if slot in self.memory.slots}
         self.memory = Memory(found.head.revision, found.head.lineage, {**own, **slots})
         self._at, self.is_loaded = found.at, True
 
-    async def _scan(self, place: Space | Transaction) -> dict[str, Kept]:
-        slots: dict[str, Kept] = {}
+    async def _scan(self, target: Space | Transaction) -> dict[str, EncodedValue]:
+        slots: dict[str, EncodedValue] = {}
         for prefix in (self.names.thread_prefix, self.names.run_prefix(self.run_id)):
-            async for name, value in place.documents.items(f"{escape_pattern(prefix)}*"):
+            async for name, value in target.documents.items(f"{escape_pattern(prefix)}*"):
                 slot = self.names.slot(name, self.run_id)
                 if slot is not None:
-                    slots[slot] = read_record(ValueRecord, name, value).kept()
+                    slots[slot] = read_record(ValueRecord, name, value).to_encoded()
         return slots
 
-    async def _follow(self) -> None:
+    async def _refresh(self) -> None:
         self._verify()
-        if not await self._caught_up() and not await self._caught_up_by_log():
+        if not await self._catch_up() and not await self._catch_up_by_log():
             await self._load()
 
-    async def _caught_up_by_log(self) -> bool:
-        """Bring the memory to what is stored now by what the log names, unless that does not reach back."""
+    async def _catch_up_by_log(self) -> bool:
+        """Update the memory by the changes in the log; return False if the log does not reach back."""
         names, at = set[str](), self._at
         for _ in range(_LOG_READS):
-            if isinstance(self.place, Transaction) or not at:
+            if isinstance(self.target, Transaction) or not at:
                 return False
-            if (told := await list_changed_names(self.place.executor, self.names.all, at)) is None:
+            if (log := await list_changed_names(self.target.executor, self.names.state_prefix, at)) is None:
                 return False
-            names, at = names | told[0], told[1]
+            names, at = names | log[0], log[1]
             slots = {slot for name in names if (slot := self.names.slot(name, self.run_id)) is not None}
             found = await self._together(partial(self._read, slots=slots))
             if not found.head.continues(self.memory.revision, self.memory.lineage):
                 return False
-            if found.at <= at:  # what was read is all in what the log has told
-                self._take(found)
+            if found.at <= at:  # the log covers everything that was read
+                self._update_memory(found)
                 return True
         return False
 
-    def _take(self, found: Found) -> None:
+    def _update_memory(self, found: StoredState) -> None:
         self.memory = self.memory.after(found.head.revision, found.head.lineage, found.slots)
         self._at = found.at
 
-    async def _caught_up(self) -> bool:
-        """Bring the memory to what is stored now, unless the head does not name what has changed."""
+    async def _catch_up(self) -> bool:
+        """Update the memory by the changes that the head names; return False if it names too few."""
 
-        async def work(tx: Transaction) -> Found | None:
+        async def work(tx: Transaction) -> StoredState | None:
             found = await self._read(tx, ())
-            missed = self._missed(found.head)
+            missed = self._missed_slots(found.head)
             if missed is None:
                 return None
             return await self._read(tx, missed) if missed else found
@@ -239,17 +240,17 @@ class ThreadState:
         found = await self._together(work)
         if found is None:
             return False
-        self._take(found)
+        self._update_memory(found)
         return True
 
-    def _missed(self, head: Head) -> set[str] | None:
+    def _missed_slots(self, head: Head) -> set[str] | None:
         return head.changed_since(self.memory.revision, self.memory.lineage, self.run_id)
 
-    async def _read(self, tx: Transaction, slots: Collection[str]) -> Found:
-        """Return the head and what is stored of some slots, of one revision."""
+    async def _read(self, tx: Transaction, slots: Collection[str]) -> StoredState:
+        """Read the head and some slots, at one revision."""
         documents = {self.names.document(slot, self.run_id): slot for slot in sorted(slots)}
         names, head, at = list(documents), Head(), 0
-        found: dict[str, Kept | None] = dict.fromkeys(documents.values())
+        found: dict[str, EncodedValue | None] = dict.fromkeys(documents.values())
         for begin in range(0, max(1, len(names)), _NAMES_BY_READ):
             asked = [self.names.head] * (begin == 0) + names[begin : begin + _NAMES_BY_READ]
             for name, entry in (await tx.documents.entries(*asked)).items():
@@ -257,29 +258,29 @@ class ThreadState:
                     head, at = read_record(Head, name, entry.value), entry.version
                     head = replace(head, lineage=head.lineage + self._mark)
                 else:
-                    found[documents[name]] = read_record(ValueRecord, name, entry.value).kept()
-        return Found(head, found, at)
+                    found[documents[name]] = read_record(ValueRecord, name, entry.value).to_encoded()
+        return StoredState(head, found, at)
 
     async def _together(
         self, work: Callable[[Transaction], Awaitable[T]], *, lease: Lease | None = None, message: str = ""
     ) -> T:
         try:
-            return await together(self.place, work, lease=lease, message=message, attempts=_ATTEMPTS)
+            return await together(self.target, work, lease=lease, message=message, attempts=_ATTEMPTS)
         except HistoryLostError:
-            self._void()
+            self._invalidate()
             raise
 
     def _verify(self) -> None:
-        """Raise `HistoryLostError`, once, if the space lost what the memory was read of."""
-        if self._losses is not None and self._losses.has_lost_history:
-            losses = self._losses
-            self._void()
-            losses.verify()
+        """Raise `HistoryLostError`, once, if the space lost history that the memory was read from."""
+        if self._loss_detector is not None and self._loss_detector.has_lost_history:
+            loss_detector = self._loss_detector
+            self._invalidate()
+            loss_detector.verify()
 
-    def _void(self) -> None:
-        """Let the next call read all anew, and refuse what was computed from what was lost."""
-        self.is_loaded, self._losses = False, None
-        self._mark = f"~{self.place.clock.random_bytes(4).hex()}"
+    def _invalidate(self) -> None:
+        """Make the next call read everything again, and reject batches computed from lost history."""
+        self.is_loaded, self._loss_detector = False, None
+        self._mark = f"~{self.target.clock.random_bytes(4).hex()}"
 
     # ---- changing
 
@@ -288,66 +289,67 @@ class ThreadState:
         stored: Collection[str],
         compute: Compute,
         *,
-        beside: Beside | None = None,
+        extra_writes: ExtraWrites | None = None,
         message: str = "",
-    ) -> Done:
-        """Change the state by what `compute` says of its newest values, in one batch; then the memory.
+    ) -> ChangeResult:
+        """Change the state in one batch, computed from its latest values, and then update the memory.
 
         Args:
-            stored: The slots that it looks at, of those that stand in documents.
-            compute: Says what to change.
-            beside: Does more in the same batch; also if nothing changes, with the head as it is.
-            message: Says what it is for.
+            stored: The stored slots that `compute` reads.
+            compute: Returns the change.
+            extra_writes: Adds writes to the same batch; also called without a change, with the unchanged
+                head.
+            message: Description of the change.
         """
         self._verify()
 
-        async def work(tx: Transaction) -> Done:
+        async def work(tx: Transaction) -> ChangeResult:
             found = await self._read(tx, stored)
             others: Slots = {}
-            if missed := (self._missed(found.head) or set()) - set(stored):
+            if missed := (self._missed_slots(found.head) or set()) - set(stored):
                 others = (await self._read(tx, missed)).slots
             try:
                 change = compute(found)
             except Exception as error:
-                raise _StoppedError(error) from error
+                raise _ComputeError(error) from error
             head = found.head
             if change is not None:
                 head = await self._write(tx, found.head, change)
-            if beside is not None:
-                await beside(tx, head)
-            return Done(found.head, {**others, **found.slots}, head, change, found.at)
+            if extra_writes is not None:
+                await extra_writes(tx, head)
+            return ChangeResult(found.head, {**others, **found.slots}, head, change, found.at)
 
         try:
             done = await self._together(work, lease=self.lease, message=message)
-        except _StoppedError as stopped:
+        except _ComputeError as stopped:
             raise stopped.error from stopped.error.__cause__
         await self._adopt(done)
         return done
 
     async def _write(self, tx: Transaction, before: Head, change: Change) -> Head:
-        stored = {slot: kept for slot, kept in change.slots.items() if slot in change.stored}
-        for slot, kept in stored.items():
+        stored = {slot: value for slot, value in change.slots.items() if slot in change.stored}
+        for slot, value in stored.items():
             name = self.names.document(slot, self.run_id)
-            if kept is None:
+            if value is None:
                 await tx.documents.delete(name)
             else:
-                await tx.documents.put(name, kept_record(kept))
+                await tx.documents.put(name, value_document(value))
         if change.restart is None:
-            begun = before.begun(self.place.clock)
+            begun = before.with_lineage(self.target.clock)
             head = begun.after(stored, self.run_id, removes=None in change.slots.values())
         else:
             revision, lineage = change.restart
             runs = {**dict.fromkeys(before.runs, revision), self.run_id: revision}
             head = Head(revision, lineage, revision, revision, runs=runs, later=before.later)
         written = replace(head, lineage=head.lineage.removesuffix(self._mark))
-        await tx.documents.put(self.names.head, plain(written))
+        await tx.documents.put(self.names.head, to_document(written))
         return head
 
-    async def _adopt(self, done: Done) -> None:
-        """Bring the memory to what a batch has made of the state; puts it back if that does not apply."""
+    async def _adopt(self, done: ChangeResult) -> None:
+        """Update the memory to the result of a batch; on rollback the memory is restored."""
         before = self.memory, self.unstored, self.is_loaded
-        on_rollback(self.place, lambda: self._put_back(*before))
-        changed, is_complete = dict(done.found), self._missed(done.before) is not None
+        on_rollback(self.target, lambda: self._restore(*before))
+        changed, is_complete = dict(done.found), self._missed_slots(done.before) is not None
         if done.change is not None:
             changed |= done.change.slots
             self.unstored = (self.unstored | done.change.slots.keys()) - set(done.change.stored)
@@ -357,8 +359,8 @@ class ThreadState:
             return
         own = {slot: stored for slot, stored in changed.items() if slot in self.unstored}
         self.memory = self.memory.after(self.memory.revision, self.memory.lineage, own)
-        if not await self._caught_up_by_log():
+        if not await self._catch_up_by_log():
             await self._load()
 
-    def _put_back(self, memory: Memory, unstored: frozenset[str], is_loaded: bool) -> None:  # noqa: FBT001
+    def _restore(self, memory: Memory, unstored: frozenset[str], is_loaded: bool) -> None:  # noqa: FBT001
         self.memory, self.unstored, self.is_loaded = memory, unstored, is_loaded

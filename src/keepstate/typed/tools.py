@@ -1,4 +1,4 @@
-"""Tools: what they receive, what they give back, and which of them go together."""
+"""Tools: their context, their output, and the merging of their updates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from keepstate._runner import Runner
 from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.typed import epoch as lineages
-from keepstate.typed.admission import admit_messages
+from keepstate.typed.admission import check_messages
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.state_map import Snapshot
@@ -22,12 +22,12 @@ _log = logging.getLogger("keepstate.typed")
 
 
 class ToolCallContext:
-    """What a tool receives.
+    """The argument of a tool.
 
     Attributes:
         snapshot: The state that all tools of the step see.
-        run_id: The run that it is called in.
-        thread_id: The thread of the run.
+        run_id: The id of the run.
+        thread_id: The id of the run's thread.
     """
 
     def __init__(self, snapshot: Snapshot, run_id: str, thread_id: str, profile: ProfileAccess) -> None:
@@ -39,18 +39,18 @@ class ToolCallContext:
 
     @property
     def profile(self) -> ProfileAccess:
-        """Access to profiles and shared state, with a memory of its own for what was read."""
+        """Access to profiles and shared state, with a read set of its own."""
         return self._profile
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a tool gives back, where that is more than a batch or a value.
+    """The result of a tool that returns more than a batch or a value.
 
     Attributes:
-        value: For the caller.
+        value: The value for the caller.
         batch: Updates of the state.
-        messages: Messages of the thread, appended with the updates.
+        messages: Messages for the thread, appended with the updates.
     """
 
     value: Any = None
@@ -60,12 +60,12 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """What became of a step.
+    """The result of a step.
 
     Attributes:
-        revision: The revision of the state after it.
-        values: What each tool gave back beside its updates, in the order of the tools.
-        reruns: The names of the tools that were run again, because of exclusive keys.
+        revision: The state revision after the step.
+        values: The value of each tool, in the order of the tools.
+        reruns: The names of the tools that were run again because of exclusive keys.
     """
 
     revision: int
@@ -77,14 +77,14 @@ Tool: TypeAlias = Callable[[ToolCallContext], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """A tool that has been run.
+class ToolCall:
+    """A completed tool call.
 
     Attributes:
-        index: Its place among the tools of the step.
-        name: What it is called.
-        output: What it gave.
-        batch: Its updates; empty if it gave none.
+        index: Index of the tool in the step.
+        name: Name of the tool.
+        output: Its output.
+        batch: Its updates; empty if it returned none.
     """
 
     index: int
@@ -92,11 +92,12 @@ class Called:
     output: ToolOutput
     batch: MutationBatch
 
-    def on(self, base: MutationBatch) -> Called:
-        """Return the same with the updates on the base of the step's snapshot, to be merged with others.
+    def rebase(self, base: MutationBatch) -> ToolCall:
+        """Return the call with its updates on the base of the step's snapshot, so that it can be merged.
 
         Raises:
-            StateError: They were computed from an older one, or from a state that has been replaced since.
+            StateError: The updates were computed from an older snapshot, or from a state that was replaced
+                since.
         """
         revision, lineage = self.batch.base_revision, self.batch.lineage
         if revision is not None and self.batch.exclusive_keys():
@@ -104,27 +105,28 @@ class Called:
             is_other = lineage is not None and not lineages.continues(lineage, of_now, of_step)
             if revision < of_now or is_other:
                 raise StateError(
-                    f"tool {self.name!r} gave a batch on revision {revision}, and the step is on {of_now}, "
-                    "so nothing of it was applied; let the tool begin with MutationBatch()"
+                    f"Tool {self.name!r} returned a batch on revision {revision}, but the step is on "
+                    f"{of_now}. "
+                    "Nothing of it was applied. Begin the tool's batch with MutationBatch()."
                 )
-        return Called(self.index, self.name, self.output, self.batch.on_base_of(base))
+        return ToolCall(self.index, self.name, self.output, self.batch.rebased(base))
 
 
-def admit_tools(tools: Sequence[Any]) -> None:
-    """Raise `InvalidError` for what is no tool."""
+def check_tools(tools: Sequence[Any]) -> None:
+    """Raise `InvalidError` unless all arguments are callable."""
     for tool in tools:
         if not callable(tool):
-            raise InvalidError(f"{tool!r} is no tool; give a function that takes a ToolCallContext")
+            raise InvalidError(f"{tool!r} is not a tool. Pass a function that takes a ToolCallContext.")
 
 
 def name_of(tool: Any) -> str:
-    """Return what a tool is called."""
+    """Return the name of a tool."""
     name = getattr(tool, "name", None) or getattr(tool, "__name__", None)
     return name if isinstance(name, str) else type(tool).__name__
 
 
-async def call(runner: Runner, index: int, tool: Tool, context: ToolCallContext) -> Called:
-    """Return what a tool gives; a plain function of an asynchronous run works beside the event loop."""
+async def call(runner: Runner, index: int, tool: Tool, context: ToolCallContext) -> ToolCall:
+    """Call a tool and return the call. In async mode a plain function runs in a thread."""
     try:
         if inspect.iscoroutinefunction(tool) or inspect.iscoroutinefunction(getattr(tool, "__call__", None)):  # noqa: B004
             answer = await tool(context)
@@ -133,54 +135,57 @@ async def call(runner: Runner, index: int, tool: Tool, context: ToolCallContext)
             if inspect.isawaitable(answer):
                 answer = await answer
     except Exception as error:
-        error.add_note(f"raised by tool {name_of(tool)!r} of run {context.run_id!r}")
+        error.add_note(f"Raised by tool {name_of(tool)!r} of run {context.run_id!r}")
         raise
     output = answer if isinstance(answer, ToolOutput) else ToolOutput(answer)
     if isinstance(answer, MutationBatch):
         output = ToolOutput(batch=answer)
-    if output.batch is not None and not isinstance(output.batch, MutationBatch):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidError(f"tool {name_of(tool)!r} gave {output.batch!r} as its batch; give a MutationBatch")
+    # pyright: ignore[reportUnnecessaryIsInstance]
+    if output.batch is not None and not isinstance(output.batch, MutationBatch):
+        raise InvalidError(
+            f"Tool {name_of(tool)!r} returned the batch {output.batch!r}. Return a MutationBatch."
+        )
     try:
-        admit_messages(output.messages)
+        check_messages(output.messages)
     except InvalidError as error:
-        error.add_note(f"given by tool {name_of(tool)!r} of run {context.run_id!r}")
+        error.add_note(f"Returned by tool {name_of(tool)!r} of run {context.run_id!r}")
         raise
-    return Called(index, name_of(tool), output, output.batch or MutationBatch())
+    return ToolCall(index, name_of(tool), output, output.batch or MutationBatch())
 
 
-def raised_by(errors: Sequence[BaseException]) -> BaseException:
-    """Return what to raise where tools have failed: the first, which tells of others; they are logged."""
+def combine_errors(errors: Sequence[BaseException]) -> BaseException:
+    """Return the first error, with notes about the others; the others are logged."""
     first = next((error for error in errors if not isinstance(error, Exception)), errors[0])
     for other in errors:
         if other is not first:
-            told = "; ".join(getattr(other, "__notes__", []))
-            first.add_note(f"in the same step: {other!r}, {told}")
-            _log.error("a tool failed beside another", exc_info=other)
+            notes = "; ".join(getattr(other, "__notes__", []))
+            first.add_note(f"In the same step: {other!r}, {notes}")
+            _log.error("Another tool of the same step failed", exc_info=other)
     return first
 
 
-def told_of(conflict: StateConflictError, calls: Sequence[Called]) -> StateConflictError:
-    """Return a conflict with another run as one that names the tools of the step that are concerned."""
+def name_tools(conflict: StateConflictError, calls: Sequence[ToolCall]) -> StateConflictError:
+    """Return a conflict with another run as an error that names the step's tools concerned."""
     key = conflict.state_key
     names = tuple(each.name for each in calls if key is None or key in each.batch.touched_keys)
     return StateConflictError(
-        f"tools {', '.join(map(repr, names))} of the step were too late: {conflict}",
+        f"Another run was faster than tools {', '.join(map(repr, names))} of the step: {conflict}",
         state_key=key,
         tools=names,
         actual=conflict.actual,
     )
 
 
-def together_and_apart(calls: Sequence[Called], on_conflict: OnConflict) -> tuple[list[Called], list[Called]]:
-    """Return the calls whose batches can be merged, taken in order, and those that have to run again.
+def split_calls(calls: Sequence[ToolCall], on_conflict: OnConflict) -> tuple[list[ToolCall], list[ToolCall]]:
+    """Return the calls whose batches can be merged in order, and the calls to run again.
 
     Raises:
-        StateConflictError: Two update one exclusive key and `on_conflict` is `raise`.
+        StateConflictError: Two calls update the same exclusive key, and `on_conflict` is `raise`.
     """
-    fitting: list[Called] = []
-    others: list[Called] = []
-    touched: dict[str, Called] = {}
-    exclusive: dict[str, Called] = {}
+    fitting: list[ToolCall] = []
+    others: list[ToolCall] = []
+    touched: dict[str, ToolCall] = {}
+    exclusive: dict[str, ToolCall] = {}
     for each in calls:
         keys, own = each.batch.touched_keys, each.batch.exclusive_keys()
         key = min((keys & exclusive.keys()) | (own & touched.keys()), default=None)
@@ -193,8 +198,9 @@ def together_and_apart(calls: Sequence[Called], on_conflict: OnConflict) -> tupl
         else:
             other = touched[key]
             raise StateConflictError(
-                f"tools {other.name!r} and {each.name!r} both update {key!r}, which is exclusive; nothing of "
-                "the step was applied: call one after the other",
+                f"Tools {other.name!r} and {each.name!r} both update key {key!r}, which is exclusive. "
+                "Nothing of "
+                "the step was applied. Call them in separate steps.",
                 state_key=key,
                 tools=(other.name, each.name),
             )

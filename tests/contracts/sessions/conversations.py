@@ -228,7 +228,7 @@ class ConversationContract(SessionStage):
         ):
             with pytest.raises(NotFoundError):
                 await asking
-        with pytest.raises(NotFoundError, match="there is no fork 'g/1' in"):
+        with pytest.raises(NotFoundError, match="Fork 'g/1' does not exist in"):
             await conversation.get_fork("g/1").count()
         for wrong in ("", "n" * 101, 7):
             with pytest.raises(InvalidError):

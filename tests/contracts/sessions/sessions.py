@@ -161,7 +161,7 @@ class SessionContract(SessionStage):
             wrong: list[Any] = [{2026: "x"}, with_a_flag, in_a_list, 3]
             for change in wrong:
                 with pytest.raises(
-                    InvalidError, match=r"has the key .*keys are text|give a dict|return a dict"
+                    InvalidError, match=r"has the key .*keys are text|Pass a dict|Return a dict"
                 ):
                     await update(change)
 
@@ -264,7 +264,7 @@ class SessionContract(SessionStage):
         assert await self.session(user_id="ann").get_state() == {"visits": 3, "note": "kept"}
         with pytest.raises(NotOwnerError):
             await self.session().get_state()
-        for nobody, why in ((anybodys, "any user"), (self.session(), "has no user")):
+        for nobody, why in ((anybodys, "ANY_USER"), (self.session(), "without a user")):
             with pytest.raises(InvalidError, match=why):
                 await nobody.user.get_preferences()
         assert (await anybodys.get_context()).user == {}
@@ -395,7 +395,7 @@ class SessionContract(SessionStage):
 
         assert await first.get_state() == {"by": "first again", "beside": True}
         assert await first.conversation.count() == 1
-        with pytest.raises(InvalidError, match="not inside exclusive"):
+        with pytest.raises(InvalidError, match="not yielded by exclusive"):
             await first.renew()
         async with first.exclusive() as inside:
             with pytest.raises(InvalidError, match="would wait for itself"):
@@ -462,5 +462,5 @@ class SessionContract(SessionStage):
             assert context.background is not None and "aisle" in context.background["content"]
         context = await session.get_context(8_000, history=40)
         assert len(context.recent) == 61 and len(context.user["history"]["trips"]) == 40
-        with pytest.raises(InvalidError, match="allow more"):
+        with pytest.raises(InvalidError, match="raise max_tokens"):
             await session.get_context(20)

@@ -153,7 +153,7 @@ class BatchContract(TypedStage):
     async def test_an_apply_that_returns_nothing_is_refused(self) -> None:
         state = await self.state()
 
-        with pytest.raises(StateError, match="let it return"):
+        with pytest.raises(StateError, match="Return the new value"):
             await state.commit(update(Visits, 1).update(Forgetful, 1))
 
         assert state.read(Visits) is None

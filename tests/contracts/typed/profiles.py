@@ -175,7 +175,7 @@ class ProfileContract(TypedStage):
         assert entry is not None and entry.printed_version == listed.printed_version
         printed = pickle.loads(pickle.dumps(entry)).printed_version
         await access.write(Score, "bob", 1)
-        with pytest.raises(InvalidError, match="not of this place"):
+        with pytest.raises(InvalidError, match="of another space"):
             await self.profiles().delete(Score, "bob", expected_version=printed)
         with pytest.raises(InvalidError, match="is not a position; give a printed version"):
             await self.profiles().delete(Score, "alice", expected_version=str(version))

@@ -201,12 +201,12 @@ class AgentRunContract(RunsInTurnContract):
         assert (new.read(Visits), await new.messages()) == (1, [])
         with pytest.raises(LeaseLostError):
             await old.finish_run()
-        with pytest.raises(StateError, match="no run"):
+        with pytest.raises(StateError, match="No run"):
             old.snapshot()
         assert new.record.fence > fence
 
     async def _stops_renewing(self, run: AgentRun) -> None:
-        held = run._going()  # pyright: ignore[reportPrivateUsage]
+        held = run._current_run()  # pyright: ignore[reportPrivateUsage]
         assert held.renewing is not None
         await held.renewing.stop()
 
@@ -286,15 +286,15 @@ class AgentRunContract(RunsInTurnContract):
         record = await run.finish_run("failed", messages=["sorry"])
 
         assert (record.status, record.steps, record.messages) == ("failed", 0, 1)
-        with pytest.raises(StateError, match="no run"):
+        with pytest.raises(StateError, match="No run"):
             run.snapshot()
-        with pytest.raises(StateError, match="no run"):
+        with pytest.raises(StateError, match="No run"):
             await run.step(adds)
 
     async def test_one_run_at_a_time(self) -> None:
         run = await self.begun()
 
-        with pytest.raises(StateError, match="'r1' goes on"):
+        with pytest.raises(StateError, match="'r1' is active"):
             await run.start_run("t", "r2")
         for wrong in ("", "x" * 600, "/" * 200):
             with pytest.raises(InvalidError):

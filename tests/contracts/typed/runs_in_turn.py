@@ -186,7 +186,7 @@ class RunsInTurnContract(TypedStage):
         def stale(ctx: ToolCallContext) -> MutationBatch:
             return old
 
-        with pytest.raises(StateError, match="tool 'stale' gave a batch on revision 0"):
+        with pytest.raises(StateError, match="Tool 'stale' returned a batch on revision 0"):
             await run.step(stale, lambda ctx: update(Visits, 1))
 
         assert (run.read(Plan), run.read(Visits)) == ("new", None)

@@ -252,7 +252,7 @@ class WholeStateContract(TypedStage):
 
         assert (old.revision, old.read(Visits), old.read(Plan)) == (4, 3, None)
         for batch in (late, counted):
-            with pytest.raises(StateConflictError, match="begun anew"):
+            with pytest.raises(StateConflictError, match="recreated"):
                 await old.commit(batch)
         assert old.export_persisted() == (await self.state()).export_persisted()
 

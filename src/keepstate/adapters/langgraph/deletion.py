@@ -40,7 +40,7 @@ from keepstate.engine.kernel.part_collector import collect_parts
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import AttemptsExhaustedError
-from keepstate.sessions.binding import short
+from keepstate.sessions.binding import shorten
 from keepstate.stores.protocol import Entry, Store
 
 _LOG: Final = logging.getLogger("keepstate.adapters.langgraph")
@@ -296,7 +296,7 @@ async def _wanted(session: HistorySession, left: Sequence[Stored], main: str) ->
     for stored in left:
         head = Head(stored.record.commit, stored.record.number)
         if latest[stored.names.line] is stored:
-            wanted[short(LINES + stored.names.line) if stored.names.line else main] = head
+            wanted[shorten(LINES + stored.names.line) if stored.names.line else main] = head
         elif head.commit not in reached:
             wanted[fork_name(head.commit)] = head
     return wanted

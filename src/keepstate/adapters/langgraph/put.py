@@ -35,7 +35,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ConflictError
-from keepstate.sessions.binding import short
+from keepstate.sessions.binding import shorten
 from keepstate.values.merkle import MerkleValue, shared
 
 RECORDED_MAIN: Final = "langgraph"
@@ -148,7 +148,7 @@ async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
 
 
 def _branch_key(line: str) -> bytes:
-    return layout.named_key(layout.BRANCHES, short(LINES + line) if line else MAIN)
+    return layout.named_key(layout.BRANCHES, shorten(LINES + line) if line else MAIN)
 
 
 def _suppose(unit: Unit, putting: Putting, at_s: float) -> Moment | None:
@@ -178,7 +178,7 @@ def _seen(unit: Unit, moment: Moment, names: Names, revision: int) -> Seen | Non
 
 async def _find(unit: Unit, putting: Putting) -> Found:
     names, standing = putting.names, putting.standing
-    branch = short(LINES + names.line) if names.line else MAIN
+    branch = shorten(LINES + names.line) if names.line else MAIN
     ids = names.id, putting.parent, standing.id if standing else None
     keys = {id: checkpoint_key(names.line, id) for id in ids if id is not None}
     recorded, stands, *found = await unit.read(layout.RECORDED, _branch_key(names.line), *keys.values())

@@ -14,32 +14,34 @@ from keepstate.sessions import bounded as sessions
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Kept
+from keepstate.sync.sessions.resource import AsyncResource
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
 
 
-class BoundedState(Kept[sessions.BoundedState]):
-    """The messages of a conversation, of which the context holds as many as its budget allows.
+class BoundedState(AsyncResource[sessions.BoundedState]):
+    """The messages of a conversation, with a context that never exceeds its token budget.
 
-    Over the budget the oldest messages leave the context: dropped, or summarised if `summarise` is given and
-    there are more than `summarise_over`. System and pinned messages stay; a tool call and its results leave
-    together. A newest message that is too large by itself is cut in the context. All originals stay.
+    Over the budget the oldest messages leave the context. They are dropped, or summarised if `summarise` is
+    given and the context has more than `summarise_over` messages. System and pinned messages stay. A tool
+    call and its results leave together. If the newest message alone is too large, it is cut in the context.
+    All original messages stay readable by `messages`.
 
     Args:
-        id: Which conversation, in the space `context/<id>`; without it one that nobody else has.
-        max_tokens: The budget.
-        summarise: Returns a summary, text or a message, of the messages that it is given. Its result is kept.
-        summarise_over: With more messages than so many in the context, the first of them are summarised.
-        summarise_first: How many of them at once.
-        counter: Returns how many tokens a message has; `estimate_tokens` if it is not given.
+        id: Name of the conversation, in the space `context/<id>`; without it, a conversation private to this
+            object.
+        max_tokens: The token budget of the context.
+        summarise: Returns a summary, as text or a message, of a list of messages. The summary is stored.
+        summarise_over: Summarise once the context has more than this many messages.
+        summarise_first: Number of the oldest messages that one summary replaces.
+        counter: Returns the number of tokens of a message; `estimate_tokens` by default.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one.
         space: Instead: a space, or a transaction whose batch all additions join.
 
     Attributes:
-        id: Which conversation.
-        max_tokens: The budget.
+        id: Name of the conversation.
+        max_tokens: The token budget of the context.
     """
 
     def __init__(
@@ -74,47 +76,48 @@ class BoundedState(Kept[sessions.BoundedState]):
 
     @property
     def id(self) -> str:
-        """Which conversation."""
+        """Name of the conversation."""
         return self._inner.id
 
     @property
     def max_tokens(self) -> int:
-        """The budget."""
+        """The token budget of the context."""
         return self._inner.max_tokens
 
     def add_message(self, message: Mapping[str, Any], *, pinned: bool = False) -> int:
-        """Add a message, and return its number; summarises what left the context, if that is due.
+        """Add a message and return its number. Summarises messages that left the context, if that is due.
 
-        Inside a transaction summaries are made by the next addition outside, or by `summarise`.
+        Inside a transaction no summary is made. The next addition outside, or `summarise`, makes it.
 
         Args:
             message: A dict with a role, as model APIs take it.
-            pinned: Keeps it in the context.
+            pinned: Never let the message leave the context.
 
         Raises:
-            InvalidError: It is no message, or system and pinned messages pass the budget; nothing is added.
+            InvalidError: The message is malformed, or system and pinned messages exceed the budget. Nothing
+                is added.
         """
         return finish(self._inner.add_message(message, pinned=pinned))
 
     def get_context(self) -> list[Message]:
-        """Return the messages in the context, in order: never more than the budget."""
+        """Return the messages in the context, in order, never more than the budget."""
         return finish(self._inner.get_context())
 
     def count_tokens(self) -> int:
-        """Return how many tokens the context has."""
+        """Return the number of tokens in the context."""
         return finish(self._inner.count_tokens())
 
     def messages(self, *, after: int | None = None) -> Iterator[Message]:
-        """Yield all messages that were ever added, in order, as they were.
+        """Yield all messages ever added, in order and unchanged.
 
         Args:
-            after: Starts behind the message of this number.
+            after: Start after the message with this number.
         """
         return finish_each(self._inner.messages(after=after))
 
     def summarise(self) -> bool:
-        """Summarise what has left the context and is due for it, and return whether something was.
+        """Summarise the messages that left the context and are due, and return whether any were.
 
-        One of all who call it at once does so; what it came to is kept.
+        Of concurrent callers, one makes the summary; the others return False.
         """
         return finish(self._inner.summarise())

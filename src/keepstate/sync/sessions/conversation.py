@@ -15,24 +15,24 @@ from keepstate.sync.twin import Twin
 
 
 class Conversation(Twin[sessions.Conversation]):
-    """The messages of a session; or of a fork of its conversation.
+    """The messages of a session, or of a fork of its conversation.
 
-    Each message has a number, from 0 in the order in which they were added. The context, what a model is
-    given, is kept within a budget as by `BoundedState`; all messages stay.
+    Messages are numbered from 0 in the order in which they were added. The context, which is what a model
+    sees, stays within a token budget as in `BoundedState`. All messages stay readable.
 
     Attributes:
-        max_tokens: The budget of the context.
-        name: What the fork is called; None for the conversation itself.
+        max_tokens: The token budget of the context.
+        name: Name of the fork; None for the conversation itself.
     """
 
     @property
     def max_tokens(self) -> int:
-        """The budget of the context."""
+        """The token budget of the context."""
         return self._inner.max_tokens
 
     @property
     def name(self) -> str | None:
-        """What the fork is called; None for the conversation itself."""
+        """Name of the fork; None for the conversation itself."""
         return self._inner.name
 
     def within(
@@ -44,14 +44,14 @@ class Conversation(Twin[sessions.Conversation]):
         summarise_first: int = 10,
         counter: Callable[[Message], int] = estimate_tokens,
     ) -> Conversation:
-        """Return the same conversation, to be added to by other rules; see `BoundedState`.
+        """Return the same conversation with other context rules for additions; see `BoundedState`.
 
         Args:
-            max_tokens: The budget.
-            summarise: Returns a summary, text or a message, of the messages that it is given.
-            summarise_over: With more messages than so many in the context, the first are summarised.
-            summarise_first: How many of them at once.
-            counter: Returns how many tokens a message has.
+            max_tokens: The token budget of the context.
+            summarise: Returns a summary, as text or a message, of a list of messages.
+            summarise_over: Summarise once the context has more than this many messages.
+            summarise_first: Number of the oldest messages that one summary replaces.
+            counter: Returns the number of tokens of a message.
         """
         return Conversation(
             self._inner.within(
@@ -64,39 +64,40 @@ class Conversation(Twin[sessions.Conversation]):
         )
 
     def append(self, *messages: Mapping[str, Any], pinned: bool = False) -> int:
-        """Add messages together, and return the number of the last.
+        """Add messages atomically and return the number of the last.
 
         Args:
-            messages: Dicts with a role, as model APIs take them.
-            pinned: Keeps them in the context.
+            messages: Dicts with a role, as model APIs take them; 1 to 400.
+            pinned: Never let the messages leave the context.
 
         Raises:
-            InvalidError: One is no message, or system and pinned messages pass the budget; nothing is added.
+            InvalidError: A message is malformed, or system and pinned messages exceed the budget. Nothing is
+                added.
         """
         return finish(self._inner.append(*messages, pinned=pinned))
 
     def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
-        """Put another message, or another text, in the place of one; `original` still returns that.
+        """Replace a message, or only its text. `original` still returns the first version.
 
         Raises:
-            InvalidError: It makes or answers other tool calls than that.
-            NotFoundError: There is no such message.
+            InvalidError: The new message makes or answers other tool calls than the old one.
+            NotFoundError: The message does not exist.
         """
         finish(self._inner.edit(number, message))
 
     def get(self, number: int) -> Message:
-        """Return a message as it stands now.
+        """Return a message, with its last edit.
 
         Raises:
-            NotFoundError: There is no such message.
+            NotFoundError: The message does not exist.
         """
         return finish(self._inner.get(number))
 
     def original(self, number: int) -> Message:
-        """Return a message as it was first said.
+        """Return a message as it was first added, without edits.
 
         Raises:
-            NotFoundError: There is no such message.
+            NotFoundError: The message does not exist.
         """
         return finish(self._inner.original(number))
 
@@ -104,7 +105,7 @@ class Conversation(Twin[sessions.Conversation]):
         """Yield all messages in order.
 
         Args:
-            after: Starts behind the message of this number.
+            after: Start after the message with this number.
         """
         return finish_each(self._inner.messages(after=after))
 
@@ -113,72 +114,72 @@ class Conversation(Twin[sessions.Conversation]):
         return finish_each(self._inner.items(after=after))
 
     def window(self, size: int = 10) -> list[Message]:
-        """Return the newest messages, whole and in order, however many tokens they have."""
+        """Return the newest messages, whole and in order, whatever their number of tokens."""
         return finish(self._inner.window(size))
 
     def search(self, text: str, *, role: str | None = None, limit: int = 20) -> list[tuple[int, Message]]:
-        """Return messages that say something, with their numbers, in order: the first ones that do.
+        """Return the first messages that contain a text, with their numbers, in order.
 
-        It reads the conversation from its beginning.
+        Reads the conversation from its beginning.
 
         Args:
-            text: What they say, in any case.
-            role: Whose messages.
-            limit: How many at the most.
+            text: The text to find; case is ignored.
+            role: Only messages of this role.
+            limit: The maximum number of messages.
         """
         return finish(self._inner.search(text, role=role, limit=limit))
 
     def count(self) -> int:
-        """Return how many messages there are."""
+        """Return the number of messages."""
         return finish(self._inner.count())
 
     def clear(self) -> int:
-        """Begin anew, and return how many messages there were; they are no longer read."""
+        """Remove all messages from view and return their number. Later messages continue the numbering."""
         return finish(self._inner.clear())
 
     def get_context(self, max_tokens: int | None = None) -> list[Message]:
-        """Return the messages in the context, in order: never more than its budget, or a smaller one."""
+        """Return the messages in the context, in order, within its budget or a smaller `max_tokens`."""
         return finish(self._inner.get_context(max_tokens))
 
     def context_tokens(self) -> int:
-        """Return how many tokens the context has."""
+        """Return the number of tokens in the context."""
         return finish(self._inner.context_tokens())
 
     def summarise(self) -> bool:
-        """Summarise what has left the context and is due for it, and return whether something was."""
+        """Summarise the messages that left the context and are due, and return whether any were."""
         return finish(self._inner.summarise())
 
     def fork(self, name: str, *, at: int | None = None) -> Conversation:
-        """Return a conversation of its own that begins with this one's messages; none is copied.
+        """Create a fork that begins with this conversation's messages, without copying them, and return it.
 
         Args:
-            name: What it is called in the session.
-            at: The last message that both have; the newest one, if it is not given.
+            name: Name of the fork in the session.
+            at: Number of the last shared message; the newest message by default.
 
         Raises:
             AlreadyExistsError: The session has a fork of this name.
-            NotFoundError: There is no such message.
+            NotFoundError: The message does not exist.
         """
         return Conversation(finish(self._inner.fork(name, at=at)))
 
     def get_fork(self, name: str) -> Conversation:
-        """Return the fork of this name; asks the store nothing.
+        """Return the fork of this name; no store access.
 
-        The first use of one that nobody has made raises `NotFoundError`.
+        If the fork does not exist, its first use raises `NotFoundError`.
         """
         return Conversation(self._inner.get_fork(name))
 
     def merge(self, fork: str, *, prefer: Literal["ours", "theirs"] | None = None) -> int:
-        """Add a fork's own messages behind these, takes over its edits, and return how many were added.
+        """Append a fork's own messages, apply its edits, and return the number of messages added.
 
-        What was merged before is not merged again.
+        Messages that an earlier merge added are not added again.
 
         Args:
             fork: The name of a fork of this conversation.
-            prefer: Whose edit stands where both have edited one message.
+            prefer: The side whose edit wins if both sides edited the same message.
 
         Raises:
-            MergeConflictError: Both have edited one message, and nothing is preferred; nothing was changed.
-            NotFoundError: There is no such fork of this conversation.
+            MergeConflictError: Both sides edited the same message and `prefer` is None. Nothing was changed.
+            NotFoundError: This conversation has no fork of this name.
         """
         return finish(self._inner.merge(fork, prefer=prefer))

@@ -15,36 +15,40 @@ from keepstate.sessions.machine import Action, Transition
 from keepstate.sessions.machine_data import Data
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Kept
+from keepstate.sync.sessions.resource import AsyncResource
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
 
 
-class AgentStateMachine(Kept[sessions.AgentStateMachine]):
-    """A task of an agent as a state machine, kept in the space `machine/<id>`.
+class AgentStateMachine(AsyncResource[sessions.AgentStateMachine]):
+    """An agent's task as a durable state machine, in the space `machine/<id>`.
 
-    A subclass says what is done: it has `plan` and `execute_step` for the states of the default table, and
-    names others in `WORK`. Or functions are given as `work`, which get the machine's data. What the work
-    changes in `data` is kept with the transition that follows, in one batch.
+    A subclass defines the work of each state: `plan` and `execute_step` for the states of the default table,
+    and the methods named in `WORK` for other states. Alternatively, pass functions as `work`; they get the
+    machine's data. Changes that the work makes in `data` are committed with the next transition, in one
+    batch.
 
     Args:
-        id: Which machine; any text. Without it one that nobody else has, unless a place is given.
+        id: Name of the machine, any text. Without it the machine is private to this object, unless
+            `persistence` or `space` is given.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` it is in memory.
+            `space` the machine is in memory.
         space: Instead: a space, or a transaction whose batch each transition joins.
-        states: Its states, if not those of the class; the first is the beginning.
+        states: The states, if not those of the class; the first is the initial state.
         transitions: The state after an event, by (state, event), if not those of the class.
-        waiting: In which states the user is waited for.
-        guards: Say by (state, event) if a transition is allowed now, given the data. Guards and actions are
-            asked again when a transition meets a conflict, so they do nothing but look and change the data.
-        on_enter: Called with the data when a state is entered, before anything is written.
-        on_leave: Likewise when one is left.
-        work: What is done in a state, given the data: returns the event that follows, a `StepResult`, or None
-            where only one event leads on.
+        waiting: The states that wait for the user.
+        guards: Functions by (state, event) that return whether a transition is allowed, given the data.
+            Guards and actions run again when a transition meets a conflict, so they must have no effect
+            except on the data.
+        on_enter: Functions by state, called with the data when the state is entered, before anything is
+            written.
+        on_leave: Functions by state, called with the data when the state is left, before anything is written.
+        work: Functions by state that do its work, given the data. They return the next event, a `StepResult`,
+            or None if only one event leads on.
 
     Attributes:
-        id: Which machine.
+        id: Name of the machine.
     """
 
     STATES: ClassVar[Sequence[str]] = sessions.AgentStateMachine.STATES
@@ -89,7 +93,7 @@ class AgentStateMachine(Kept[sessions.AgentStateMachine]):
 
     @property
     def id(self) -> str:
-        """Which machine."""
+        """Name of the machine."""
         return self._inner.id
 
     def __enter__(self) -> Self:
@@ -98,86 +102,86 @@ class AgentStateMachine(Kept[sessions.AgentStateMachine]):
 
     @property
     def current_state(self) -> str:
-        """Its state, as it was read or made last."""
+        """The state, as of the last read or transition."""
         return self._inner.current_state
 
     @property
     def data(self) -> Data:
-        """Its data, to be changed; the next transition keeps the changes."""
+        """The data, to be changed in place; the next transition commits the changes."""
         return self._inner.data
 
     @property
     def is_done(self) -> bool:
-        """Whether no event leads on from its state."""
+        """True if no event leads on from the current state."""
         return self._inner.is_done
 
     def refresh(self) -> str:
-        """Read how it stands, forgets what was changed in `data` and not kept, and return its state."""
+        """Read the stored state, discard uncommitted changes of `data`, and return the state."""
         return finish(self._inner.refresh())
 
     def history(self) -> list[Transition]:
-        """Return all transitions that it has made, in order."""
+        """Return all transitions, in order."""
         return finish(self._inner.history())
 
     def diagram(self) -> str:
-        """Return its picture as a Mermaid state diagram; the present state is set off, once it is read."""
+        """Return a Mermaid state diagram, with the current state highlighted once it was read."""
         return self._inner.diagram()
 
     def transition(self, event: str, **changes: Any) -> str:
-        """Make a transition, keeps the data with it, and return the new state.
+        """Make a transition, commit the data with it, and return the new state.
 
         Args:
-            event: What happened.
-            changes: What becomes of the data beside what was changed in `data` itself.
+            event: The event.
+            changes: Keys of the data to set, in addition to the changes made in `data` itself.
 
         Raises:
-            TransitionError: The event leads nowhere from the present state, or a guard forbids it.
-            InvalidError: The event is no text, or the data cannot be stored.
-            ConflictError: Somebody else has changed the same part of the data meanwhile.
+            TransitionError: The event does not lead on from the current state, or a guard forbids it.
+            InvalidError: The event is not text, or the data cannot be stored.
+            ConflictError: Another writer changed the same part of the data.
         """
         return finish(self._inner.transition(event, **changes))
 
     def provide(self, answer: object, *, event: str | None = None) -> None:
-        """Answer a machine that waits for the user; it goes on whenever somebody runs it.
+        """Store the user's answer for a waiting machine. The next `run`, in any process, continues with it.
 
         Args:
-            answer: What the user has said; the transition that follows keeps it as `feedback`.
-            event: What follows, where several events lead on; not needed if the answer is the name of one.
+            answer: The user's answer; the next transition sets it as `feedback` in the data.
+            event: The event that follows, if several lead on; not needed if the answer is the name of one.
 
         Raises:
-            TransitionError: It does not wait, or has an answer already, or the event leads nowhere.
-            InvalidError: Several events lead on, and nothing tells which; or the event is no text.
+            TransitionError: The machine is not waiting, has an answer already, or the event does not lead on.
+            InvalidError: Several events lead on and none was given, or the event is not text.
         """
         finish(self._inner.provide(answer, event=event))
 
     def wait_for_user(self, timeout_s: float | None = None) -> Any:
-        """Return what the user has answered, once that is there; the wait survives this process.
+        """Wait for the user's answer and return it. After a restart, call it again to continue waiting.
 
         Args:
-            timeout_s: How long to wait; without it, for ever.
+            timeout_s: Maximum seconds to wait; None means no limit.
 
         Raises:
             NotLoadedError: No answer came in time.
-            TransitionError: The machine does not wait.
+            TransitionError: The machine is not waiting.
         """
         return finish(self._inner.wait_for_user(timeout_s))
 
     def run(self, *, wait_s: float | None = None, lease_s: float = 60, turn_s: float = 0) -> str:
-        """Do the work of each state and make the transition that follows, until none does.
+        """Do the work of each state and make the transition that follows, until no event follows.
 
-        A run that was killed goes on in the state in which it was. Only one runs at a time: the next has its
-        turn when the first has ended, or was not heard of for `lease_s`, as when it was killed.
+        After a crash, the next run continues in the same state. Runs exclude each other by a lease: the next
+        one starts when the first has ended, or has not renewed its lease for `lease_s`.
 
         Args:
-            wait_s: How long to wait for the user; then it returns. Without it, for ever.
-            lease_s: For how long it is this one's turn, unless that is renewed, as it is meanwhile.
-            turn_s: How long to wait for its turn; more than `lease_s` outlasts a run that was killed.
+            wait_s: Maximum seconds to wait for the user before returning; None means no limit.
+            lease_s: Seconds until the lease expires without renewal. It is renewed while the run lasts.
+            turn_s: Maximum seconds to wait for another run. A value above `lease_s` outlasts a killed run.
 
         Returns:
-            The state in which it ended: a last one, one that waits, or one in which nobody said what to do.
+            The state in which the run ended: a final state, a waiting state, or a state without work.
 
         Raises:
-            ConflictError: Another was running it for all of `turn_s`.
-            LeaseLostError: Another has taken over; nothing more was written.
+            ConflictError: Another run held the lease for all of `turn_s`.
+            LeaseLostError: Another run took over. Nothing more was written.
         """
         return finish(self._inner.run(wait_s=wait_s, lease_s=lease_s, turn_s=turn_s))

@@ -12,11 +12,11 @@ from keepstate._finish import finish
 from keepstate.sessions import resource as sessions
 from keepstate.sync.twin import Twin
 
-Inner = TypeVar("Inner", bound=sessions.Kept)
+Inner = TypeVar("Inner", bound=sessions.AsyncResource)
 
 
-class Kept(Twin[Inner]):
-    """Lets go of its home at the end; one that stands in another's home has nothing to let go of."""
+class AsyncResource(Twin[Inner]):
+    """Releases its storage binding on exit; an object that borrows a binding releases nothing."""
 
     def __enter__(self) -> Self:
         finish(self._inner.__aenter__())
@@ -28,5 +28,5 @@ class Kept(Twin[Inner]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Let go of the store; what was passed in open stays open."""
+        """Release the store. A store, handle or space that was passed in open stays open."""
         finish(self._inner.close())

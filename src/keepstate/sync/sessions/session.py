@@ -19,7 +19,7 @@ from keepstate.sessions.session_state import SessionMoment
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.sessions.conversation import Conversation
-from keepstate.sync.sessions.resource import Kept
+from keepstate.sync.sessions.resource import AsyncResource
 from keepstate.sync.sessions.user import UserState
 from keepstate.sync.sessions.validated import ValidatedState
 from keepstate.sync.space import Space
@@ -30,29 +30,29 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 
-class Session(Kept[sessions.Session]):
-    """The state of one session, in the space `session/<session_id>`; of its user, in `user/<user_id>`.
+class Session(AsyncResource[sessions.Session]):
+    """The state of one session, in the space `session/<session_id>`, and of its user, in `user/<user_id>`.
 
     A session never ends by itself unless `ttl_s` is given. With `ttl_s`, a session that was not used for that
-    time, by the store's clock, starts again empty: only `at` still reads the earlier messages, while the
-    space keeps them. Reading counts as use, up to a sixteenth of the time late.
+    time, by the store's clock, starts again empty. Only `at` still reads the earlier messages, as long as the
+    space's history reaches back. Reading counts as use, up to a sixteenth of the time late.
 
     The first user who writes to a session owns it. Only this user opens it from then on: other users, and
     callers without a user, get `NotOwnerError`. Until then any user can become its owner by a write.
 
     Args:
-        session_id: Which session; any text.
+        session_id: Id of the session, any text.
         user_id: The user who opens it; `ANY_USER` opens the sessions of all users.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` it is in memory that this process shares.
-        space: Instead: a space, or a transaction whose batch all changes join. The session's own space is the
-            same place as with `persistence`, and the user's space is next to it. In any other space session
-            and user are together.
+            `space` the session is in memory that this process shares.
+        space: Instead: a space, or a transaction whose batch all changes join. If it is the session's own
+            space, the session is the same as with `persistence`, and the user's space is in the same store.
+            In any other space, session and user are stored together.
         ttl_s: Seconds after the last use until the session ends; None, the default, means never. Of several
             values that a session was written with, the longest applies; reading does not change it.
 
     Attributes:
-        session_id: Which session.
+        session_id: Id of the session.
         user_id: The user who opened it, None, or `ANY_USER`.
     """
 
@@ -82,7 +82,7 @@ class Session(Kept[sessions.Session]):
 
     @property
     def session_id(self) -> str:
-        """Which session."""
+        """Id of the session."""
         return self._inner.session_id
 
     @property
@@ -92,81 +92,81 @@ class Session(Kept[sessions.Session]):
 
     @property
     def conversation(self) -> Conversation:
-        """Return what is said in the session, with a context of 8,000 tokens; see `Conversation.within`."""
+        """The conversation, with a context of 8,000 tokens; see `Conversation.within`."""
         return Conversation(self._inner.conversation)
 
     @property
     def task(self) -> ValidatedState[TaskState]:
-        """Return what the session works on."""
+        """The session's task."""
         answer: ValidatedState[TaskState] = around_generic(ValidatedState, self._inner.task)
         return answer
 
     @property
     def user(self) -> UserState:
-        """Return what is known of the user, in all sessions.
+        """The state of the user, shared by all sessions.
 
         Raises:
-            InvalidError: The session was opened for no user, or for any.
+            InvalidError: The session was opened without a user, or with `ANY_USER`.
         """
         return UserState(self._inner.user)
 
     def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
-        """Return a state of the session that is validated when it is written and when it is read.
+        """Return a state of the session that is validated on write and on read.
 
         Args:
             model: A dataclass, msgspec Struct or pydantic class.
-            name: What it is called; the model's name if it is not given. `task` puts another model in the
-                place of `TaskState`.
+            name: Name of the state; the model's name by default. `task` replaces the model `TaskState`.
         """
         answer: ValidatedState[M] = around_generic(ValidatedState, self._inner.state(model, name))
         return answer
 
     def get_state(self) -> dict[str, Any]:
-        """Return what `update` has kept, without a model; a copy."""
+        """Return a copy of the state without a model, which `update` writes."""
         return finish(self._inner.get_state())
 
     def update(
         self, change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Change the newest state without a model, whoever wrote it, and return what became of it.
+        """Change the latest state without a model, and return the new state.
 
-        Nothing is locked: who was overtaken does it again on what is there then. With a model,
-        `state(Model, name="data")` is the same state and validates.
+        No lock is held: after a conflict the change is applied again to the newer state. The same state with
+        validation is `state(Model, name="data")`.
 
         Args:
-            change: What to set, by name, or a function that is given all and returns all; it may be called
-                again.
+            change: Keys to set, or a function that gets the whole state and returns the new one; it may be
+                called more than once.
 
         Raises:
-            InvalidError: It is neither, or makes no dict whose keys are text.
+            InvalidError: The change is neither, or its result is not a dict with text keys.
         """
         return finish(self._inner.update(change))
 
     def get_context(self, max_tokens: int = 8000, *, history: int = 20) -> SessionContext:
-        """Return recent messages, session and user together, within a budget of tokens.
+        """Return recent messages, session and user together, within a token budget.
 
-        States and preferences are whole. The user's history gives way until both leave half of the budget to
-        the conversation, if they can.
+        States and preferences are always included in full. The user's history is halved until states,
+        preferences and history leave half of the budget to the conversation, if possible.
 
         Args:
-            max_tokens: The budget.
-            history: How many of each kind of the user's history at the most.
+            max_tokens: The token budget.
+            history: Maximum number of items of each kind of the user's history.
 
         Raises:
-            InvalidError: What does not give way is more than the budget.
+            InvalidError: The parts that cannot be trimmed exceed the budget.
         """
         return finish(self._inner.get_context(max_tokens, history=history))
 
     def transact(self, fn: Callable[[Session], T], *, attempts: int | None = None, message: str = "") -> T:
-        """Call `fn(turn)` and apply its changes as one batch; calls it again after a conflict.
+        """Call `fn(session)` and apply its changes as one batch; call it again after a conflict.
 
-        For what must not be lost if others write to the session at the same time, such as an answer. Calls of
-        one process follow one another. `fn` changes the session that it is given, and no other.
+        Use it for changes that must survive concurrent writes to the session, such as an answer. Calls of one
+        process run one after another. `fn` must use only the session that it is given.
 
         Args:
-            fn: Changes conversation, task and states. May be called again, so it does nothing else.
-            attempts: The most calls of `fn`; None, the default, retries until that is hopeless.
-            message: Describes the change; the record of the space shows it.
+            fn: Changes conversation, task and states. It may be called more than once, so it must have no
+                other effect.
+            attempts: Maximum number of calls of `fn`; None, the default, retries until that is hopeless.
+            message: Description of the change, shown in the space's history.
 
         Returns:
             The value that `fn` returned.
@@ -183,18 +183,17 @@ class Session(Kept[sessions.Session]):
 
     @single_use
     def transaction(self, *, message: str = "") -> Generator[Session]:
-        """Yield the session, and apply what its body does to conversation, task and states as one batch.
+        """Yield the session; apply all changes of the block to conversation, task and states as one batch.
 
-        The user stands in a space of its own and cannot be part of it, unless `space=` was given.
+        The user has a space of its own, so it cannot be part of the transaction unless `space=` was given.
 
-        The body runs once. Where others may write to the session at the same time, use `transact`, which runs
-        again after a conflict.
+        The block runs once. With concurrent writers, use `transact`, which retries after a conflict.
 
         Args:
-            message: Says what it is for; what is recorded of it tells so.
+            message: Description of the change, shown in the space's history.
 
         Raises:
-            ConflictError: What the body had read has changed, such as the conversation by another message;
+            ConflictError: Data that the block read has changed, such as the conversation by another message;
                 nothing was applied.
         """
         with entered(self._inner.transaction(message=message)) as inner:
@@ -202,55 +201,55 @@ class Session(Kept[sessions.Session]):
 
     @single_use
     def exclusive(self, *, ttl_s: float = 30, wait_s: float = 10) -> Generator[Session]:
-        """Yield the session to one at a time: no other `exclusive` block of it runs meanwhile.
+        """Yield the session under a lease, so that only one `exclusive` block of it runs at a time.
 
-        What is written by what it yields is fenced: once the time is up, and another may have entered,
-        nothing of it is applied any more. What others write without such a block is not held up.
+        Writes by the yielded session are fenced: after the lease has expired, none of them is applied. Writes
+        outside of `exclusive` blocks are not held up.
 
         Args:
-            ttl_s: For how long, unless `renew` is called; then others may enter.
-            wait_s: How long to wait for who is inside.
+            ttl_s: Seconds until the lease expires, unless `renew` is called.
+            wait_s: Maximum seconds to wait for another block.
 
         Raises:
-            ConflictError: Somebody else is inside all that time.
-            LeaseLostError: Raised by a write that came too late.
-            NotOwnerError: Another user owns the session; this holds up nobody.
+            ConflictError: Another block ran for all of `wait_s`.
+            LeaseLostError: A write came after the lease had expired.
+            NotOwnerError: Another user owns the session; no lease was taken.
         """
         with entered(self._inner.exclusive(ttl_s=ttl_s, wait_s=wait_s)) as inner:
             yield around(Session, inner)
 
     def renew(self, ttl_s: float | None = None) -> None:
-        """Stay inside `exclusive` for its time from now on, or for `ttl_s`.
+        """Renew the lease of `exclusive` for its time, or for `ttl_s` seconds from now.
 
         Raises:
-            InvalidError: This is not what an `exclusive` block has yielded.
-            LeaseLostError: The time was up.
+            InvalidError: This session was not yielded by `exclusive`.
+            LeaseLostError: The lease had expired.
         """
         finish(self._inner.renew(ttl_s))
 
     def is_new(self) -> bool:
-        """Whether nobody has used it, or not for its time; asking is no use of it."""
+        """Return whether the session is unused or has ended. Does not count as use."""
         return finish(self._inner.is_new())
 
     def end(self) -> bool:
-        """Let it be new again, as if its time were up, and return whether it was not."""
+        """End the session, as if its TTL had expired, and return whether it was live."""
         return finish(self._inner.end())
 
     def sweep(self) -> int:
-        """Remove what it left when it was new again, and return how many documents that were.
+        """Delete the documents of the session's ended generations, and return their number.
 
-        History keeps them, as long as that reaches back. `Sessions.sweep` does so for all.
+        The space's history still has them, as far as it reaches back. `Sessions.sweep` sweeps all sessions.
         """
         return finish(self._inner.sweep())
 
     def at(self, ref: Revision = MAIN) -> SessionMoment:
-        """Return the session as it was at a moment, of this life or an earlier one.
+        """Return the session at a past moment, of this generation or an earlier one.
 
         Args:
-            ref: The moment: a time, `main~3` for three changes before the last, `main#37`, a commit.
+            ref: The moment: a time, `main~3` for three changes before the last, `main#37`, or a commit.
 
         Raises:
-            NotOwnerError: It was another user's then, or became one's later in the same life.
-            NotFoundError: Nothing was recorded then, or its space records nothing.
+            NotOwnerError: Another user owned it then, or became its owner later in the same generation.
+            NotFoundError: Nothing was recorded then, or the space is not recorded.
         """
         return finish(self._inner.at(ref))

@@ -13,18 +13,18 @@ from keepstate._finish import finish, finish_each
 from keepstate.sessions import sweep as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Kept
+from keepstate.sync.sessions.resource import AsyncResource
 from keepstate.sync.space import Space
 from keepstate.sync.twin import inner_of
 
 
-class Sessions(Kept[sessions.Sessions]):
-    """The sessions of all users of a store, or of a space that they share: for the application itself.
+class Sessions(AsyncResource[sessions.Sessions]):
+    """The sessions of all users of a store, or of a shared space; for the application itself.
 
     Args:
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` it is in memory that this process shares.
-        space: Instead: the space that all sessions are in.
+            `space` the sessions are in memory that this process shares.
+        space: Instead: the space that contains all sessions.
     """
 
     def __init__(
@@ -42,23 +42,23 @@ class Sessions(Kept[sessions.Sessions]):
         )
 
     def ids(self, *, user_id: str | None = None, living: bool = True) -> Iterator[str]:
-        """Yield the ids of sessions, in the order of their names.
+        """Yield the ids of sessions, ordered by name.
 
         Args:
-            user_id: Only the sessions that this user owns now.
-            living: Only those whose time is not up; False adds ended ones of which something is left, unless
-                `user_id` is given: an ended session has no owner.
+            user_id: Only sessions that this user owns now.
+            living: Only sessions that have not ended; False adds ended sessions with documents left, unless
+                `user_id` is given, because an ended session has no owner.
         """
         return finish_each(self._inner.ids(user_id=user_id, living=living))
 
     def sweep(self, *, history_older_than: timedelta | None = None) -> int:
-        """Remove what sessions left that are new again, and return how many documents that were.
+        """Delete the documents of ended sessions, and return their number.
 
-        Sessions that live go on meanwhile. The record of a session keeps what it was, unless it is told not
-        to; of one that is over there stay some hundred bytes then.
+        Live sessions continue undisturbed. The history of a session still has the deleted documents, unless
+        `history_older_than` is given; an ended session then still occupies some hundred bytes.
 
         Args:
-            history_older_than: Lets go of all moments of sessions that are older, where these have spaces of
-                their own; in a space that they share that is for its owner to do.
+            history_older_than: Also deletes history older than this, for sessions with spaces of their own. A
+                shared space is pruned by its owner.
         """
         return finish(self._inner.sweep(history_older_than=history_older_than))

@@ -14,22 +14,21 @@ from keepstate.sessions import threads as sessions
 from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Kept
+from keepstate.sync.sessions.resource import AsyncResource
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import Twin, inner_of
 
 
-class Threads(Kept[sessions.Threads]):
-    """Threads of messages, kept in a store.
+class Threads(AsyncResource[sessions.Threads]):
+    """Threads of messages in a store.
 
-    A call that is given an id may be repeated: a thread or message that is there already stays as it is and
-    is returned.
+    Creating a thread or message with an id is idempotent: an existing one is returned unchanged.
 
     Args:
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` it is in memory that this process shares.
-        space: Instead: a space, or a transaction whose batch all joins.
+            `space` the threads are in memory that this process shares.
+        space: Instead: a space, or a transaction whose batch all changes join.
     """
 
     def __init__(
@@ -62,12 +61,12 @@ class Threads(Kept[sessions.Threads]):
         messages: Sequence[Mapping[str, Any]] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> Thread:
-        """Make a thread, or return the one that has this id.
+        """Create a thread, or return the existing one with this id.
 
         Args:
-            id: What it is called; without it, something that nobody else has.
-            messages: What it begins with: dicts of role, content, and metadata and id if they have some.
-            metadata: What to note of it.
+            id: Id of the thread; a new unique id by default.
+            messages: The first messages: dicts of role and content, with optional metadata and id.
+            metadata: Metadata to store with the thread.
         """
         return finish(self._inner.create(id, messages=messages, metadata=metadata))
 
@@ -75,28 +74,28 @@ class Threads(Kept[sessions.Threads]):
         """Return a thread.
 
         Raises:
-            NotFoundError: There is none of this id.
+            NotFoundError: The thread does not exist.
         """
         return finish(self._inner.retrieve(thread_id))
 
     def update(self, thread_id: str, *, metadata: Mapping[str, Any]) -> Thread:
-        """Note something else of a thread, in place of what was noted.
+        """Replace the metadata of a thread.
 
         Raises:
-            NotFoundError: There is none of this id.
+            NotFoundError: The thread does not exist.
         """
         return finish(self._inner.update(thread_id, metadata=metadata))
 
     def delete(self, thread_id: str) -> bool:
-        """Remove a thread with its messages, and return whether it was there.
+        """Delete a thread with its messages, and return whether it existed.
 
-        What else is kept in the space of the thread stays.
+        Other documents in the thread's space are not deleted.
         """
         return finish(self._inner.delete(thread_id))
 
 
 class ThreadMessages(Twin[sessions.ThreadMessages]):
-    """The messages of threads; made by `Threads.messages`."""
+    """The messages of threads; returned by `Threads.messages`."""
 
     def create(
         self,
@@ -107,17 +106,17 @@ class ThreadMessages(Twin[sessions.ThreadMessages]):
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
     ) -> ThreadMessage:
-        """Add a message to a thread, or return the one of the thread that has this id.
+        """Add a message to a thread, or return the thread's existing message with this id.
 
         Args:
-            thread_id: Which thread.
-            role: Who says it.
-            content: What: a text, or parts as model APIs take them.
-            metadata: What to note of it.
-            id: What it is called; without it, something that nobody else has.
+            thread_id: Id of the thread.
+            role: Role of the speaker.
+            content: Text, or parts as model APIs take them.
+            metadata: Metadata to store with the message.
+            id: Id of the message; a new unique id by default.
 
         Raises:
-            NotFoundError: There is no such thread.
+            NotFoundError: The thread does not exist.
         """
         return finish(self._inner.create(thread_id, role=role, content=content, metadata=metadata, id=id))
 
@@ -125,23 +124,23 @@ class ThreadMessages(Twin[sessions.ThreadMessages]):
         """Return a message.
 
         Raises:
-            NotFoundError: The thread, or the message, is not there.
+            NotFoundError: The thread or the message does not exist.
         """
         return finish(self._inner.retrieve(thread_id, message_id))
 
     def update(self, thread_id: str, message_id: str, *, metadata: Mapping[str, Any]) -> ThreadMessage:
-        """Note something else of a message, in place of what was noted.
+        """Replace the metadata of a message.
 
         Raises:
-            NotFoundError: The thread, or the message, is not there.
+            NotFoundError: The thread or the message does not exist.
         """
         return finish(self._inner.update(thread_id, message_id, metadata=metadata))
 
     def delete(self, thread_id: str, message_id: str) -> bool:
-        """Remove a message, and return whether it was there.
+        """Delete a message, and return whether it existed.
 
         Raises:
-            NotFoundError: There is no such thread.
+            NotFoundError: The thread does not exist.
         """
         return finish(self._inner.delete(thread_id, message_id))
 
@@ -157,13 +156,13 @@ class ThreadMessages(Twin[sessions.ThreadMessages]):
         """Return a page of messages.
 
         Args:
-            thread_id: Which thread.
-            limit: How many at the most, from 1 to 100.
-            order: `desc` with the newest first, or `asc` with the oldest first.
-            after: The id of a message: the page goes on behind it, in this order.
-            before: The id of a message: the page ends in front of it, in this order.
+            thread_id: Id of the thread.
+            limit: Maximum number of messages, from 1 to 100.
+            order: `desc` for the newest first, or `asc` for the oldest first.
+            after: Id of a message: the page begins after it, in this order.
+            before: Id of a message: the page ends before it, in this order.
 
         Raises:
-            NotFoundError: The thread, or a message that was named, is not there.
+            NotFoundError: The thread, or a message given as cursor, does not exist.
         """
         return finish(self._inner.list(thread_id, limit=limit, order=order, after=after, before=before))

@@ -17,66 +17,65 @@ M = TypeVar("M")
 
 
 class UserState(Twin[sessions.UserState]):
-    """What is known of a user, in the space `user/<user_id>`: it outlives sessions, and all of them share it.
+    """The state of a user, in the space `user/<user_id>`. It outlives sessions, and all of them share it.
 
     Attributes:
-        user_id: Who it is.
+        user_id: Id of the user.
     """
 
     @property
     def user_id(self) -> str:
-        """Who it is."""
+        """Id of the user."""
         return self._inner.user_id
 
     def get_preferences(self) -> dict[str, Any]:
-        """Return what the user prefers; a copy."""
+        """Return a copy of the user's preferences."""
         return finish(self._inner.get_preferences())
 
     def update_preferences(
         self, change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Change the newest preferences, whoever wrote them, and return what became of them.
+        """Change the latest preferences and return the new ones.
 
-        With a model, `state(Model, name="preferences")` is the same and validates.
+        The same preferences with validation are `state(Model, name="preferences")`.
 
         Args:
-            change: What to set, by name, or a function that is given all and returns all; it may be called
-                again.
+            change: Keys to set, or a function that gets all preferences and returns the new ones; it may be
+                called more than once.
 
         Raises:
-            InvalidError: It is neither, or makes no dict whose keys are text.
+            InvalidError: The change is neither, or its result is not a dict with text keys.
         """
         return finish(self._inner.update_preferences(change))
 
     def remember(self, kind: str, item: object) -> int:
-        """Add to what happened, and return its number within its kind, from 0.
+        """Add an item to the user's history, and return its number within its kind, from 0.
 
         Args:
-            kind: What happened, such as "past_bookings"; at most 100 bytes.
+            kind: Kind of the item, such as "past_bookings"; at most 100 bytes.
             item: Any value.
         """
         return finish(self._inner.remember(kind, item))
 
     def history(self, kind: str, *, limit: int = 20) -> list[Any]:
-        """Return the newest of what happened, in order.
+        """Return the newest items of a kind, in order.
 
         Args:
-            kind: What happened.
-            limit: How many at the most; 500 is the highest.
+            kind: Kind of the items.
+            limit: Maximum number of items, at most 500.
         """
         return finish(self._inner.history(kind, limit=limit))
 
     def histories(self, *, limit: int = 20) -> dict[str, list[Any]]:
-        """Return the newest of each kind of what happened; see `history`."""
+        """Return the newest items of each kind; see `history`."""
         return finish(self._inner.histories(limit=limit))
 
     def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
-        """Return a state of the user that is validated when it is written and when it is read.
+        """Return a state of the user that is validated on write and on read.
 
         Args:
             model: A dataclass, msgspec Struct or pydantic class.
-            name: What it is called; the model's name if it is not given. `history` is none: it is what
-                `remember` keeps.
+            name: Name of the state; the model's name by default. `history` is reserved for `remember`.
         """
         answer: ValidatedState[M] = around_generic(ValidatedState, self._inner.state(model, name))
         return answer

@@ -13,7 +13,7 @@ from keepstate._finish import finish
 from keepstate.sessions import validated as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Kept
+from keepstate.sync.sessions.resource import AsyncResource
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
@@ -21,25 +21,26 @@ from keepstate.sync.twin import inner_of
 M = TypeVar("M")
 
 
-class ValidatedState(Kept[sessions.ValidatedState[M]], Generic[M]):
+class ValidatedState(AsyncResource[sessions.ValidatedState[M]], Generic[M]):
     """A value of a model, in the space `session/<session_id>`, for use without a `Session`.
 
-    It does not end with that; `Session.state` is another state, which does, even under the same name.
+    The value does not end with the session. `Session.state` is a different state that does, even under the
+    same name.
 
-    What is stored are its fields by name. One that the model does not know, for a newer version of the
-    application wrote it, is kept when others are changed. Of a model that is registered the object is stored,
-    with its version, and older ones are brought up to date by `upcast`.
+    The stored form is the fields by name. Fields that the model does not know, because a newer version of the
+    application wrote them, are preserved when others change. For a registered model the object is stored with
+    its version, and `upcast` updates older ones.
 
     Args:
-        session_id: Whose state it is; nobody else sees it by another id.
-        model: A dataclass, msgspec Struct or pydantic class; ranges in its annotations count.
-        name: What the state is called; the model's name if it is not given.
+        session_id: Id of the session; other ids do not see the state.
+        model: A dataclass, msgspec Struct or pydantic class; ranges in its annotations are enforced.
+        name: Name of the state; the model's name by default.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one.
         space: Instead: a space, or a transaction whose batch all changes join.
-        ttl_s: Lets it expire so many seconds after it was written last.
+        ttl_s: Seconds after the last write until the state expires; None means never.
 
     Attributes:
-        session_id: Whose state it is.
+        session_id: Id of the session.
     """
 
     def __init__(
@@ -70,39 +71,39 @@ class ValidatedState(Kept[sessions.ValidatedState[M]], Generic[M]):
 
     @property
     def session_id(self) -> str:
-        """Whose state it is."""
+        """Id of the session."""
         return self._inner.session_id
 
     def get(self) -> M:
-        """Return the value; of an absent one that of the model's defaults.
+        """Return the value; if it does not exist, the model's defaults.
 
         Raises:
-            InvalidError: What is stored is no such value: a ValueError that says what differs.
-            NotFoundError: It is absent, and the model has fields without a default.
+            InvalidError: The stored value is not valid: a ValueError that names the difference.
+            NotFoundError: The value does not exist, and the model has fields without a default.
         """
         return finish(self._inner.get())
 
     def put(self, value: M | Mapping[str, Any]) -> M:
-        """Keep a value, or one of these fields, and return it.
+        """Store a value, given as an object or as fields, and return it.
 
         Raises:
-            InvalidError: It is no such value; nothing was written.
+            InvalidError: The value is not valid; nothing was written.
         """
         return finish(self._inner.put(value))
 
     def update(self, change: Mapping[str, Any] | Callable[[M], M]) -> M:
-        """Change the newest value, whoever wrote it, and return what became of it.
+        """Change the latest value and return the new one.
 
         Args:
-            change: Fields to change, or a function that is given the value and returns the new one; it may
-                be called again.
+            change: Fields to change, or a function that gets the value and returns the new one; it may be
+                called more than once.
 
         Raises:
-            InvalidError: What it makes is no such value; nothing was written.
-            NotFoundError: It is absent, and the model has fields without a default.
+            InvalidError: The result is not valid; nothing was written.
+            NotFoundError: The value does not exist, and the model has fields without a default.
         """
         return finish(self._inner.update(change))
 
     def delete(self) -> bool:
-        """Remove it, and return whether it existed."""
+        """Delete the value, and return whether it existed."""
         return finish(self._inner.delete())

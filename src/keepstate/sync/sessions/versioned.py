@@ -13,23 +13,24 @@ from keepstate.engine.history.merge import MergeRules
 from keepstate.sessions import versioned as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Kept
+from keepstate.sync.sessions.resource import AsyncResource
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import around, inner_of
 
 
-class VersionedState(Kept[sessions.VersionedState]):
-    """Versions of a state, in the space `versions/<id>`; each costs what it changes, and none is lost.
+class VersionedState(AsyncResource[sessions.VersionedState]):
+    """A state with all its versions, in the space `versions/<id>`; each version costs only what it changes.
 
     Args:
-        id: Which state; without it one that nobody else has, unless a place is given.
-        fork: The fork of it that this one is; `fork` makes it.
+        id: Id of the state; without it the state is private to this object, unless `persistence` or `space`
+            is given.
+        fork: Name of a fork of the state; `fork` creates it.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one.
         space: Instead: a space, or a transaction whose batch all checkpoints join.
 
     Attributes:
-        id: Which state.
+        id: Id of the state.
     """
 
     def __init__(
@@ -56,15 +57,15 @@ class VersionedState(Kept[sessions.VersionedState]):
 
     @property
     def id(self) -> str:
-        """Which state."""
+        """Id of the state."""
         return self._inner.id
 
     def checkpoint(self, state: object, *, message: str = "") -> int:
-        """Save a version, which is the present one then, and return its number; the first one has 0."""
+        """Save a new version, make it current, and return its number, from 0."""
         return finish(self._inner.checkpoint(state, message=message))
 
     def rollback(self, steps: int = 1) -> Any:
-        """Make an earlier version the present one and return its state; stops at the first.
+        """Make an earlier version current and return its state; stops at the first version.
 
         Raises:
             NotFoundError: There is no version.
@@ -72,7 +73,7 @@ class VersionedState(Kept[sessions.VersionedState]):
         return finish(self._inner.rollback(steps))
 
     def get_state(self) -> Any:
-        """Return a copy of the present version's state.
+        """Return a copy of the current version's state.
 
         Raises:
             NotFoundError: There is no version.
@@ -80,27 +81,29 @@ class VersionedState(Kept[sessions.VersionedState]):
         return finish(self._inner.get_state())
 
     def current_version(self) -> int:
-        """Return the number of the present version; -1 if there is none."""
+        """Return the number of the current version; -1 if there is none."""
         return finish(self._inner.current_version())
 
     def state_at(self, version: int) -> Any:
         """Return a copy of a version's state.
 
         Raises:
-            NotFoundError: There is no such version.
+            NotFoundError: The version does not exist.
         """
         return finish(self._inner.state_at(version))
 
     def fork(self, name: str, *, at: int | None = None) -> VersionedState:
-        """Return a state of its own that begins with a version of this one; closing it leaves this one open.
+        """Create an independent fork that begins with a version of this state.
+
+        Closing the fork leaves this object open.
 
         Args:
-            name: What the fork is called; `VersionedState(id, fork=name)` is the same again.
-            at: The version; the present one, if it is not given.
+            name: Name of the fork; `VersionedState(id, fork=name)` opens it again.
+            at: The version; the current version by default.
 
         Raises:
-            AlreadyExistsError: There is a fork of this name.
-            NotFoundError: There is no such version.
+            AlreadyExistsError: A fork of this name exists.
+            NotFoundError: The version does not exist.
         """
         return around(VersionedState, finish(self._inner.fork(name, at=at)))
 

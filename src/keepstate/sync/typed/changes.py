@@ -20,7 +20,7 @@ class StateWatch(Twin[typed.StateWatch[V]], Generic[V]):
 
     @property
     def position(self) -> str:
-        """An opaque text: `after=` it, a watch in any process goes on where this one stands."""
+        """An opaque text. Pass it as `after=` in any process to continue where this watch is."""
         return self._inner.position
 
     def __iter__(self) -> Self:

@@ -26,18 +26,18 @@ V = TypeVar("V")
 
 
 class ProfileAccess(Twin[typed.ProfileAccess]):
-    """Reads and writes values of profile keys, each under the string of whom it belongs to.
+    """Reads and writes values of profile keys, each under the string of its owner.
 
-    It remembers what each task and thread has read by it, of the last 65,536 values at least: who writes over
-    that writes only if it is still so. Without a read before, `write` replaces what is there; `update` is for
-    changing it.
+    It remembers the versions that each task and thread has read, of at least the last 65,536 values. A write
+    over a value that was read succeeds only if the value has not changed since. Without a read before,
+    `write` replaces the value. To change a value, use `update`.
 
     Args:
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` profiles are in memory that nobody else sees.
-        space: Instead: a space, or a transaction, that all profiles are in.
-        keys: The keys that `list` reads by; others are given as JSON.
-        author: Who writes, in what is recorded.
+            `space` the profiles are in private memory.
+        space: Instead: a space, or a transaction, that contains all profiles.
+        keys: The keys by which `list` decodes values; other values are returned as JSON.
+        author: The author in the recorded history.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Let go of a store that was opened here; what was passed in open stays open."""
+        """Close a store that was opened here. A store, handle or space that was passed in open stays open."""
         finish(self._inner.close())
 
     def read(
@@ -86,13 +86,13 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         """Return a value, or the key's default if there is none.
 
         Args:
-            profile_key: What to read.
-            key: Whose: a scope, or the string of one.
-            agent: Instead: the agent of this name, whom no scope can be mistaken for.
+            profile_key: The profile key.
+            key: The owner: a scope, or a string.
+            agent: Instead: the agent of this name, which no scope can be mistaken for.
             scope: Instead: a scope.
 
         Raises:
-            StateError: What is stored no longer validates; names the path and the stored version.
+            StateError: The stored value no longer validates; the error names the path and the stored version.
         """
         return finish(self._inner.read(profile_key, key, agent=agent, scope=scope))
 
@@ -136,23 +136,23 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         scope: StateScope | None = None,
         expected_version: str | int | None = None,
     ) -> int:
-        """Write a value, and return its version; 0 inside a transaction, which has none before it ends.
+        """Write a value and return its version; inside a transaction, which has no version yet, return 0.
 
-        What this object has read before is replaced only if nobody has changed it since.
+        If this object has read the value before, the write succeeds only if it has not changed since.
 
         Args:
-            profile_key: What to write.
-            key: Whose; see `read`.
+            profile_key: The profile key.
+            key: The owner; see `read`.
             value: The value.
             agent: Instead of `key`.
             scope: Instead of `key`.
-            expected_version: Writes only over this version; 0 only if there is none. A `printed_version` may
-                come from another process; a number is for use within a handle.
+            expected_version: Write only over this version; 0 means only if there is no value. A
+                `printed_version` may come from another process; a number is valid within one handle.
 
         Raises:
-            ConflictError: Somebody else has changed it; nothing was written. Read it again, or `update` it.
-            HistoryLostError: The store lost what a printed version was printed of, and others wrote after.
-            StateError: It is no value of the key; names the path.
+            ConflictError: The value changed; nothing was written. Read it again, or use `update`.
+            HistoryLostError: The store lost the history of a printed version, and other writes followed.
+            StateError: The value does not fit the key; the error names the path.
         """
         write: Any = self._inner.write
         answer: int = finish(
@@ -180,12 +180,12 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         agent: str | None = None,
         scope: StateScope | None = None,
     ) -> V:
-        """Change a value, or the default if there is none, again and again until nobody else has meanwhile.
+        """Change a value, or the default if there is none; retried until no other writer interferes.
 
         Args:
-            profile_key: What to change.
-            key: Whose; see `read`.
-            change: Gets a copy of the value, and returns the new one. It may be called several times.
+            profile_key: The profile key.
+            key: The owner; see `read`.
+            change: Gets a copy of the value and returns the new one. It may be called more than once.
             agent: Instead of `key`.
             scope: Instead of `key`.
 
@@ -205,18 +205,18 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         scope: StateScope | None = None,
         expected_version: str | int | None = None,
     ) -> bool:
-        """Remove a value, and return whether there was one; what was read only as it was, as `write` does.
+        """Delete a value, and return whether there was one. Conflicts are checked as in `write`.
 
         Args:
-            profile_key: What to remove.
-            key: Whose; see `read`.
+            profile_key: The profile key.
+            key: The owner; see `read`.
             agent: Instead of `key`.
             scope: Instead of `key`.
-            expected_version: Removes only this version; see `write`.
+            expected_version: Delete only this version; see `write`.
 
         Raises:
-            ConflictError: Somebody else has changed it; nothing was removed.
-            HistoryLostError: The store lost what a printed version was printed of, and others wrote after.
+            ConflictError: The value changed; nothing was deleted.
+            HistoryLostError: The store lost the history of a printed version, and other writes followed.
         """
         return finish(
             self._inner.delete(profile_key, key, agent=agent, scope=scope, expected_version=expected_version)
@@ -225,14 +225,15 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
     def list(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
     ) -> Entries:
-        """Return all values of one owner by name of key; see `read`.
+        """Return all values of one owner, by key name; see `read`.
 
-        Those of unknown keys are JSON, and so are those that no longer validate: `error` says why.
+        Values of unknown keys are returned as JSON. So are values that no longer validate, with the reason in
+        `error`.
         """
         return finish(self._inner.list(key, agent=agent, scope=scope))
 
     def clear(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
     ) -> int:
-        """Remove all values of one owner, and return how many there were; see `read`."""
+        """Delete all values of one owner, and return their number; see `read`."""
         return finish(self._inner.clear(key, agent=agent, scope=scope))

@@ -32,25 +32,25 @@ V = TypeVar("V")
 
 
 class AgentRun(Twin[typed.AgentRun]):
-    """Runs an agent on threads: its tools in parallel, what they change merged, each step one transaction.
+    """Runs an agent on threads: parallel tools, merged updates, and one transaction for each step.
 
     A step writes the messages, the run's record and the thread's state together, or nothing. A run is held by
-    a lease, so that of two processes that do the same run one is refused; two runs on one thread may go on at
-    once, and no update of either is lost.
+    a lease, so a second process that starts the same run gets a conflict. Two runs on one thread may proceed
+    concurrently, and no update of either is lost.
 
     Args:
-        persistence: A URL, the path of an SQLite file, an open store, or a handle on one; threads stand in
-            spaces `thread/<thread_id>`. Without it and `space`, in memory that nobody else sees.
-        space: Instead: the space of the thread, with all profiles.
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one; threads are in
+            spaces `thread/<thread_id>`. Without it and `space`, private memory.
+        space: Instead: the space of the thread and of all profiles.
         keys: Keys to register.
         plugins: Plugins to install.
-        profile: Profiles and shared state for the tools; without it, those in the same place.
-        author: Who writes.
-        record: Records each step in the history of the thread's space.
-        on_conflict: What to do where two tools update one exclusive key: run the later one again on what the
-            earlier made, or raise.
-        reruns: How often a tool is run again at the most.
-        lease_ttl_s: After so many seconds without a sign of life another process may take the run over.
+        profile: Profiles and shared state for the tools; by default those in the same store or space.
+        author: The author of writes.
+        record: Whether each step is recorded in the history of the thread's space.
+        on_conflict: If two tools update the same exclusive key, `rerun` the later one on the result of the
+            earlier, or `raise`.
+        reruns: Maximum number of times a tool is run again.
+        lease_ttl_s: Seconds without a renewal after which another process may take over the run.
     """
 
     def __init__(
@@ -95,88 +95,89 @@ class AgentRun(Twin[typed.AgentRun]):
     def start_run(
         self, thread_id: str, run_id: str, *, resume: bool = False, wait_s: float = 0.0
     ) -> RunRecord:
-        """Begin a run: without run-scoped values, and with the thread-scoped ones that the thread has.
+        """Begin a run, without run-scoped values, and with the thread-scoped values of the thread.
 
         Args:
             thread_id: The thread.
-            run_id: The run; processes that give the same one do the same run, and only one of them may.
-            resume: Goes on with what the run had when it was interrupted, run-scoped values included. Of runs
-                that were interrupted the last 16 can be resumed.
-            wait_s: How long to wait for another process that does the run, in seconds. One that was killed
-                holds it until its `lease_ttl_s` have passed, 60 if it was made without.
+            run_id: The run. Processes that pass the same id share the run, and only one of them may hold it.
+            resume: Continue with the values the run had when it was interrupted, including run-scoped ones.
+                The last 16 interrupted runs can be resumed.
+            wait_s: Maximum seconds to wait for another process that holds the run. A killed process holds it
+                until its `lease_ttl_s` have passed, 60 by default.
 
         Raises:
-            ConflictError: Another process does the run.
-            StateError: This object does a run already, or begins one, or was closed meanwhile. Or the run
-                cannot be resumed, because its run-scoped values were removed since.
+            ConflictError: Another process holds the run.
+            StateError: This object already has a run or begins one, or was closed in the meantime. Or the run
+                cannot be resumed because its run-scoped values were removed.
         """
         return finish(self._inner.start_run(thread_id, run_id, resume=resume, wait_s=wait_s))
 
     def finish_run(
         self, status: Literal["finished", "failed"] = "finished", *, messages: Sequence[object] = ()
     ) -> RunRecord:
-        """End the run: its record says so, in one batch with its last messages; others may begin it again.
+        """End the run: write its final status and last messages in one batch, and release it.
 
         Raises:
-            LeaseLostError: Another process has taken the run over.
+            LeaseLostError: Another process took over the run.
         """
         return finish(self._inner.finish_run(status, messages=messages))
 
     def close(self) -> None:
-        """Let go of a run that goes on, so that it can be resumed, and of a store that was opened here."""
+        """Release an unfinished run, so that it can be resumed, and close a store that was opened here."""
         finish(self._inner.close())
 
     def add_hook(self, hook: CommitHook) -> None:
-        """Call a function with a `CommitEvent` after each commit of this object's runs, in order of adding.
+        """Call a function with a `CommitEvent` after each commit of this object's runs.
 
-        A hook that is added to `state` goes on with the next run too, and so does a plugin installed there.
+        Hooks are called in the order of adding. Hooks added to `state`, and plugins installed there, also
+        apply to the next run.
         """
         self._inner.add_hook(hook)
 
     @property
     def record(self) -> RunRecord:
-        """Return what is known of the present run."""
+        """The record of the current run."""
         return self._inner.record
 
     @property
     def state(self) -> KeyedState:
-        """The state of the present run's thread; what it commits is fenced by the run's lease."""
+        """The state of the current run's thread; its commits are fenced by the run's lease."""
         return around(KeyedState, self._inner.state)
 
     def snapshot(self) -> Snapshot:
-        """Return the state as this run knows it."""
+        """Return a snapshot of the state as this run last read it."""
         return self._inner.snapshot()
 
     def read(self, key: type[ReadableKey[V]]) -> V | None:
-        """Return a copy of a key's value, or None if it was never touched."""
+        """Return a copy of a key's value, or None if it was never updated."""
         return self._inner.read(key)
 
     def messages(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
         """Return messages of the thread in order.
 
         Args:
-            after: Starts behind the message of this `position`; or, within a handle, of this `number`.
-            limit: How many at the most; to read on, give the position of the last one as `after`.
+            after: Start after the message with this `position`, or, within one handle, with this `number`.
+            limit: Maximum number of messages; pass the position of the last one as `after` to continue.
         """
         return finish(self._inner.messages(after=after, limit=limit))
 
     def step(self, *tools: Callable[[ToolCallContext], Any], messages: Sequence[object] = ()) -> RunStep:
-        """Run tools in parallel on one snapshot, and commit what they give, messages included.
+        """Run tools in parallel on one snapshot, and commit their results, messages included.
 
-        A tool gives a `MutationBatch`, a `ToolOutput`, any other value, or nothing. It may be run again: what
-        it does beside must bear that. Where one raises nothing is committed, and it is raised once all have
-        ended, with a note of others that failed.
+        A tool returns a `MutationBatch`, a `ToolOutput`, any other value, or None. It may be run again, so
+        its side effects must be repeatable. If a tool raises, nothing is committed. The error is raised after
+        all tools have ended, with a note about other failures.
 
-        A coroutine function that blocks the event loop longer than `lease_ttl_s` loses the run.
+        A coroutine function that blocks the event loop for longer than `lease_ttl_s` loses the run.
 
         Args:
             tools: Functions; plain ones run in threads.
-            messages: Messages of the thread, before those of the tools.
+            messages: Messages for the thread, before those of the tools.
 
         Raises:
-            StateConflictError: Two tools update one exclusive key, or a tool and another run, and
+            StateConflictError: Two tools, or a tool and another run, update the same exclusive key, and
                 `on_conflict` is `raise`; nothing was applied.
-            LeaseLostError: Another process has taken the run over; nothing more was applied.
+            LeaseLostError: Another process took over the run; nothing more was applied.
         """
         return finish(
             self._inner.step(*[receiving(ToolCallContext, each) for each in tools], messages=messages)
@@ -187,6 +188,6 @@ class AgentRun(Twin[typed.AgentRun]):
 
         Raises:
             StateConflictError: As for `KeyedState.commit`; nothing was applied.
-            LeaseLostError: Another process has taken the run over; nothing was applied.
+            LeaseLostError: Another process took over the run; nothing was applied.
         """
         return finish(self._inner.commit(batch, messages=messages))

@@ -33,20 +33,20 @@ V = TypeVar("V")
 class KeyedState(Twin[typed.KeyedState]):
     """The values of registered keys, changed by batches of updates.
 
-    What is read is in memory, of the revision that this object has read or made last; what is committed is
-    applied to the newest values, whoever wrote them. Tasks and threads may share it.
+    Reads come from memory, at the revision that this object last read or made. Commits are applied to the
+    latest values, including those of other writers. Tasks and threads may share the object.
 
     Args:
-        thread_id: Whose state it is; it stands in the space `thread/<thread_id>`.
+        thread_id: Id of the thread; its state is in the space `thread/<thread_id>`.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` the state is in memory that nobody else sees.
-        space: Instead: a space, or a transaction whose batch all commits join; of `thread/<thread_id>`, it is
-            the same state, and in another space one of its own.
-        run_id: The run whose run-scoped values it has.
-        keys: Keys to register at once.
-        plugins: Plugins to install at once.
-        author: Who writes, in what is recorded.
-        record: Records each commit in the history of the thread's space, for `at` and `diff`.
+            `space` the state is in private memory.
+        space: Instead: a space, or a transaction whose batch all commits join. The space `thread/<thread_id>`
+            has the same state as `persistence`; another space has a state of its own.
+        run_id: The run of the run-scoped values.
+        keys: Keys to register.
+        plugins: Plugins to install.
+        author: The author in the recorded history.
+        record: Whether each commit is recorded in the history of the thread's space, for `at` and `diff`.
     """
 
     def __init__(
@@ -89,84 +89,83 @@ class KeyedState(Twin[typed.KeyedState]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Let go of a store that was opened here; what was passed in open stays open."""
+        """Close a store that was opened here. A store, handle or space that was passed in open stays open."""
         finish(self._inner.close())
 
     @property
     def revision(self) -> int:
-        """Return how many batches the state has seen, as far as this object knows."""
+        """The number of batches applied to the state, as far as this object has read."""
         return self._inner.revision
 
     def snapshot(self) -> Snapshot:
-        """Return the state as this object knows it; it costs nothing, however many keys there are.
+        """Return the state as this object last read it, in constant time.
 
         Raises:
-            NotLoadedError: Nothing was read yet: enter the object, or call `refresh`.
+            NotLoadedError: Nothing was read yet. Use `async with`, or call `refresh`.
         """
         return self._inner.snapshot()
 
     def read(self, key: type[ReadableKey[V]]) -> V | None:
-        """Return a copy of a key's value, or None if it was never touched."""
+        """Return a copy of a key's value, or None if it was never updated."""
         return self._inner.read(key)
 
     def refresh(self) -> int:
-        """Read what others have changed, and return the newest revision."""
+        """Read the changes of other writers, and return the latest revision."""
         return finish(self._inner.refresh())
 
     def begin_mutation(self) -> MutationBatch:
-        """Return an empty batch on the present revision."""
+        """Return an empty batch based on the current revision."""
         return self._inner.begin_mutation()
 
     def commit(self, batch: MutationBatch, *, message: str = "") -> int:
-        """Apply a batch to the newest values, all of it or nothing, and return the revision that it made.
+        """Apply a batch to the latest values, all or nothing, and return the new revision.
 
-        An empty batch changes nothing. Commutative updates are applied to what others have written meanwhile,
-        so that all are kept.
+        An empty batch changes nothing. Commutative updates are applied on top of concurrent writes, so none
+        is lost.
 
         Args:
             batch: The updates.
-            message: Says what for, in what is recorded.
+            message: Description of the change in the recorded history.
 
         Raises:
-            StateError: A key is not registered, or an update makes a value that cannot be kept.
-            StateConflictError: The batch updates an exclusive key that was changed after the base revision.
-                The newest is read by then: take a snapshot, and compute the batch again. What a batch has
-                only read guards nothing.
-            Exception: Whatever `apply` of a key raises; nothing of the batch was applied.
+            StateError: A key is not registered, or an update makes a value that cannot be stored.
+            StateConflictError: The batch updates an exclusive key that changed after the base revision. The
+                latest values are read by then: take a snapshot and compute the batch again. Values that the
+                batch only read are not checked.
+            Exception: Any error that `apply` of a key raises; nothing of the batch was applied.
         """
         return finish(self._inner.commit(batch, message=message))
 
     def merge_parallel(self, a: MutationBatch, b: MutationBatch) -> MutationBatch:
-        """Return one batch of two that were computed in parallel: the updates of `a`, then those of `b`.
+        """Return one batch of two computed in parallel: the updates of `a`, then those of `b`.
 
         Raises:
-            StateError: Both touch an exclusive key, which is named, or they were computed from different
-                revisions.
+            StateError: Both touch the same exclusive key, which the error names, or their revisions differ.
         """
         return self._inner.merge_parallel(a, b)
 
     def merge_all(self, batches: Iterable[MutationBatch]) -> MutationBatch:
-        """Return one batch of all that were computed in parallel, in their order; as `merge_parallel`."""
+        """Return one batch of all batches computed in parallel, in their order; see `merge_parallel`."""
         return self._inner.merge_all(batches)
 
     def install_plugin(self, plugin: Plugin) -> None:
-        """Register the keys of a plugin; what is stored under them can be read from now on.
+        """Register the keys of a plugin. Values stored under them become readable.
 
         Raises:
-            StateError: It is installed, or one of its keys is in use; nothing was registered.
+            StateError: The plugin is installed already, or one of its keys is in use; nothing was registered.
         """
         finish(self._inner.install_plugin(plugin))
 
     def uninstall_plugin(self, plugin: Plugin | type | str) -> None:
-        """Take the keys of a plugin out of use; removes their values but for those to be retained.
+        """Unregister the keys of a plugin, and delete their values except those to be retained.
 
-        More than 500 values are removed in several batches.
+        More than 500 values are deleted in several batches.
 
         Args:
             plugin: The plugin, its class, or its name.
 
         Raises:
-            StateError: It is not installed.
+            StateError: The plugin is not installed.
         """
         finish(self._inner.uninstall_plugin(plugin))
 
@@ -175,11 +174,11 @@ class KeyedState(Twin[typed.KeyedState]):
         self._inner.add_hook(hook)
 
     def clear_run_scoped(self) -> None:
-        """Remove all run-scoped values, those of keys that are not registered too."""
+        """Delete all run-scoped values, including those of unregistered keys."""
         finish(self._inner.clear_run_scoped())
 
     def export_persisted(self, scope: KeyScope | None = None) -> PersistedState:
-        """Return all persistent values as JSON, those of keys that are not registered here too.
+        """Return all persistent values as JSON, including those of keys that are not registered here.
 
         Args:
             scope: Only the values of this scope; None for both.
@@ -189,19 +188,20 @@ class KeyedState(Twin[typed.KeyedState]):
     def restore_persisted(
         self, state: PersistedState, unknown: Unknown = "keep", *, scope: KeyScope | None = None
     ) -> None:
-        """Put an exported state in place of all values, those that are not stored too. Calls no hook.
+        """Replace all values, unstored ones included, by an exported state. Calls no hooks.
 
-        Without `scope` the state goes on from the exported revision, and batches computed before are refused.
-        With `scope` it is a change like a commit, and makes the next revision.
+        Without `scope` the state continues from the exported revision, and batches computed before are
+        rejected. With `scope` it is a change like a commit, and makes the next revision.
 
         Args:
-            state: What was exported; at most 990 values.
-            unknown: What to do with values whose key is not registered: `keep` them for when it is, raise an
-                `error`, or `skip` them.
-            scope: Replaces only the values of this scope; those of the other are neither read nor changed.
+            state: The exported state; at most 990 values.
+            unknown: The handling of unregistered keys: `keep` their values until the key is registered, raise
+                an `error`, or `skip` them.
+            scope: Replace only the values of this scope; those of the other are neither read nor changed.
 
         Raises:
-            StateError: A value cannot be read, or is unknown and must not be; nothing was changed.
+            StateError: A value cannot be read, or its key is unknown and `unknown` is `error`; nothing was
+                changed.
         """
         finish(self._inner.restore_persisted(state, unknown, scope=scope))
 
@@ -213,22 +213,23 @@ class KeyedState(Twin[typed.KeyedState]):
         scope: KeyScope | None = None,
         replace: bool = False,
     ) -> list[str]:
-        """Add exported values of another state, such as those that a child agent begins with. Calls no hook.
+        """Add exported values of another state, such as those that a child agent begins with. Calls no hooks.
 
-        One batch, which makes the next revision; the revision of the export does not count. Seeding again,
-        for instance because the child is resumed, changes nothing that the child has made since.
+        The values are added in one batch, which makes the next revision; the exported revision is ignored.
+        Seeding again, for instance when the child is resumed, does not change values that exist by then.
 
         Args:
-            state: The exported values; at most 990. A run-scoped value becomes one of this state's run.
+            state: The exported values; at most 990. A run-scoped value becomes a value of this state's run.
             unknown: As for `restore_persisted`.
             scope: Only the values of this scope.
-            replace: Also replaces values that are there already. Otherwise these stay.
+            replace: Also replace existing values. Otherwise these are left unchanged.
 
         Returns:
             The names of the keys whose values were added or replaced.
 
         Raises:
-            StateError: A value cannot be read, or is unknown and must not be; nothing was changed.
+            StateError: A value cannot be read, or its key is unknown and `unknown` is `error`; nothing was
+                changed.
         """
         return finish(self._inner.seed(state, unknown, scope=scope, replace=replace))
 
@@ -236,24 +237,24 @@ class KeyedState(Twin[typed.KeyedState]):
     def watch(
         self, key: type[StateKey[V, Any]], *, after: str | int | None = None, timeout_s: float | None = None
     ) -> Generator[StateWatch[V]]:
-        """Yield an iterator over a key's changes, whoever makes them: in order, none missing.
+        """Yield an iterator over all changes of a key, by any writer, in order.
 
         Args:
             key: A registered key that is persistent.
-            after: Starts behind a `position`; as for `Documents.watch`. Without it, now.
-            timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
+            after: Start after a `position`; as for `Documents.watch`. By default, start now.
+            timeout_s: End the iteration after this many seconds without a change; None means never.
         """
         with entered(self._inner.watch(key, after=after, timeout_s=timeout_s)) as inner:
             yield StateWatch(inner)
 
     def at(self, ref: Revision = "main") -> Snapshot:
-        """Return the state as it was at a commit of the thread's history; see `Space.at`.
+        """Return the state at a commit of the thread's history; see `Space.at`.
 
         Raises:
-            NotFoundError: There is no such commit: the space is not recorded, or not for so long.
+            NotFoundError: The commit does not exist: the space is not recorded, or was not at that time.
         """
         return finish(self._inner.at(ref))
 
     def diff(self, a: Revision, b: Revision = "main") -> list[KeyDifference]:
-        """Return which keys have another value at `b` than at `a`, by name."""
+        """Return the keys whose values differ between `a` and `b`, ordered by name."""
         return finish(self._inner.diff(a, b))

@@ -12,12 +12,12 @@ from keepstate.typed.state_map import Snapshot
 
 
 class ToolCallContext(Twin[typed.ToolCallContext]):
-    """What a tool receives.
+    """The argument of a tool.
 
     Attributes:
         snapshot: The state that all tools of the step see.
-        run_id: The run that it is called in.
-        thread_id: The thread of the run.
+        run_id: The id of the run.
+        thread_id: The id of the run's thread.
     """
 
     @property
@@ -27,15 +27,15 @@ class ToolCallContext(Twin[typed.ToolCallContext]):
 
     @property
     def run_id(self) -> str:
-        """The run that it is called in."""
+        """The id of the run."""
         return self._inner.run_id
 
     @property
     def thread_id(self) -> str:
-        """The thread of the run."""
+        """The id of the run's thread."""
         return self._inner.thread_id
 
     @property
     def profile(self) -> ProfileAccess:
-        """Access to profiles and shared state, with a memory of its own for what was read."""
+        """Access to profiles and shared state, with a read set of its own."""
         return around(ProfileAccess, self._inner.profile)
