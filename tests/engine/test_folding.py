@@ -290,7 +290,7 @@ async def test_a_listing_skips_what_a_truncation_left_that_was_cut_short(
     """The end stands already, and events before it are still there."""
     places = await filled(space, 8)
     stream = space.events.stream("sums")
-    store = await space._alone.store()
+    store = await space.executor.store()
     plain = store.apply
 
     async def apply(batches: Sequence[Batch]) -> list[Outcome]:

@@ -47,7 +47,7 @@ async def test_a_lease_that_another_holds_now_is_not_held(turned: Turned) -> Non
 
 
 async def test_a_holder_of_any_length_makes_a_short_error(space: Space) -> None:
-    store = await space._alone.store()
+    store = await space.executor.store()
     holder = codec.encode("x" * 100_000)
     key = layout.named_key(layout.LEASES, "job")
     await store.apply([Batch(space.name, [Put(key, holder, ttl_ms=60_000)])])
