@@ -62,7 +62,7 @@ def scan_unguarded() -> Planted:
     right = Unit.batch
 
     def batch(self: Unit, beside: Unit | None = None) -> Batch:
-        self._guarded = False
+        self._has_scanned = False
         return right(self, beside)
 
     with patch.object(Unit, "batch", batch):

@@ -15,7 +15,7 @@ import keepstate
 from keepstate.engine.history.history import History
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.stores.memory import MemoryStore
-from keepstate.stores.protocol import Batch, CommitResult, Put
+from keepstate.stores.protocol import Batch, Outcome, Put
 from tests.engine.history.conftest import blocking_history, history_of
 
 
@@ -24,7 +24,7 @@ class WeighedStore(MemoryStore):
 
     written = 0
 
-    async def apply(self, batches: Sequence[Batch]) -> list[CommitResult]:
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         self.written += sum(weight(batch) for batch in batches)
         return await super().apply(batches)
 
