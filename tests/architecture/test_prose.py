@@ -33,7 +33,6 @@ UNREVISED: tuple[str, ...] = (
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
-    "SECURITY.md",
     "docs/decisions/",
     "docs/reference/",
     "src/keepstate/adapters/",
