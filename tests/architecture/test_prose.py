@@ -39,7 +39,6 @@ UNREVISED: tuple[str, ...] = (
     "src/keepstate/cli/",
     "src/keepstate/engine/events/",
     "src/keepstate/engine/history/",
-    "src/keepstate/engine/queue/",
     "src/keepstate/engine/repair/",
     "src/keepstate/engine/space/",
     "src/keepstate/managers/",

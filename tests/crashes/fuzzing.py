@@ -16,7 +16,7 @@ import atheris
 with atheris.instrument_imports(include=["keepstate"]):
     from keepstate import KeepstateError, KeyRing, SignedPickle
     from keepstate.engine.kernel.large_values import parse_manifest
-    from keepstate.engine.queue.tasks import opened
+    from keepstate.engine.queue.tasks import decode_record
     from keepstate.stores.file.frames import Head, frames
     from keepstate.stores.redis.encoding import decode_changes
     from keepstate.stores.wrappers.encrypted.sealing import Sealer
@@ -56,7 +56,7 @@ def read_frames(data: bytes) -> None:
 def read_records(data: bytes) -> None:
     list(decode_changes(7, data))
     parse_manifest(b"\xd7" + data, "a value")
-    opened(data, "a task")
+    decode_record(data, "a task")
 
 
 def read_sealed(data: bytes) -> None:

@@ -26,7 +26,7 @@ def stale_index_entry_wakes() -> Planted:
         async def work(unit: Unit) -> bool:
             for index in due:
                 entry = await unit.get(tasks.task_key(tasks.id_in(index)))
-                record = None if entry is None else tasks.opened(entry.value, "a task")
+                record = None if entry is None else tasks.decode_record(entry.value, "a task")
                 if entry is not None and record is not None and record.due_at_ms <= await unit.now_ms():
                     put_ready_or_dead(unit, entry.key, record, await unit.now_ms())
             return True
@@ -36,7 +36,7 @@ def stale_index_entry_wakes() -> Planted:
         except ConflictError:
             return True
 
-    with patch.object(DueTasks, "_make_ready", make_ready):
+    with patch.object(DueTasks, "_promote_due", make_ready):
         yield
 
 
@@ -52,7 +52,7 @@ def task_completed_by_a_former_holder() -> Planted:
         record, payload = claimed
         return msgspec.structs.replace(record, token=1), payload
 
-    opened = tasks.opened
+    opened = tasks.decode_record
 
     def uncounted(stored: bytes, place: str) -> tasks.TaskRecord:
         record = opened(stored, place)

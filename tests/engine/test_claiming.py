@@ -80,7 +80,9 @@ async def test_a_task_that_cannot_be_read_is_left_to_others(
     assert [task.payload for task in found] == ["a", "b"]
     assert (await space.queue.counts())["ready"] == 2
     told = [record.getMessage() for record in caplog.records if record.name == "keepstate.engine"]
-    assert [text.split(" is ")[0] for text in told] == [f"task {name!r} of 'run/1'" for name in UNREADABLE]
+    assert [text.split(":")[0] for text in told] == [
+        f"skipping task {name!r} of 'run/1'" for name in UNREADABLE
+    ]
     assert "hush" not in caplog.text
 
 

@@ -52,7 +52,7 @@ async def test_a_holder_of_any_length_makes_a_short_error(space: Space) -> None:
     key = layout.named_key(layout.LEASES, "job")
     await store.apply([Batch(space.name, [Put(key, holder, ttl_ms=60_000)])])
 
-    with pytest.raises(ConflictError, match=r"is held by x{160}…x{80}; try later"):
+    with pytest.raises(ConflictError, match=r"is held by x{160}…x{80}\. Try again later"):
         await space.leases.acquire("job", 30)
 
 
@@ -157,7 +157,9 @@ async def test_what_a_block_raises_is_not_hidden_by_a_lease_that_cannot_be_let_g
         async with lease:
             await ks.close()
             raise ValueError("what went wrong")
-    assert "was not released, and ends with its time: the handle on" in "".join(caught.value.__notes__)
+    assert "could not be released, and will expire by itself: the handle on" in "".join(
+        caught.value.__notes__
+    )
 
 
 async def test_a_block_that_ends_well_says_that_its_lease_could_not_be_let_go(ks: Keepstate) -> None:
@@ -174,7 +176,7 @@ def test_a_lease_of_another_store_is_no_fence_although_the_space_has_the_same_na
             lease = await elsewhere.space("run").leases.acquire("job", 60)
             await here.space("run").leases.acquire("job", 60)
 
-            with pytest.raises(InvalidError, match="of another space"):
+            with pytest.raises(InvalidError, match="belongs to another space"):
                 async with here.space("run").transaction(lease=lease) as tx:
                     await tx.documents.put("plan", 1)
 

@@ -295,7 +295,7 @@ async def test_put_says_whether_it_added_the_task_and_how_the_one_of_this_id_sta
 
     assert (added, later) == (Put("t", True, "ready"), Put(later.id, True, "waiting"))
     assert (kept, dead) == (Put("t", False, "ready"), Put("t", False, "dead"))
-    with pytest.raises(AlreadyExistsError, match="'t', which is dead; give another id"):
+    with pytest.raises(AlreadyExistsError, match="'t', which is dead; pass another id"):
         await space.queue.put(4, id="t", if_present="raise")
     with pytest.raises(InvalidError, match="`if_present` is 'skip'; it is one of keep, replace, raise"):
         await space.queue.put(4, id="t", if_present="skip")  # type: ignore[arg-type]
@@ -323,7 +323,9 @@ async def test_put_does_not_replace_a_task_that_a_worker_holds(space: Space) -> 
     await space.queue.put("old", id="t")
     held = await take(space)
 
-    with pytest.raises(TransitionError, match=r"'t' of .* is held by 'w'; wait, or call discard\(\)"):
+    with pytest.raises(
+        TransitionError, match=r"'t' of .* is held by worker .w.\. Wait until it is done, or call discard\(\)"
+    ):
         await space.queue.put("new", id="t", if_present="replace")
 
     await held.complete("result")
@@ -365,7 +367,7 @@ async def test_waking_ignores_an_index_entry_that_a_task_has_left(turned: Turned
     await task.complete("result")
     clock.advance(20_000)
 
-    await DueTasks(space.executor)._make_ready(list(before))
+    await DueTasks(space.executor)._promote_due(list(before))
 
     assert await space.queue.claim("w", lease_s=10) == []
     info = await space.queue.get("t")

@@ -283,4 +283,4 @@ async def test_what_an_exclusive_block_raises_is_not_hidden_by_its_end(ks: Keeps
         async with Session("s", persistence=ks).exclusive():
             await ks.close()
             raise ValueError("what went wrong")
-    assert "was not released" in "".join(caught.value.__notes__)
+    assert "could not be released" in "".join(caught.value.__notes__)

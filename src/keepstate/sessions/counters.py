@@ -15,7 +15,7 @@ from typing import Any, Final
 from weakref import ref
 
 from keepstate._clock import SystemClock
-from keepstate.engine.events.fingerprint import title, traits
+from keepstate.engine.events.fingerprint import fingerprint, qualified_name
 from keepstate.errors import InvalidError
 from keepstate.sessions.messages import Counter
 from keepstate.values import codec
@@ -50,9 +50,9 @@ def name_of(counter: Counter) -> str:
 
 def _make_name(counter: Counter) -> str:
     digest = blake2b(digest_size=8)
-    for part in traits(counter, unseen=_describe_opaque):
+    for part in fingerprint(counter, unseen=_describe_opaque):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
-    return f"{title(counter)} {digest.hexdigest()}"
+    return f"{qualified_name(counter)} {digest.hexdigest()}"
 
 
 def _describe_opaque(thing: object) -> str:

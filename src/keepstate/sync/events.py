@@ -29,8 +29,8 @@ class EventStream(Twin[engine.EventStream]):
         name: Its name in the space.
     """
 
-    def __init__(self, place: HasEvents, name: str = "main") -> None:
-        super().__init__(engine.EventStream(place, name, _mode="blocking"))
+    def __init__(self, index: HasEvents, name: str = "main") -> None:
+        super().__init__(engine.EventStream(index, name, _mode="blocking"))
 
     @property
     def name(self) -> str:

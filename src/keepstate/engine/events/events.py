@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from keepstate._runner import Mode
-from keepstate.engine.events.folds import FoldEntry, Folding, Moment, is_behind
+from keepstate.engine.events.folds import FoldEntry, Folding, ReadPoint, is_after
 from keepstate.engine.events.record import (
     ANY,
     EXISTS,
@@ -23,21 +23,21 @@ from keepstate.engine.events.record import (
     Event,
     EventRecord,
     Expected,
-    admit_ids,
-    admit_number,
-    admit_stream,
     append_records,
-    details_of,
-    event_of,
+    build_details,
+    check_ids,
+    check_number,
+    check_stream,
+    decode_event,
     events_prefix,
     head_key,
     index_bytes,
     key_after,
-    number_of,
+    pruned_error,
+    read_stamp,
     removed_digest,
     stamp_at,
-    stamp_in,
-    truncated,
+    to_number,
 )
 from keepstate.engine.events.reducers import Fold, Reducer
 from keepstate.engine.events.truncation import truncate
@@ -114,19 +114,19 @@ class Events:
         Raises:
             ConflictError: The stream is not as expected; nothing was appended.
         """
-        admit_stream(stream)
+        check_stream(stream)
         if not isinstance(expected, Expected) and expected.__class__ is not int:
             raise InvalidError(f"`expected` is {expected!r}; give ANY, NO_STREAM, EXISTS or a number")
         most = _EVENTS_BY_APPEND if id is None else _EVENTS_WITH_IDS
         if not 0 < len(events) <= most:
             raise InvalidError(f"{len(events)} events were given to append; give 1 to {most}")
-        ids = admit_ids(id, len(events))
+        ids = check_ids(id, len(events))
         now_ms = self._executor.clock.now_ms()
         records: list[bytes] = []
-        for place, event in enumerate(events):
-            details = details_of(event, type, cause, correlation)
+        for index, event in enumerate(events):
+            details = build_details(event, type, cause, correlation)
             if ids:
-                details["id"] = ids[place]
+                details["id"] = ids[index]
             encoded = self._executor.encode(event, events_prefix(stream))
             record = EventRecord(encoded, now_ms, self._executor.author, details)
             records.append(msgspec.msgpack.encode(record))
@@ -138,7 +138,7 @@ class Events:
             return append_records(unit, stream, records)
 
         index, revision = await self._executor.run(work, attempts=ATTEMPTS if expected is ANY else 1)
-        return number_of(Stamp(revision, index)) if revision else 0
+        return to_number(Stamp(revision, index)) if revision else 0
 
     async def _append_once(
         self, stream: str, records: Sequence[bytes], ids: Sequence[str], expected: Expected | int
@@ -149,11 +149,11 @@ class Events:
 
         async def work(unit: Unit) -> Entry:
             found = await unit.read(*keys)
-            missing = [place for place, entry in enumerate(found) if entry is None]
+            missing = [index for index, entry in enumerate(found) if entry is None]
             if missing:
                 await self._expect(unit, stream, expected)
-            for place in missing:
-                unit.put(keys[place], index_bytes(append_records(unit, stream, [records[place]])))
+            for index in missing:
+                unit.put(keys[index], index_bytes(append_records(unit, stream, [records[index]])))
             (last,) = await unit.read(keys[-1])
             assert last is not None
             return last
@@ -167,7 +167,7 @@ class Events:
                 raise
             last, revision = known[-1], 0
         written = last.version or revision  # one that the transaction has appended itself has no version yet
-        return number_of(Stamp(written, int.from_bytes(last.value))) if written else 0
+        return to_number(Stamp(written, int.from_bytes(last.value))) if written else 0
 
     async def _expect(self, unit: Unit, stream: str, expected: Expected | int) -> None:
         head = head_key(stream)
@@ -178,7 +178,7 @@ class Events:
             return
         was_known = unit.knows(head)
         last = await self._last(unit, stream)
-        if not _is_as(expected, last):
+        if not _matches(expected, last):
             found = "does not exist" if last is None else f"ends at {last}"
             wanted = expected.name if isinstance(expected, Expected) else expected
             raise ConflictError(
@@ -198,11 +198,11 @@ class Events:
             return None
         if len(entry.value) != 2:
             raise corrupt_error(describe(entry.key), "a stream's head holds the index of its last event")
-        return number_of(Stamp(entry.version, int.from_bytes(entry.value)))
+        return to_number(Stamp(entry.version, int.from_bytes(entry.value)))
 
     async def last(self, stream: str = "main") -> int | None:
         """Return the number of a stream's last event, or None if it has none."""
-        admit_stream(stream)
+        check_stream(stream)
         return (await self._executor.run(lambda unit: self._last(unit, stream)))[0]
 
     async def read(
@@ -233,52 +233,52 @@ class Events:
             limit: How many at the most.
             whole: Whether to raise `PrunedError` where events between `after` and the first one are gone.
         """
-        admit_stream(stream)
+        check_stream(stream)
         limits.admit_count("limit", limit)
         found: list[Event] = []
         positions, prefix = await self._positions(), events_prefix(stream)
         expected: bytes | None = None  # the digest of the event that the first one read has to be
         if isinstance(after, str):
             after, expected = positions.event_in("after", after, prefix)
-        place, here = key_after(stream, after, inclusive=expected is not None), positions.target(prefix)
-        async for unit, entry in self._executor.scan(prefix + _STAMP_TAG, after=place):
-            number = number_of(stamp_in(entry))
+        index, target = key_after(stream, after, inclusive=expected is not None), positions.target(prefix)
+        async for unit, entry in self._executor.scan(prefix + _STAMP_TAG, after=index):
+            number = to_number(read_stamp(entry))
             digest = positions.digest(entry.value)
             if expected is not None:
                 if number != after or expected not in (digest, removed_digest(await unit.value(entry))):
                     break
                 expected = None
                 continue
-            event = event_of(self._executor, await unit.value(entry), number, stream, here + digest)
+            event = decode_event(self._executor, await unit.value(entry), number, stream, target + digest)
             if event is None:  # what stands before it is gone, or about to go
                 if whole:
-                    raise truncated(self._executor.name, stream, number)
+                    raise pruned_error(self._executor.name, stream, number)
                 found.clear()
                 continue
             found.append(event)
             if len(found) == limit:
                 return found
         if expected is not None and after is not None:
-            raise await self._missing(stream, after)
+            raise await self._missing_error(stream, after)
         if after is not None and not found:
-            await self._refuse_lost(after)
+            await self._require_not_lost(after)
         own = self._executor.appended(events_prefix(stream))[: limit - len(found)]
-        opened = (event_of(self._executor, record, None, stream) for record in own)
+        opened = (decode_event(self._executor, record, None, stream) for record in own)
         return [*found, *(event for event in opened if event is not None)]
 
     async def _positions(self) -> Positions:
         return Positions(await self._executor.store(), self._executor.stored_name, self._executor.name)
 
-    async def _missing(self, stream: str, number: int) -> KeepstateError:
+    async def _missing_error(self, stream: str, number: int) -> KeepstateError:
         """Return the error for an event that is not there: it was truncated, or the store lost it."""
         async for unit, entry in self._executor.scan(events_prefix(stream) + _STAMP_TAG):
-            end = number_of(stamp_in(entry))
+            end = to_number(read_stamp(entry))
             if end > number and removed_digest(await unit.value(entry)) is not None:
-                return truncated(self._executor.name, stream, end)
+                return pruned_error(self._executor.name, stream, end)
         revision = stamp_at(number).revision
         return (await self._positions()).lost(revision, f"event {number} of stream {stream!r}")
 
-    async def _refuse_lost(self, number: int) -> None:
+    async def _require_not_lost(self, number: int) -> None:
         """Raise where a reader would wait behind a number until others have filled up to it again."""
         store, revision = await self._executor.store(), stamp_at(number).revision
         now = (await store.read(self._executor.stored_name, [])).revision
@@ -330,23 +330,23 @@ class EventStream:
 
     name: str
 
-    def __init__(self, place: HasEvents, name: str = "main", *, _mode: Mode = "async") -> None:
-        given: Any = getattr(place, "_inner", place) if _mode == "blocking" else place
+    def __init__(self, index: HasEvents, name: str = "main", *, _mode: Mode = "async") -> None:
+        given: Any = getattr(index, "_inner", index) if _mode == "blocking" else index
         events: Any = getattr(given, "events", None)
         executor = getattr(events, "_executor", None)
         if not isinstance(executor, Executor):
-            raise InvalidError(f"{place!r} has no events here; give a space or transaction of {_mode} use")
+            raise InvalidError(f"{index!r} has no events here; give a space or transaction of {_mode} use")
         if executor.runner.mode != _mode:
             right = "keepstate" if executor.runner.mode == "async" else "keepstate.sync"
-            raise InvalidError(f"{place!r} is {executor.runner.mode}; hand it to the EventStream of {right}")
-        admit_stream(name)
+            raise InvalidError(f"{index!r} is {executor.runner.mode}; hand it to the EventStream of {right}")
+        check_stream(name)
         self._events, self._executor, self.name = cast(Events, events), executor, name
-        self._upto: Moment = None
+        self._upto: ReadPoint = None
 
     @classmethod
-    def of(cls, events: Events, name: str, upto: Moment = None) -> EventStream:
+    def of(cls, events: Events, name: str, upto: ReadPoint = None) -> EventStream:
         """Return a stream of a space's events, as it was at a moment; asks the store nothing."""
-        admit_stream(name)
+        check_stream(name)
         stream = cls.__new__(cls)
         executor = events.executor
         stream._events, stream._executor, stream.name, stream._upto = events, executor, name, upto
@@ -392,9 +392,9 @@ class EventStream:
         return await self._events.page(self.name, after, limit, whole=whole)
 
     def _within(self, events: list[Event]) -> list[Event]:
-        for place, event in enumerate(events):
-            if is_behind(event, self._upto):
-                return events[:place]
+        for index, event in enumerate(events):
+            if is_after(event, self._upto):
+                return events[:index]
         return events
 
     async def follow(self, *, after: str | int | None = None) -> AsyncIterator[Event]:
@@ -424,7 +424,7 @@ class EventStream:
         """
         require_instance("moment", moment, int, datetime)
         if not isinstance(moment, datetime):
-            admit_number("moment", moment)
+            check_number("moment", moment)
         elif moment.tzinfo is None:
             raise InvalidError(f"`moment` is {moment!r}, of no zone; give one with tzinfo")
         return EventStream.of(self._events, self.name, moment)
@@ -494,7 +494,7 @@ class EventStream:
         )
 
 
-def _is_as(expected: Expected | int, last: int | None) -> bool:
+def _matches(expected: Expected | int, last: int | None) -> bool:
     if isinstance(expected, Expected):
         return (last is None) is (expected is NO_STREAM)
     return last == expected

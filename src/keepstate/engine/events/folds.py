@@ -33,14 +33,14 @@ _log = logging.getLogger("keepstate.engine")
 
 _PAGE = 1_024
 _CACHES = ("cache", "cache/2")
-MOMENT: Final = "moment"
+CHECKPOINT: Final = "moment"
 """What a state is called that is kept for good; its number follows in the key."""
-_STALE = 500
-_FAR = 10_000
+_STALE_AT_ONCE = 500
+_CHECKPOINT_EVERY = 10_000
 """After so many events a state is kept for good: a long fold that is killed goes on from there, and a fold up
 to an earlier moment reads no more than these."""
 
-Moment = int | datetime | None
+ReadPoint = int | datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class FoldRecord(msgspec.Struct, array_like=True, frozen=True):
     count: int = 0
     """How many events are in it."""
 
-    def is_before(self, upto: Moment) -> bool:
+    def is_within(self, upto: ReadPoint) -> bool:
         """Whether it holds no event behind a moment."""
         if isinstance(upto, datetime):
             return self.latest_ms <= to_milliseconds(upto)
         return upto is None or self.number <= upto
 
-    def is_behind(self, base: FoldRecord | None) -> bool:
+    def covers(self, base: FoldRecord | None) -> bool:
         """Whether the events after it are there: nothing was let go but what is in it."""
         return base is None or base.number <= self.number
 
@@ -89,26 +89,26 @@ class Source(Protocol):
 
 
 @dataclass(slots=True)
-class _Course:
+class _Progress:
     """How far a fold has come."""
 
     state: Any
     number: int | None = None
     latest_ms: int = 0
     count: int = 0
-    kept: int = 0
+    stored_count: int = 0
     """How many events were in it when it was kept last."""
     read: int = 0
 
-    def take(self, state: Any, event: Event) -> None:
+    def add(self, state: Any, event: Event) -> None:
         self.state = state
         self.latest_ms = max(self.latest_ms, to_milliseconds(event.recorded_at))
         self.count, self.read = self.count + 1, self.read + 1
         self.number = self.number if event.number is None else event.number
 
-    def has_come_far(self) -> bool:
+    def is_checkpoint_due(self) -> bool:
         """Whether it has passed a number of events at which a state is kept for good."""
-        return self.count // _FAR > self.kept // _FAR
+        return self.count // _CHECKPOINT_EVERY > self.stored_count // _CHECKPOINT_EVERY
 
 
 class Folding:
@@ -123,49 +123,49 @@ class Folding:
     def __init__(self, executor: Executor, stream: str, source: Source) -> None:
         self._executor, self._stream, self._source = executor, stream, source
 
-    async def fold(self, fold: Fold, upto: Moment = None, *, from_base: bool = False) -> FoldEntry:
+    async def fold(self, fold: Fold, upto: ReadPoint = None, *, from_base: bool = False) -> FoldEntry:
         """Return the state up to a moment, and keep it if that saves enough later."""
         self._executor.reject_coroutine(fold.reducer)
         digest = b"" if fold.cache_every is None else fold.digest()
         start = await self._start(fold, digest, upto, from_base=from_base)
-        course = await self._followed(fold, digest, start, upto)
-        if fold.cache_every is not None and course.read >= fold.cache_every:
-            await self._keep(fold, digest, course, upto)
-        return FoldEntry(course.state, course.number, course.read)
+        progress = await self._fold_from(fold, digest, start, upto)
+        if fold.cache_every is not None and progress.read >= fold.cache_every:
+            await self._store(fold, digest, progress, upto)
+        return FoldEntry(progress.state, progress.number, progress.read)
 
-    async def afresh(self, fold: Fold, upto: int) -> FoldRecord | None:
+    async def fold_from_base(self, fold: Fold, upto: int) -> FoldRecord | None:
         """Return the state up to a number, folded from the base or the start; None if nothing is there."""
         digest = fold.digest()
-        base = await self.kept(fold, "base")
+        base = await self.read_stored(fold, "base")
         start = self._usable_base(fold, base, digest, upto, from_base=False)
-        course = await self._followed(fold, None, start, upto)
-        return None if course.number is None else self._record(fold, digest, course, course.number)
+        progress = await self._fold_from(fold, None, start, upto)
+        return None if progress.number is None else self._record(fold, digest, progress, progress.number)
 
-    async def _followed(
-        self, fold: Fold, digest: bytes | None, start: FoldRecord | None, upto: Moment
-    ) -> _Course:
+    async def _fold_from(
+        self, fold: Fold, digest: bytes | None, start: FoldRecord | None, upto: ReadPoint
+    ) -> _Progress:
         if start is None:
-            course = _Course(deepcopy(fold.initial))
+            progress = _Progress(deepcopy(fold.initial))
         else:
-            state = self._decoded(fold, start)
-            course = _Course(state, start.number, start.latest_ms, start.count, start.count)
-        after = course.number
+            state = self._decode(fold, start)
+            progress = _Progress(state, start.number, start.latest_ms, start.count, start.count)
+        after = progress.number
         most = limits.COUNT if self._executor.gathers else _PAGE  # own events have no number to go on behind
         while True:
             events = await self._source.page(after, most, whole=True)
             for event in events:
-                if is_behind(event, upto):
-                    return course
-                course.take(await _reduced(fold, course.state, event), event)
+                if is_after(event, upto):
+                    return progress
+                progress.add(await _reduce(fold, progress.state, event), event)
             if len(events) < most:
-                return course
-            after = course.number
-            if digest and course.has_come_far():
-                await self._keep(fold, digest, course, upto)
+                return progress
+            after = progress.number
+            if digest and progress.is_checkpoint_due():
+                await self._store(fold, digest, progress, upto)
 
     # ---- what is kept
 
-    async def kept(self, fold: Fold, kind: str) -> FoldRecord | None:
+    async def read_stored(self, fold: Fold, kind: str) -> FoldRecord | None:
         """Return a kept state, a `cache` or a `base`."""
         key = layout.fold_key(self._stream, fold.title, kind)
 
@@ -179,18 +179,20 @@ class Folding:
 
         return (await self._executor.run(work))[0]
 
-    async def _caches(self, fold: Fold) -> list[FoldRecord]:
+    async def _read_caches(self, fold: Fold) -> list[FoldRecord]:
         """Return the states that other folds have kept, without those that are damaged."""
 
         async def work(unit: Unit) -> list[FoldRecord]:
             entries = await unit.read(*self._cache_keys(fold))
             return [
-                record for entry in entries if entry and (record := await self._cached(fold, unit, entry))
+                record
+                for entry in entries
+                if entry and (record := await self._decode_cache(fold, unit, entry))
             ]
 
         return (await self._executor.run(work))[0]
 
-    async def _cached(self, fold: Fold, unit: Unit, entry: Entry) -> FoldRecord | None:
+    async def _decode_cache(self, fold: Fold, unit: Unit, entry: Entry) -> FoldRecord | None:
         try:
             return decode_stored(await unit.value(entry), FoldRecord, f"{fold.title!r}")
         except CorruptError as error:  # the events are all that it was made of
@@ -200,22 +202,27 @@ class Folding:
     def _cache_keys(self, fold: Fold) -> list[bytes]:
         return [layout.fold_key(self._stream, fold.title, kind) for kind in _CACHES]
 
-    async def _start(self, fold: Fold, digest: bytes, upto: Moment, *, from_base: bool) -> FoldRecord | None:
-        base = await self.kept(fold, "base")
+    async def _start(
+        self, fold: Fold, digest: bytes, upto: ReadPoint, *, from_base: bool
+    ) -> FoldRecord | None:
+        base = await self.read_stored(fold, "base")
         if digest:
-            for cache in await self._caches(fold):
-                if cache.digest == digest and cache.is_before(upto) and cache.is_behind(base):
+            for cache in await self._read_caches(fold):
+                if cache.digest == digest and cache.is_within(upto) and cache.covers(base):
                     return cache
-            if upto is not None and (moment := await self._moment(fold, digest, base, upto)) is not None:
+            if (
+                upto is not None
+                and (moment := await self._find_checkpoint(fold, digest, base, upto)) is not None
+            ):
                 return moment
         return self._usable_base(fold, base, digest or fold.digest(), upto, from_base=from_base)
 
     def _usable_base(
-        self, fold: Fold, base: FoldRecord | None, digest: bytes, upto: Moment, *, from_base: bool
+        self, fold: Fold, base: FoldRecord | None, digest: bytes, upto: ReadPoint, *, from_base: bool
     ) -> FoldRecord | None:
         if base is None:
             return None
-        if not base.is_before(upto):
+        if not base.is_within(upto):
             raise PrunedError(f"the events of stream {self._stream!r} before {base.number} were let go")
         if base.digest != digest and not from_base:
             raise PrunedError(
@@ -224,68 +231,70 @@ class Folding:
             )
         return base
 
-    async def _moment(
-        self, fold: Fold, digest: bytes, base: FoldRecord | None, upto: Moment
+    async def _find_checkpoint(
+        self, fold: Fold, digest: bytes, base: FoldRecord | None, upto: ReadPoint
     ) -> FoldRecord | None:
         """Return the latest state that was kept for good and hold nothing behind a moment."""
         if self._executor.gathers:  # a transaction that scans depends on the whole space
             return None
         found = None
-        async for unit, entry in self._executor.scan(self._moments_key(fold)):
-            record = await self._cached(fold, unit, entry)
+        async for unit, entry in self._executor.scan(self._checkpoints_key(fold)):
+            record = await self._decode_cache(fold, unit, entry)
             if record is None or record.digest != digest:
                 continue
-            if not record.is_before(upto):
+            if not record.is_within(upto):
                 break
-            if record.is_behind(base):
+            if record.covers(base):
                 found = record
         return found
 
-    def _moments_key(self, fold: Fold) -> bytes:
-        return layout.fold_key(self._stream, fold.title, MOMENT)
+    def _checkpoints_key(self, fold: Fold) -> bytes:
+        return layout.fold_key(self._stream, fold.title, CHECKPOINT)
 
-    async def _keep(self, fold: Fold, digest: bytes, course: _Course, upto: Moment) -> None:
-        is_far = course.has_come_far()
-        if self._executor.gathers or course.number is None or not (is_far or upto is None):
+    async def _store(self, fold: Fold, digest: bytes, progress: _Progress, upto: ReadPoint) -> None:
+        is_due = progress.is_checkpoint_due()
+        if self._executor.gathers or progress.number is None or not (is_due or upto is None):
             return
-        stored = msgspec.msgpack.encode(self._record(fold, digest, course, course.number))
-        moment = self._moments_key(fold) + pack(course.number)
+        stored = msgspec.msgpack.encode(self._record(fold, digest, progress, progress.number))
+        moment = self._checkpoints_key(fold) + pack(progress.number)
         keys = self._cache_keys(fold)
-        stale = await self._stale(fold, digest) if is_far else []
+        stale = await self._find_stale(fold, digest) if is_due else []
 
         async def work(unit: Unit) -> None:
-            if is_far:
+            if is_due:
                 unit.put(moment, stored)
             for key in stale:
                 unit.delete(key)
             if upto is not None:
                 return
-            places = list(zip(keys, await unit.read(*keys), strict=True))
-            oldest = min(places, key=lambda place: place[1].version if place[1] else 0)[0]
-            for key, found in places:
-                known = await self._cached(fold, unit, found) if found else None
+            entries = list(zip(keys, await unit.read(*keys), strict=True))
+            oldest = min(entries, key=lambda entry: entry[1].version if entry[1] else 0)[0]
+            for key, found in entries:
+                known = await self._decode_cache(fold, unit, found) if found else None
                 if known is not None and known.digest == digest:
                     oldest = key
                     break
             unit.put(oldest, stored)
 
         await self._executor.run(work)
-        course.kept = course.count
+        progress.stored_count = progress.count
 
-    async def _stale(self, fold: Fold, digest: bytes) -> list[bytes]:
+    async def _find_stale(self, fold: Fold, digest: bytes) -> list[bytes]:
         """Return where states were kept for good of reducers that nobody folds by any more."""
-        alive = {digest, *(cache.digest for cache in await self._caches(fold))}
+        alive = {digest, *(cache.digest for cache in await self._read_caches(fold))}
         found: list[bytes] = []
-        async for unit, entry in self._executor.scan(self._moments_key(fold)):
-            record = await self._cached(fold, unit, entry)
-            if (record is None or record.digest not in alive) and len(found) < _STALE:
+        async for unit, entry in self._executor.scan(self._checkpoints_key(fold)):
+            record = await self._decode_cache(fold, unit, entry)
+            if (record is None or record.digest not in alive) and len(found) < _STALE_AT_ONCE:
                 found.append(entry.key)
         return found
 
-    def _record(self, fold: Fold, digest: bytes, course: _Course, number: int) -> FoldRecord:
-        return FoldRecord(digest, number, course.latest_ms, self._encoded(fold, course.state), course.count)
+    def _record(self, fold: Fold, digest: bytes, progress: _Progress, number: int) -> FoldRecord:
+        return FoldRecord(
+            digest, number, progress.latest_ms, self._encode(fold, progress.state), progress.count
+        )
 
-    def _encoded(self, fold: Fold, state: Any) -> bytes:
+    def _encode(self, fold: Fold, state: Any) -> bytes:
         try:
             return self._executor.encode(state, layout.fold_key(self._stream, fold.title, "state"))
         except InvalidError as error:
@@ -294,11 +303,11 @@ class Folding:
                 path=error.path,
             ) from error
 
-    def _decoded(self, fold: Fold, record: FoldRecord) -> Any:
+    def _decode(self, fold: Fold, record: FoldRecord) -> Any:
         return self._executor.decode(record.state, layout.fold_key(self._stream, fold.title, "state"))
 
 
-async def _reduced(fold: Fold, state: Any, event: Event) -> Any:
+async def _reduce(fold: Fold, state: Any, event: Event) -> Any:
     new = await call_function(fold.reducer, state, event)
     if new is None and state is not None:
         at = "" if event.number is None else f" of the event at {event.number}"
@@ -306,7 +315,7 @@ async def _reduced(fold: Fold, state: Any, event: Event) -> Any:
     return new
 
 
-def is_behind(event: Event, upto: Moment) -> bool:
+def is_after(event: Event, upto: ReadPoint) -> bool:
     """Whether an event is not in a stream any more as it was at a moment."""
     if isinstance(upto, datetime):
         return event.recorded_at > upto

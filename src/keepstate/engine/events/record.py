@@ -115,7 +115,7 @@ class EventRecord(msgspec.Struct, array_like=True, frozen=True):
 Cause: TypeAlias = Event | str | None
 
 
-def details_of(data: object, type: str | None, cause: Cause, correlation: str | None) -> dict[str, str]:
+def build_details(data: object, type: str | None, cause: Cause, correlation: str | None) -> dict[str, str]:
     """Return what an event's record says beside its data.
 
     Raises:
@@ -128,7 +128,7 @@ def details_of(data: object, type: str | None, cause: Cause, correlation: str | 
             raise InvalidError(
                 f"type={type!r} was told of {data.__class__.__name__}: only dicts are told one"
             )
-        details["type"] = "{}@{}".format(*typed(check_name("type", type)))
+        details["type"] = "{}@{}".format(*split_type(check_name("type", type)))
     elif known is not None:
         details["type"] = f"{known.name}@{known.written}"
     if cause is not None:
@@ -141,19 +141,19 @@ def details_of(data: object, type: str | None, cause: Cause, correlation: str | 
     return details
 
 
-def admit_stream(name: str) -> None:
+def check_stream(name: str) -> None:
     """Raise `InvalidError` for what is no name of a stream."""
     if type(name) is not str or not 0 < len(name.encode("utf-8", "surrogatepass")) <= limits.SPACE_BYTES:
         raise InvalidError(f"stream {name!r} has no name of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
 
 
-def admit_number(what: str, number: int) -> None:
+def check_number(what: str, number: int) -> None:
     """Raise `InvalidError` for what is no number of an event."""
     if type(number) is not int or not 0 <= stamp_at(number).revision <= LAST_REVISION:
         raise InvalidError(f"`{what}` is {number!r}; give the number of an event")
 
 
-def typed(type: str) -> tuple[str, int]:
+def split_type(type: str) -> tuple[str, int]:
     """Return name and version of `name@version`; of a name alone, version 1.
 
     Raises:
@@ -167,7 +167,7 @@ def typed(type: str) -> tuple[str, int]:
     return name, int(version)
 
 
-def admit_ids(id: object, count: int) -> list[str]:
+def check_ids(id: object, count: int) -> list[str]:
     """Return an id for each of so many events; none if there are none.
 
     Raises:
@@ -184,7 +184,7 @@ def admit_ids(id: object, count: int) -> list[str]:
     return ids
 
 
-def event_of(
+def decode_event(
     executor: Executor, stored: bytes, number: int | None, stream: str, mark: bytes = b""
 ) -> Event | None:
     """Return a stored event; None for what only says that the stream was truncated.
@@ -193,28 +193,28 @@ def event_of(
         CorruptError: Nobody wrote such an event.
         InvalidError: An upcaster failed, or a class does not take what is stored.
     """
-    place = f"event {number} of stream {stream!r} of {executor.name!r}"
-    record = decode_stored(stored, EventRecord, place)
+    location = f"event {number} of stream {stream!r} of {executor.name!r}"
+    record = decode_stored(stored, EventRecord, location)
     if record.is_end:
         return None
-    told = record.details
-    type: str | None = told.get("type")
+    details = record.details
+    type: str | None = details.get("type")
     try:
         data, is_known = _data_of(executor, record.data, stream)
         if type is not None:
-            data, type = _newest(data, type)
+            data, type = _upcast(data, type)
     except CorruptError as error:
-        raise CorruptError(f"{place} is damaged: {error}", space=executor.name, place=place) from error
+        raise CorruptError(f"{location} is damaged: {error}", space=executor.name, place=location) from error
     return Event(
         number,
         stream,
         data,
         to_datetime(record.recorded_at_ms),
         record.author,
-        told.get("id"),
+        details.get("id"),
         type,
-        told.get("cause"),
-        told.get("correlation"),
+        details.get("cause"),
+        details.get("correlation"),
         is_known,
         mark,
     )
@@ -225,12 +225,12 @@ def _data_of(executor: Executor, encoded: bytes, stream: str) -> tuple[Any, bool
         return executor.decode(encoded, layout.stream_key(layout.EVENTS, stream)), True
     except (InvalidError, UnsupportedError):
         form = codec.to_builtin(encoded)
-        if not _names_unknown(form):
+        if not _has_unknown_class(form):
             raise
         return form, False
 
 
-def _newest(data: Any, type: str) -> tuple[Any, str]:
+def _upcast(data: Any, type: str) -> tuple[Any, str]:
     """Return an event's data and type as of the newest version that upcasters lead to."""
     known = CLASSES.of(data.__class__)
     if known is not None:
@@ -238,25 +238,25 @@ def _newest(data: Any, type: str) -> tuple[Any, str]:
     fields = cast("dict[str, Any]", data)
     if not isinstance(data, dict) or TYPE in fields:
         return fields, type
-    fields, version = CLASSES.advanced(fields, *typed(type))
-    return fields, f"{typed(type)[0]}@{version}"
+    fields, version = CLASSES.advanced(fields, *split_type(type))
+    return fields, f"{split_type(type)[0]}@{version}"
 
 
-def _names_unknown(form: object) -> bool:
+def _has_unknown_class(form: object) -> bool:
     """Whether something in a builtin form is of a class that nobody has registered, or of a newer version."""
     parts: list[object] = []
     if isinstance(form, dict):
         fields = cast("dict[object, object]", form)
         named = fields.get(TYPE)
-        if isinstance(named, str) and "@" in named and not CLASSES.knows(*typed(named)):
+        if isinstance(named, str) and "@" in named and not CLASSES.knows(*split_type(named)):
             return True
         parts = list(fields.values())
     elif isinstance(form, list | tuple | set | frozenset):
         parts = list(cast("list[object]", form))
-    return any(_names_unknown(part) for part in parts)
+    return any(_has_unknown_class(part) for part in parts)
 
 
-def number_of(stamp: Stamp) -> int:
+def to_number(stamp: Stamp) -> int:
     """Return the number of the event whose key ends with this stamp."""
     return stamp.revision << _INDEX_BITS | stamp.index
 
@@ -276,7 +276,7 @@ def head_key(stream: str) -> bytes:
     return layout.stream_key(layout.HEADS, stream)
 
 
-def stamp_in(entry: Entry) -> Stamp:
+def read_stamp(entry: Entry) -> Stamp:
     """Return the stamp at the end of an event's key."""
     stamp = unpack(entry.key[1:])[-1]
     if not isinstance(stamp, Stamp):
@@ -284,7 +284,7 @@ def stamp_in(entry: Entry) -> Stamp:
     return stamp
 
 
-def truncated(space: str, stream: str, number: int) -> PrunedError:
+def pruned_error(space: str, stream: str, number: int) -> PrunedError:
     """Return the error for events that a truncation has removed."""
     return PrunedError(
         f"the events of stream {stream!r} of {space!r} up to number {number} were let go; read behind "
@@ -308,7 +308,7 @@ def key_after(stream: str, number: int | None, *, inclusive: bool) -> bytes | No
     """Return the key behind which a reader goes on after the event of a number; None for the beginning."""
     if number is None:
         return None
-    admit_number("after", number)
+    check_number("after", number)
     return event_key(stream, number - 1 if inclusive and number else number)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeAlias
 
-from keepstate.engine.events.fingerprint import title, traits
+from keepstate.engine.events.fingerprint import fingerprint, qualified_name
 from keepstate.engine.events.record import Event
 from keepstate.engine.kernel.arguments import check_name
 from keepstate.errors import InvalidError
@@ -50,11 +50,11 @@ class Fold:
     @property
     def title(self) -> str:
         """Return what the kept state is called."""
-        return title(self.reducer)[-limits.SPACE_BYTES // 2 :] if self.name is None else self.name
+        return qualified_name(self.reducer)[-limits.SPACE_BYTES // 2 :] if self.name is None else self.name
 
     def digest(self) -> bytes:
         """Return what differs when the reducer or the initial state does."""
         hashed = sha256(codec.canonical([self.version, codec.canonical(self.initial)]))
-        for part in traits(self.reducer):
+        for part in fingerprint(self.reducer):
             hashed.update(part.encode("utf-8", "surrogatepass") + b"\0")
         return hashed.digest()[:20]

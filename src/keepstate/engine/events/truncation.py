@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from keepstate.engine.events.cursor import Cursor
-from keepstate.engine.events.folds import MOMENT, Folding, FoldRecord
-from keepstate.engine.events.record import EventRecord, admit_number, stamp_at
+from keepstate.engine.events.folds import CHECKPOINT, Folding, FoldRecord
+from keepstate.engine.events.record import EventRecord, check_number, stamp_at
 from keepstate.engine.events.reducers import Fold
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import require_instance
@@ -34,11 +34,11 @@ async def truncate(
 ) -> int:
     """Remove the events of a stream up to a number, and return how many there were."""
     executor.require_outside_transaction("truncating a stream")
-    admit_number("upto", upto)
+    check_number("upto", upto)
     for fold in folds:
         require_instance("folds", fold, Fold)
-    bases = [(fold, await _verified(folding, fold, upto)) for fold in folds]
-    await _refuse_unready(executor, stream, {fold.title for fold in folds}, upto)
+    bases = [(fold, await _verify(folding, fold, upto)) for fold in folds]
+    await _require_ready(executor, stream, {fold.title for fold in folds}, upto)
     end = layout.stream_key(layout.EVENTS, stream) + stamp_suffix(
         stamp_at(upto).revision, stamp_at(upto).index
     )
@@ -62,18 +62,18 @@ async def truncate(
 
     before = await _is_event(executor, end)
     await executor.run(work)
-    await _remove_moments(executor, stream, upto)
+    await _remove_checkpoints(executor, stream, upto)
     return await _remove(executor, stream, end) + before
 
 
-async def _verified(folding: Folding, fold: Fold, upto: int) -> FoldRecord | None:
+async def _verify(folding: Folding, fold: Fold, upto: int) -> FoldRecord | None:
     """Return what the events come to, folded twice: a reducer that reads a clock shows itself.
 
     So does one that writes to what it uses, as a memo is: to go on from what is kept, it would have to be the
     same, and it is another one after each event.
     """
     before = fold.digest()
-    first, second = await folding.afresh(fold, upto), await folding.afresh(fold, upto)
+    first, second = await folding.fold_from_base(fold, upto), await folding.fold_from_base(fold, upto)
     if fold.digest() != before:
         raise InvalidError(
             f"{fold.title!r} changes what it uses while it folds, as a table that it fills, so that nobody "
@@ -88,7 +88,7 @@ async def _verified(folding: Folding, fold: Fold, upto: int) -> FoldRecord | Non
     return first
 
 
-async def _refuse_unready(executor: Executor, stream: str, given: set[str], upto: int) -> None:
+async def _require_ready(executor: Executor, stream: str, given: set[str], upto: int) -> None:
     """Raise where something would be left without the events that it needs."""
     async for _, entry in executor.scan(layout.stream_key(layout.FOLDS, stream)):
         title = str(unpack(entry.key[len(layout.FOLDS) :])[1])
@@ -118,12 +118,12 @@ async def _is_event(executor: Executor, key: bytes) -> bool:
     return (await executor.run(work))[0]
 
 
-async def _remove_moments(executor: Executor, stream: str, upto: int) -> None:
+async def _remove_checkpoints(executor: Executor, stream: str, upto: int) -> None:
     """Remove the states of folds as they were before the end: they tell of what was let go."""
     keys: list[bytes] = []
     async for _, entry in executor.scan(layout.stream_key(layout.FOLDS, stream)):
         _, _, kind, *number = unpack(entry.key[len(layout.FOLDS) :])
-        if kind == MOMENT and int(str(number[0])) < upto:
+        if kind == CHECKPOINT and int(str(number[0])) < upto:
             keys.append(entry.key)
     for start in range(0, len(keys), _BY_BATCH):
         await _delete(executor, keys[start : start + _BY_BATCH])

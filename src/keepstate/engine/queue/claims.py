@@ -1,15 +1,15 @@
-"""How tasks are claimed: the best ready one first.
+"""Claiming of tasks, the best ready one first.
 
-A claim looks at a page of ready tasks without guarding it: two workers may look at the same page. What each
-takes, its batch checks by key; whoever is second gets a conflict and picks another at random, so that a crowd
-spreads over the page instead of running after one task.
+A claim scans a page of ready tasks without a check: two workers may scan the same page. The batch of each
+claim checks its task by key. The second worker gets a conflict and picks another task at random, so that many
+workers spread over the page instead of racing for one task.
 
-Where a worker is choosy, or has met a task that it cannot read, one read shows all that a page of tasks is
-about, and the claim stands on that read: it costs a scan, a read and a batch.
+With `match`, or after an undecodable payload, one read fetches the payloads of a whole page and the claim is
+conditional on that read. Cost: one scan, one read, one batch.
 
-A worker passes over tasks that it cannot read: another one, of newer code, may know their class. And whatever
-ends a claim, what was taken until then is given back: a batch that is on its way applies although its caller
-is cancelled, so it goes beside the caller.
+A worker skips tasks that it cannot read, because a worker with newer code may know their class. If a claim is
+interrupted, its tasks are released. A batch that was sent is applied although its caller is cancelled, so
+claims run detached from the caller.
 """
 
 from __future__ import annotations
@@ -50,33 +50,33 @@ T = TypeVar("T")
 
 _PAGE = 32
 _MATCHED_FIRST, _MATCHED_PAGE = 8, 100
-"""How many tasks to ask for at once whether they match: few while the first ones may."""
+"""Sizes of the first page and of later ones with `match`. Early tasks often match, so the first is small."""
 _LONGEST_WAIT_S = 1.0
-_BACK_AT_ONCE = 100
-_MOST_TOLD = 10_000
+_GIVEN_BACK_AT_ONCE = 100
+_MOST_WARNED = 10_000
 _UNREADABLE = CorruptError, InvalidError, MissingExtraError, UnsupportedError
-"""What a payload raises again however often it is read: its class is of newer code, or nobody knows it."""
+"""Permanent errors of a payload: for example, its class is not registered, or has a newer version."""
 _log = logging.getLogger("keepstate.engine")
 
 Claimed = tuple[TaskRecord, Any]
 Match = Callable[[str, Any], bool]
-"""Says of a task's id and payload whether a worker can do it."""
+"""Returns whether a worker can do a task, given its id and payload."""
 TaskFilter = Callable[[str, Any, Mapping[str, Any]], bool]
-"""Says the same, given those documents, by name, that the wish names and that are there."""
+"""As `Match`, but also takes the requested documents that exist, by name."""
 OnClaim = Callable[[Unit, str, str | None], Awaitable[None]]
-"""Does more in the batch that claims: gets its unit, the task's id, and the worker that held it before."""
+"""Adds writes to the claiming batch. Takes its unit, the task's id, and the task's previous worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a worker asks for.
+    """A worker's request for tasks.
 
     Attributes:
-        worker: Who claims.
-        lease_ms: For how long.
-        match: Takes only tasks for which it answers true.
-        documents: The names of documents that `match` is given, and that `on_claim` can read at no cost.
-        on_claim: Does more in the batch that claims.
+        worker: The name of the worker.
+        lease_ms: The duration of the lease.
+        match: Returns whether to claim a task.
+        documents: The names of the documents that `match` takes, and that `on_claim` reads without cost.
+        on_claim: Adds writes to the claiming batch.
     """
 
     worker: str
@@ -88,31 +88,31 @@ class ClaimRequest:
 
 @dataclass(slots=True)
 class _ClaimState:
-    """How far one claim has come.
+    """The progress of one claim.
 
     Attributes:
-        request: What is asked for.
-        count: How many at the most.
-        found: What is held already.
-        unfit: The keys of what does not match.
-        unreadable: By key, what this worker cannot read, and why.
-        standing: Why the first of those cannot be read that the last look has met; None without any.
+        request: The worker's request.
+        count: The largest number of tasks to claim.
+        found: The tasks claimed so far.
+        unmatched: The keys of tasks that do not match.
+        unreadable: The errors of tasks that this worker cannot read, by key.
+        first_error: The first such error in the latest scan; None without any.
     """
 
     request: ClaimRequest
     count: int
     found: list[Claimed] = field(default_factory=list[Claimed])
-    unfit: set[bytes] = field(default_factory=set[bytes])
+    unmatched: set[bytes] = field(default_factory=set[bytes])
     unreadable: dict[bytes, KeepstateError] = field(default_factory=dict[bytes, KeepstateError])
-    standing: KeepstateError | None = None
+    first_error: KeepstateError | None = None
 
-    def left_of(self, page: Sequence[Entry]) -> list[Entry]:
-        """Return those of a page that may still be taken."""
+    def remaining_in(self, page: Sequence[Entry]) -> list[Entry]:
+        """Return the entries of a page that may still be claimed."""
         left: list[Entry] = []
         for entry in page:
             if (error := self.unreadable.get(entry.key)) is not None:
-                self.standing = self.standing or error
-            elif entry.key not in self.unfit:
+                self.first_error = self.first_error or error
+            elif entry.key not in self.unmatched:
                 left.append(entry)
         return left
 
@@ -122,31 +122,32 @@ class Claims:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._waking = DueTasks(executor)
-        self._told: set[str] = set()
-        """The tasks of which a warning has said that they cannot be read here."""
+        self._due_tasks = DueTasks(executor)
+        self._warned: set[str] = set()
+        """The ids of unreadable tasks that were already logged."""
 
     async def claim(
         self, request: ClaimRequest, count: int, wait_s: float, losses: LossDetector
     ) -> list[Claimed]:
-        """Return up to `count` tasks with their payloads, after waiting for the first if need be."""
+        """Claim up to `count` tasks, waiting for the first if necessary. Return them with their payloads."""
         search = _ClaimState(request, count)
         try:
             await self._search(search, wait_s, losses)
         except StoreUnavailableError as error:
             if not search.found:
                 raise
-            # What is held can be worked on; given back it cannot be now.
+            # The claimed tasks can be worked on, and cannot be released now.
             _log.warning(
-                "a claim of %r has ended with %d tasks: %s", request.worker, len(search.found), error
+                "claim by worker %r returns early with %d tasks: %s", request.worker, len(search.found), error
             )
         except BaseException:
             if search.found:
                 await run_shielded(self._executor.runner, partial(self._give_back, search.found, losses))
             raise
-        # Who is choosy may leave it to others; who takes anything would wait for ever and not know for what.
-        if not search.found and search.standing is not None and request.match is None:
-            raise search.standing
+        # With `match`, other workers may take the unreadable task. Without it, the worker would wait forever
+        # and never learn why.
+        if not search.found and search.first_error is not None and request.match is None:
+            raise search.first_error
         return search.found
 
     async def _search(self, search: _ClaimState, wait_s: float, losses: LossDetector) -> None:
@@ -154,82 +155,83 @@ class Claims:
         clock = self._executor.clock
         deadline_s = clock.monotonic_s() + wait_s
         versions: list[int] = []
-        # To hear of changes costs more than a claim: on a server, a thread or task that subscribes.
-        await self._look(store, search, losses)
+        # Try before listening: a subscription costs more than a claim (on a server, a thread or task).
+        await self._scan_ready(store, search, losses)
         if search.found or wait_s <= 0:
             return
         async with listen(store, self._executor.stored_name) as hints:
             while True:
                 if documents and (now := await self._versions(store, documents)) != versions:
                     versions = now
-                    search.unfit.clear()  # what did not fit may fit what the documents say now
-                await self._look(store, search, losses)
+                    search.unmatched.clear()  # tasks may match the changed documents
+                await self._scan_ready(store, search, losses)
                 left_s = deadline_s - clock.monotonic_s()
                 if search.found or left_s <= 0:
                     return
-                await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._waking.next_due_s(store)))
+                await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._due_tasks.next_due_s(store)))
 
     async def _versions(self, store: Store, documents: Sequence[str]) -> list[int]:
         reading = await store.read(self._executor.stored_name, _keys(documents))
         return [ABSENT if entry is None else entry.version for entry in reading.entries]
 
-    async def _look(self, store: Store, search: _ClaimState, losses: LossDetector) -> None:
-        """Take what is ready now."""
+    async def _scan_ready(self, store: Store, search: _ClaimState, losses: LossDetector) -> None:
+        """Claim tasks that are ready now."""
         request = search.request
-        refused: set[bytes] = set()
-        missed: set[bytes] = set()
+        given_up: set[bytes] = set()
+        lost_once: set[bytes] = set()
         limit = _PAGE if request.match is None else _MATCHED_FIRST
-        crowded = False
-        search.standing = None
-        await self._waking.wake(store, force=False)
+        is_contended = False
+        search.first_error = None
+        await self._due_tasks.promote(store, force=False)
         after: bytes | None = None
         while len(search.found) < search.count:
             page = await store.scan(self._executor.stored_name, layout.READY, after=after, limit=limit)
-            candidates = [entry for entry in search.left_of(page.entries) if entry.key not in refused]
+            candidates = [entry for entry in search.remaining_in(page.entries) if entry.key not in given_up]
             seen: dict[bytes, Unit] = {}
             if candidates and (request.match is not None or search.unreadable):
-                seen = await self._look_at(store, candidates, request.documents)
-                await self._sort_out(candidates, seen, search)
-                candidates = search.left_of(candidates)
+                seen = await self._prefetch(store, candidates, request.documents)
+                await self._filter(candidates, seen, search)
+                candidates = search.remaining_in(candidates)
             if not candidates:
                 if page.next is not None:
                     after, limit = page.next, max(limit, _MATCHED_PAGE)
-                elif await self._waking.wake(store, force=True):
+                elif await self._due_tasks.promote(store, force=True):
                     after = None
                 else:
                     return
                 continue
-            pick = int(self._executor.clock.spread() * len(candidates)) if crowded else 0
+            pick = int(self._executor.clock.spread() * len(candidates)) if is_contended else 0
             entry = candidates[pick]
             claimed = await self._take(entry, request, seen.get(entry.key), losses)
-            crowded = claimed is None
+            is_contended = claimed is None
             if isinstance(claimed, KeepstateError):
-                self._pass_over(entry, claimed, search)
+                self._skip(entry, claimed, search)
             elif claimed is not None:
                 search.found.append(claimed)
-            elif entry.key in missed:
-                refused.add(entry.key)  # twice somebody else's, or an index entry whose task is gone
+            elif entry.key in lost_once:
+                given_up.add(entry.key)  # lost twice, or an index entry without its task
             else:
-                missed.add(entry.key)
+                lost_once.add(entry.key)
 
-    def _pass_over(self, index: Entry, error: KeepstateError, search: _ClaimState) -> None:
+    def _skip(self, index: Entry, error: KeepstateError, search: _ClaimState) -> None:
         search.unreadable[index.key] = error
         task_id = tasks.id_in(index)
-        if task_id not in self._told:
-            if len(self._told) >= _MOST_TOLD:
-                self._told.clear()
-            self._told.add(task_id)
-            _log.warning(  # without the error's text, which may show what the payload holds
-                "task %r of %r is passed over: its payload cannot be read here (%s); get it to see why",
+        if task_id not in self._warned:
+            if len(self._warned) >= _MOST_WARNED:
+                self._warned.clear()
+            self._warned.add(task_id)
+            _log.warning(  # without the error's text, which may contain data of the payload
+                "skipping task %r of %r: its payload cannot be read by this process (%s). Call get() with "
+                "payload=True to see the error",
                 task_id,
                 self._executor.name,
                 type(error).__name__,
             )
 
-    async def _look_at(
+    async def _prefetch(
         self, store: Store, candidates: Sequence[Entry], documents: Sequence[str]
     ) -> dict[bytes, Unit]:
-        """Return by key what has read each candidate; as many in one read as its limit of bytes allows."""
+        """Read all candidates, in as few reads as the byte limit allows. Return the unit of each, by key."""
         unit = Unit(store, self._executor.stored_name, self._executor.name)
         ids = [tasks.id_in(entry) for entry in candidates]
         try:
@@ -238,32 +240,32 @@ class Claims:
             if len(candidates) == 1:
                 raise
             half = len(candidates) // 2
-            first = await self._look_at(store, candidates[:half], documents)
-            return first | await self._look_at(store, candidates[half:], documents)
+            first = await self._prefetch(store, candidates[:half], documents)
+            return first | await self._prefetch(store, candidates[half:], documents)
         return {entry.key: unit for entry in candidates}
 
-    async def _sort_out(
+    async def _filter(
         self, candidates: Sequence[Entry], seen: Mapping[bytes, Unit], search: _ClaimState
     ) -> None:
-        """Note which of them do not match, and which cannot be read."""
+        """Record the candidates that do not match and those that cannot be read."""
         given: dict[Unit, dict[str, Any]] = {}
         match = search.request.match
         for index in candidates:
             unit, task_id = seen[index.key], tasks.id_in(index)
             if unit not in given:
                 given[unit] = await self._documents(unit, search.request.documents)
-            about = unit.as_read(tasks.payload_key(task_id))
-            if about is None or self._record(unit.as_read(tasks.task_key(task_id)), index) is None:
-                continue  # it has moved on, as taking it will find
+            payload_entry = unit.as_read(tasks.payload_key(task_id))
+            if payload_entry is None or self._record(unit.as_read(tasks.task_key(task_id)), index) is None:
+                continue  # its state changed; the claim will detect that
             try:
-                payload = decode_value(self._executor, about.key, await unit.value(about))
+                payload = decode_value(self._executor, payload_entry.key, await unit.value(payload_entry))
             except ConflictError:
-                continue  # so it has, since it was seen
+                continue  # its state changed during the read
             except _UNREADABLE as error:
-                self._pass_over(index, error, search)
+                self._skip(index, error, search)
                 continue
             if match is not None and not await call_function(match, task_id, payload, given[unit]):
-                search.unfit.add(index.key)
+                search.unmatched.add(index.key)
 
     async def _documents(self, unit: Unit, names: Sequence[str]) -> dict[str, Any]:
         entries = await unit.read(*_keys(names))
@@ -274,23 +276,23 @@ class Claims:
         }
 
     def _record(self, stored: Entry | None, index: Entry) -> TaskRecord | None:
-        """Return the record of a task if it still stands where the index entry says."""
+        """Return the record of a task if it still belongs to this index entry."""
         if stored is None:
             return None
-        record = tasks.opened(stored.value, f"task {tasks.id_in(index)!r} of {self._executor.name!r}")
-        stands = record.state == "ready" and tasks.place_of(record, stored.version) == index.key
+        record = tasks.decode_record(stored.value, f"task {tasks.id_in(index)!r} of {self._executor.name!r}")
+        stands = record.state == "ready" and tasks.index_key(record, stored.version) == index.key
         return record if stands else None
 
     async def _take(
         self, index: Entry, request: ClaimRequest, seen: Unit | None, losses: LossDetector
     ) -> Claimed | KeepstateError | None:
-        """Return the claimed task, why it cannot be read, or None if somebody else was first.
+        """Claim one task. Return it, the error of its payload, or None if another worker was first.
 
         Args:
-            index: Its index entry.
-            request: What is asked for.
-            seen: What has read the task, if that was done to choose it; its batch then stands on that read.
-            losses: What tells whether the claim is void.
+            index: The task's index entry.
+            request: The worker's request.
+            seen: The unit that read the task for `match`, if any. The claim is then conditional on that read.
+            losses: The detector of losses that make the claim invalid.
         """
         task_id = tasks.id_in(index)
         keys = (tasks.task_key(task_id), tasks.payload_key(task_id))
@@ -300,36 +302,36 @@ class Claims:
                 known = {key: seen.as_read(key) for key in (*keys, *_keys(request.documents))}
                 unit.require_no_loss(seen.losses)
                 unit.assume_cached(known, seen.revision, await seen.now_ms())
-            stored, about = await unit.read(*keys)
+            stored, payload_entry = await unit.read(*keys)
             record = self._record(stored, index)
-            if record is None or about is None:
+            if record is None or payload_entry is None:
                 return None
             try:
-                payload = decode_value(self._executor, about.key, await unit.value(about))
+                payload = decode_value(self._executor, payload_entry.key, await unit.value(payload_entry))
             except _UNREADABLE as error:
                 return error
             unit.delete(index.key)
-            record = await _held(unit, record, request)
+            record = await _write_claim(unit, record, request)
             return record, payload
 
         try:
-            return await self._taken(lambda: self._executor.run(work, attempts=1), losses)
+            return await self._take_shielded(lambda: self._executor.run(work, attempts=1), losses)
         except ConflictError:
             return None
 
-    async def _taken(self, take: Callable[[], Awaitable[tuple[T, int]]], losses: LossDetector) -> T:
-        """Return what the batch of a claim returned; who is cancelled meanwhile gives back the task."""
+    async def _take_shielded(self, take: Callable[[], Awaitable[tuple[T, int]]], losses: LossDetector) -> T:
+        """Run the batch of a claim and return its result. If the caller is cancelled, release the task."""
 
         async def give_back(answer: tuple[T, int]) -> None:
             if isinstance(answer[0], tuple):
                 await self._give_back([cast("Claimed", answer[0])], losses)
 
-        if self._executor.gathers:  # then it is part of a batch that its caller applies
+        if self._executor.gathers:  # the claim is part of the transaction's batch
             return (await take())[0]
         return (await acquire_shielded(self._executor.runner, take, give_back))[0]
 
     async def _give_back(self, claimed: Sequence[Claimed], losses: LossDetector) -> None:
-        """Make tasks that are still held ready again, as if nobody had claimed them."""
+        """Make tasks that are still held ready again, as if they had not been claimed."""
 
         async def work(unit: Unit, records: Sequence[TaskRecord]) -> None:
             unit.require_no_loss(losses)
@@ -338,63 +340,66 @@ class Claims:
             for entry, record in zip(stored, records, strict=True):
                 if entry is None:
                     continue
-                now = tasks.opened(entry.value, f"task {record.id!r} of {self._executor.name!r}")
+                now = tasks.decode_record(entry.value, f"task {record.id!r} of {self._executor.name!r}")
                 if now.state == "claimed" and now.token == record.token:
                     unit.delete(now.place)
                     put_ready(unit, entry.key, now, attempt=now.attempt - 1, due_at_ms=now_ms)
 
         records = [record for record, _ in claimed]
         try:
-            for begin in range(0, len(records), _BACK_AT_ONCE):
-                await self._executor.run(partial(work, records=records[begin : begin + _BACK_AT_ONCE]))
+            for begin in range(0, len(records), _GIVEN_BACK_AT_ONCE):
+                await self._executor.run(partial(work, records=records[begin : begin + _GIVEN_BACK_AT_ONCE]))
         except KeepstateError as error:
             _log.warning(
-                "up to %d tasks of %r stay claimed until their leases end, for nobody: %s",
+                "up to %d tasks of %r could not be released and stay claimed until their leases expire: %s",
                 len(records),
                 self._executor.name,
                 error,
             )
 
     async def take(self, task_id: str, request: ClaimRequest, losses: LossDetector) -> Claimed:
-        """Return one task by its id, claimed although it may not be its turn.
+        """Claim one task by its id, regardless of order and delay.
 
         Raises:
-            ConflictError: Somebody holds it.
-            NotFoundError: There is none.
-            TransitionError: It is done or dead, or dead now: the lease of its last attempt has run out.
+            ConflictError: A worker holds the task.
+            NotFoundError: No task has this id.
+            TransitionError: The task is done or dead, or became dead because its last attempt's lease
+                expired.
         """
 
         async def work(unit: Unit) -> Claimed | ConflictError | TransitionError:
-            stored, about = await unit.read(tasks.task_key(task_id), tasks.payload_key(task_id))
+            stored, payload_entry = await unit.read(tasks.task_key(task_id), tasks.payload_key(task_id))
             if stored is None:
                 raise NotFoundError(f"no task of {self._executor.name!r} has the id {task_id!r}")
-            record = tasks.opened(stored.value, f"task {task_id!r} of {self._executor.name!r}")
-            if about is None or record.state in ("done", "dead"):
-                raise self._over(record)
+            record = tasks.decode_record(stored.value, f"task {task_id!r} of {self._executor.name!r}")
+            if payload_entry is None or record.state in ("done", "dead"):
+                raise self._over_error(record)
             now_ms = await unit.now_ms()
             if record.state == "claimed" and now_ms < record.due_at_ms:
                 return ConflictError(
                     f"task {task_id!r} of {self._executor.name!r} is held by "
-                    f"{shorten(record.worker or '')!r}; try later",
+                    f"worker {shorten(record.worker or '')!r}. Try again later",
                     space=self._executor.name,
                     key=stored.key,
                     actual=stored.version,
                 )
             if record.state == "ready" and stored.version == UNWRITTEN:
-                raise InvalidError(f"task {task_id!r} is put by this transaction; claim it after its end")
+                raise InvalidError(
+                    f"task {task_id!r} was put by this transaction; claim it after the transaction"
+                )
             if attempts_exhausted(record):
-                return self._over(put_ready_or_dead(unit, stored.key, record, now_ms))
-            unit.delete(tasks.place_of(record, stored.version))
-            payload = decode_value(self._executor, about.key, await unit.value(about))
-            return await _held(unit, record, request), payload
+                return self._over_error(put_ready_or_dead(unit, stored.key, record, now_ms))
+            unit.delete(tasks.index_key(record, stored.version))
+            payload = decode_value(self._executor, payload_entry.key, await unit.value(payload_entry))
+            return await _write_claim(unit, record, request), payload
 
-        taken = await self._taken(lambda: self._executor.run(work), losses)
-        # Raised by the work, a conflict would be tried again and again, and a death would not be written.
+        taken = await self._take_shielded(lambda: self._executor.run(work), losses)
+        # Returned instead of raised in `work`: a conflict would be retried, and the dead state not written.
         if isinstance(taken, ConflictError | TransitionError):
             raise taken
         return taken
 
-    def _over(self, record: TaskRecord) -> TransitionError:
+    def _over_error(self, record: TaskRecord) -> TransitionError:
         return TransitionError(
             f"task {record.id!r} of {self._executor.name!r} is {record.state} and cannot be claimed",
             current=record.state,
@@ -406,10 +411,10 @@ def _keys(documents: Sequence[str]) -> list[bytes]:
     return [layout.named_key(layout.DOCUMENTS, name) for name in documents]
 
 
-async def _held(unit: Unit, record: TaskRecord, request: ClaimRequest) -> TaskRecord:
-    """Return a task's record as that of who claims it now; its old index entry is the caller's to remove."""
+async def _write_claim(unit: Unit, record: TaskRecord, request: ClaimRequest) -> TaskRecord:
+    """Write a task's record as claimed, and return it. The caller removes the old index entry."""
     until_ms, former = await unit.now_ms() + request.lease_ms, record.worker
-    place = tasks.timed_key(layout.CLAIMED, until_ms, record.id)
+    claimed_key = tasks.timed_key(layout.CLAIMED, until_ms, record.id)
     assert unit.revision is not None  # the record was read
     record = msgspec.structs.replace(
         record,
@@ -418,15 +423,15 @@ async def _held(unit: Unit, record: TaskRecord, request: ClaimRequest) -> TaskRe
         token=tasks.next_token(record, unit.revision),
         due_at_ms=until_ms,
         worker=request.worker,
-        place=place,
+        place=claimed_key,
     )
-    unit.put(place, tasks.name_of(record))
-    unit.put(tasks.task_key(record.id), tasks.encoded(record))
+    unit.put(claimed_key, tasks.index_value(record))
+    unit.put(tasks.task_key(record.id), tasks.encode_record(record))
     if request.on_claim is not None:
         await request.on_claim(unit, record.id, former)
     return record
 
 
 def without_documents(match: Match) -> TaskFilter:
-    """Return a choice that looks at no documents."""
+    """Return a filter that ignores the documents."""
     return lambda task_id, payload, _: match(task_id, payload)

@@ -1,7 +1,7 @@
-"""Finds where all tasks stand at one moment, although pages are read one after the other.
+"""States of all tasks at one revision, although the index is read page by page.
 
-What changes while they are read is in the log, as far as the last page: what it says of a key goes before
-what a page said, and what it does not name is as every page found it.
+Changes during the reads are in the log up to the revision of the last page. For a key in the log, the log
+overrides the pages. Every other key is unchanged, so all pages agree on it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from keepstate.stores.protocol import Entry, Store
 from keepstate.values import limits
 
 _ATTEMPTS = 4
-"""How often to begin again where the log was cut meanwhile: by ten thousand batches, or as the space was
-dropped."""
+"""Attempts if the log was cut during the reads: by ten thousand batches, or because the space was dropped."""
 
-Places = dict[bytes, str | None]
-"""The keys in the index of a state, each with the id of its task, or None where only the log told of it."""
+IndexKeys = dict[bytes, str | None]
+"""The index keys of one state, each with the id of its task, or None if the key came from the log."""
 
 
-async def find_tasks(store: Store, space: str) -> dict[TaskState, Places]:
-    """Return which tasks of the space stand where.
+async def find_index_keys(store: Store, space: str) -> dict[TaskState, IndexKeys]:
+    """Return the index keys of all tasks of the space, by state.
 
     Raises:
-        CompactedError: More was written meanwhile than the log keeps, again and again.
+        CompactedError: In every attempt, more was written during the reads than the log holds.
     """
     attempt = 1
     while True:
@@ -40,35 +39,35 @@ async def find_tasks(store: Store, space: str) -> dict[TaskState, Places]:
 
 
 async def count_tasks(store: Store, space: str) -> dict[TaskState, int]:
-    """Return how many tasks of the space stand where.
+    """Return the number of tasks of the space in each state.
 
     Raises:
-        CompactedError: More was written meanwhile than the log keeps, again and again.
+        CompactedError: In every attempt, more was written during the reads than the log holds.
     """
-    return {state: len(places) for state, places in (await find_tasks(store, space)).items()}
+    return {state: len(keys) for state, keys in (await find_index_keys(store, space)).items()}
 
 
-async def name_tasks(store: Store, space: str) -> dict[TaskState, dict[bytes, str]]:
-    """Return which tasks of the space stand where, each with its id.
+async def find_task_ids(store: Store, space: str) -> dict[TaskState, dict[bytes, str]]:
+    """Return the index keys and ids of all tasks of the space, by state.
 
     Raises:
-        CompactedError: More was written meanwhile than the log keeps, again and again.
+        CompactedError: In every attempt, more was written during the reads than the log holds.
     """
     while True:
-        found = await find_tasks(store, space)
-        unnamed = [key for places in found.values() for key, task_id in places.items() if task_id is None]
-        named = await _names(store, space, unnamed)
-        if len(named) == len(unnamed):  # else one has moved on since, and only its key is known
+        found = await find_index_keys(store, space)
+        unnamed = [key for keys in found.values() for key, task_id in keys.items() if task_id is None]
+        named = await _read_ids(store, space, unnamed)
+        if len(named) == len(unnamed):  # otherwise a task changed its state, and its id is unknown
             return {
-                state: {key: task_id or named[key] for key, task_id in places.items()}
-                for state, places in found.items()
+                state: {key: task_id or named[key] for key, task_id in keys.items()}
+                for state, keys in found.items()
             }
 
 
-async def _find(store: Store, space: str) -> dict[TaskState, Places]:
-    told_to = (await store.read(space, [])).revision
-    found: dict[TaskState, Places] = {}
-    last = told_to
+async def _find(store: Store, space: str) -> dict[TaskState, IndexKeys]:
+    read_to = (await store.read(space, [])).revision
+    found: dict[TaskState, IndexKeys] = {}
+    last = read_to
     for state in STATES:
         found[state] = {}
         after: bytes | None = None
@@ -78,9 +77,9 @@ async def _find(store: Store, space: str) -> dict[TaskState, Places]:
             after, last = page.next, page.revision
             if after is None:
                 break
-    while told_to < last:
-        changes = await store.changes(space, told_to)
-        told_to = changes.upto
+    while read_to < last:
+        changes = await store.changes(space, read_to)
+        read_to = changes.upto
         for change in changes.items:
             for state in STATES:
                 if not change.key.startswith(layout.INDEXES[state]):
@@ -92,7 +91,7 @@ async def _find(store: Store, space: str) -> dict[TaskState, Places]:
     return found
 
 
-async def _names(store: Store, space: str, keys: Sequence[bytes]) -> dict[bytes, str]:
+async def _read_ids(store: Store, space: str, keys: Sequence[bytes]) -> dict[bytes, str]:
     entries: list[Entry | None] = []
     for start in range(0, len(keys), limits.READ_KEYS):
         reading = await store.read(space, keys[start : start + limits.READ_KEYS])

@@ -1,7 +1,6 @@
-"""Tasks whose time has come: those whose delay is over, and those whose worker was not heard of in time.
+"""Promotion of due tasks: those whose delay is over, and those whose lease has expired.
 
-Nobody watches the clock for them. Who looks for a task looks for these now and then, and always where it
-would else find none.
+No timer runs. A claim promotes due tasks every 0.25 seconds, and always before it reports that none is ready.
 """
 
 from __future__ import annotations
@@ -22,32 +21,32 @@ from keepstate.values import limits
 
 _PAGE = 64
 _EVERY_S = 0.25
-"""How often to look for due and forgotten tasks while enough others are ready."""
+"""Seconds between promotions while other tasks are ready."""
 
 
 class DueTasks:
-    """Makes waiting and claimed tasks of one space ready when they are due."""
+    """Promotes due tasks of one space from waiting or claimed to ready."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._looked_at_s: float | None = None
+        self._promoted_at_s: float | None = None
 
-    async def wake(self, store: Store, *, force: bool) -> bool:
-        """Make tasks ready whose delay or lease is over, and return whether there were any."""
+    async def promote(self, store: Store, *, force: bool) -> bool:
+        """Make tasks ready whose delay or lease has ended, and return whether there were any."""
         now_s = self._executor.clock.monotonic_s()
-        if not force and self._looked_at_s is not None and now_s - self._looked_at_s < _EVERY_S:
+        if not force and self._promoted_at_s is not None and now_s - self._promoted_at_s < _EVERY_S:
             return False
-        self._looked_at_s = now_s
+        self._promoted_at_s = now_s
         now_ms = (await store.read(self._executor.stored_name, [])).now_ms
-        woken = False
+        promoted = False
         for part in (layout.WAITING, layout.CLAIMED):
             page = await store.scan(self._executor.stored_name, part, limit=_PAGE)
             due = [entry for entry in page.entries if tasks.time_in(part, entry.key)[0] <= now_ms]
             if due:
-                woken = await self._make_ready(due) or woken
-        return woken
+                promoted = await self._promote_due(due) or promoted
+        return promoted
 
-    async def _make_ready(self, due: list[Entry]) -> bool:
+    async def _promote_due(self, due: list[Entry]) -> bool:
         async def work(unit: Unit) -> bool:
             names = [tasks.id_in(entry) for entry in due]
             stored = await unit.read(*(tasks.task_key(name) for name in names))
@@ -56,7 +55,7 @@ class DueTasks:
             for index, entry in zip(due, stored, strict=True):
                 if entry is None:
                     continue
-                record = tasks.opened(entry.value, f"a task record of {self._executor.name!r}")
+                record = tasks.decode_record(entry.value, f"a task record of {self._executor.name!r}")
                 if record.place == index.key and record.due_at_ms <= now_ms:
                     put_ready_or_dead(unit, entry.key, record, now_ms)
                     moved = True
@@ -68,7 +67,7 @@ class DueTasks:
             return True
 
     async def next_due_s(self, store: Store) -> float:
-        """Return in how many seconds the next waiting or claimed task is due."""
+        """Return the seconds until the next waiting or claimed task is due."""
         now_ms = (await store.read(self._executor.stored_name, [])).now_ms
         soonest = float(limits.TTL_MS)
         for part in (layout.WAITING, layout.CLAIMED):
@@ -79,44 +78,44 @@ class DueTasks:
 
 
 def attempts_exhausted(record: TaskRecord) -> bool:
-    """Whether the end of its lease is the end of the task."""
+    """Return whether the task is dead once its lease expires."""
     return record.state == "claimed" and record.attempt >= record.max_attempts
 
 
 def put_ready_or_dead(unit: Unit, key: bytes, record: TaskRecord, now_ms: int) -> TaskRecord:
-    """Write a task under its key as one whose delay or lease is over, and return its record."""
+    """Write a task whose delay or lease has ended as ready or dead, and return its record."""
     unit.delete(record.place)
     if not attempts_exhausted(record):
         return put_ready(unit, key, record)
     place = tasks.timed_key(layout.DEAD, now_ms, record.id)
-    error = f"the lease of worker {shorten(record.worker or '')!r} ran out in attempt {record.attempt}"
+    error = f"the lease of worker {shorten(record.worker or '')!r} expired in attempt {record.attempt}"
     record = msgspec.structs.replace(record, state="dead", due_at_ms=now_ms, place=place, error=error)
-    unit.put(place, tasks.name_of(record))
-    unit.put(key, tasks.encoded(record))
+    unit.put(place, tasks.index_value(record))
+    unit.put(key, tasks.encode_record(record))
     return record
 
 
 def store_task(unit: Unit, record: TaskRecord, state: TaskState, **changes: Any) -> TaskRecord:
-    """Write a record and its index entry for a new state; the old entry is the caller's to remove."""
+    """Write a record and its index entry for a new state. The caller removes the old index entry."""
     key, kept_ms = tasks.task_key(record.id), DONE_KEPT_MS if state == "done" else None
     if state == "ready":
         return put_ready(unit, key, record, **changes)
     record = msgspec.structs.replace(record, state=state, **changes)
     place = tasks.timed_key(layout.INDEXES[state], record.due_at_ms, record.id)
     record = msgspec.structs.replace(record, place=place)
-    unit.put(place, tasks.name_of(record), ttl_ms=kept_ms)
-    unit.put(key, tasks.encoded(record), ttl_ms=kept_ms)
+    unit.put(place, tasks.index_value(record), ttl_ms=kept_ms)
+    unit.put(key, tasks.encode_record(record), ttl_ms=kept_ms)
     return record
 
 
 def put_ready(unit: Unit, key: bytes, record: TaskRecord, **changes: Any) -> TaskRecord:
-    """Write a task under its key as a ready one, and return its record; what else has changed is given.
+    """Write a task as ready, with other changes of its record, and return the record.
 
-    Its old index entry is the caller's to remove.
+    The caller removes the old index entry.
     """
     prefix = tasks.ready_prefix(record.priority)
-    stamp_index = unit.append(prefix, tasks.name_of(record))
+    stamp_index = unit.append(prefix, tasks.index_value(record))
     changes |= {"state": "ready", "place": prefix, "stamp_index": stamp_index}
     record = msgspec.structs.replace(record, **changes)
-    unit.put(key, tasks.encoded(record))
+    unit.put(key, tasks.encode_record(record))
     return record

@@ -1,4 +1,4 @@
-"""Puts a task under its id: once, or in place of the task that stands there."""
+"""Insertion of a task under its id: once, or replacing an existing task."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ IfPresent = Literal["keep", "replace", "raise"]
 CHOICES: Final[tuple[IfPresent, ...]] = get_args(IfPresent)
 
 
-def admit_if_present(if_present: object) -> None:
-    """Refuse a value of `if_present` that is not one of `CHOICES`."""
+def check_if_present(if_present: object) -> None:
+    """Raise `InvalidError` for a value of `if_present` that is not one of `CHOICES`."""
     if if_present not in CHOICES:
         raise InvalidError(f"`if_present` is {if_present!r}; it is one of {', '.join(CHOICES)}")
 
@@ -26,28 +26,29 @@ def admit_if_present(if_present: object) -> None:
 async def put_task(
     executor: Executor, unit: Unit, record: TaskRecord, payload: bytes, if_present: IfPresent
 ) -> Put:
-    """Write a new task from now on, unless the rule `if_present` keeps or refuses the one of the same id.
+    """Write a new task. If its id has one already, `if_present` decides.
 
     Args:
-        executor: Names the space in errors.
-        unit: Reads and writes.
-        record: The new task; its times count from 0.
+        executor: The executor of the space.
+        unit: The unit to write to.
+        record: The new task. Its times are relative to now.
         payload: Its encoded payload.
         if_present: See `Queue.put`.
     """
     entry = await unit.get(tasks.task_key(record.id))
     if entry is not None:
-        known = tasks.opened(entry.value, f"task {record.id!r} of {executor.name!r}")
+        known = tasks.decode_record(entry.value, f"task {record.id!r} of {executor.name!r}")
         if if_present == "keep":
             return Put(known.id, added=False, state=known.state)
         if if_present == "raise":
             raise AlreadyExistsError(
-                f"{executor.name!r} has a task {record.id!r}, which is {known.state}; give another id"
+                f"space {executor.name!r} already has a task {record.id!r}, which is {known.state}; pass "
+                "another id, or if_present='keep'"
             )
         if known.state == "claimed":
             raise TransitionError(
-                f"task {record.id!r} of {executor.name!r} is held by {shorten(known.worker or '')!r}; "
-                "wait, or call discard()",
+                f"task {record.id!r} of {executor.name!r} is held by worker "
+                f"{shorten(known.worker or '')!r}. Wait until it is done, or call discard()",
                 current=known.state,
                 wanted="replaced",
             )
@@ -59,13 +60,16 @@ async def put_task(
 
 
 def erase_task(unit: Unit, entry: Entry, record: TaskRecord) -> None:
-    """Delete the record of a task and all that belongs to it.
+    """Delete the record of a task with its index entry, payload and result.
 
     Raises:
-        InvalidError: The same transaction has made the task ready, and its place is known only at the end.
+        InvalidError: The same transaction made the task ready, so its index key is known only after the
+            commit.
     """
     if record.state == "ready" and entry.version == UNWRITTEN:
-        raise InvalidError(f"task {record.id!r} is put by this transaction; discard it after its end")
-    place = tasks.place_of(record, entry.version)
-    for key in (entry.key, place, tasks.payload_key(record.id), tasks.result_key(record.id)):
+        raise InvalidError(
+            f"task {record.id!r} was put by this transaction; discard it after the transaction"
+        )
+    index_key = tasks.index_key(record, entry.version)
+    for key in (entry.key, index_key, tasks.payload_key(record.id), tasks.result_key(record.id)):
         unit.delete(key)

@@ -1,9 +1,8 @@
-"""Leases: who holds what until when, fenced by a token.
+"""Leases: time-limited locks with fencing tokens.
 
-A lease is an entry with a time to live; its token is the revision that created the entry, higher with each
-holder. A write that must not come from a former holder checks the token in its own batch
-(`transaction(lease=…)`): a renewal changes the entry's version and not its creation, so it does not disturb
-the holder.
+A lease is an entry with a TTL. Its token is the revision that created the entry, so each holder gets a larger
+token. A write that a former holder must not make checks the token in its own batch (`transaction(lease=…)`).
+A renewal changes the version of the entry but not its creation, so the token stays valid.
 """
 
 from __future__ import annotations
@@ -27,20 +26,17 @@ from keepstate.stores.protocol import ABSENT, Entry
 from keepstate.values import codec
 
 _SAFE_SHARE = 0.9
-"""The share of a lease's time for which its holder believes in it; the rest is for clocks that run
-unevenly."""
+"""The share of the TTL for which the holder considers the lease held. The rest allows for clock drift."""
 _LONGEST_WAIT_S = 1.0
 
 
 class Lease:
-    """Something held by this process until its time is up.
-
-    As a context manager it releases itself at the end.
+    """A lease held by this process until it expires. As a context manager, it is released on exit.
 
     Attributes:
-        name: What is held.
-        token: Fences this holder from later ones: each has a higher one.
-        ttl_s: How long it is held from each renewal on, in seconds.
+        name: The name of the lease.
+        token: The fencing token. Each later holder gets a larger one.
+        ttl_s: Seconds from each renewal until the lease expires.
     """
 
     def __init__(
@@ -51,8 +47,8 @@ class Lease:
         self.ttl_s: float = ttl_s
         self._until_s: float = since_s + ttl_s * _SAFE_SHARE
         self._process = present_process()
-        self._ends = 0
-        """How often it was let go or found lost; a renewal that began before that revives nothing."""
+        self._generation = 0
+        """Incremented on release and loss, so that a renewal that began earlier does not revive the lease."""
 
     def __repr__(self) -> str:
         state = "held" if self.is_held() else "over"
@@ -65,76 +61,76 @@ class Lease:
 
     @property
     def _key(self) -> bytes:
-        """The key of the entry that is the lease."""
+        """The key of the lease's entry."""
         return layout.named_key(layout.LEASES, self.name)
 
-    async def _guards(self, executor: Executor) -> bool:
-        """Whether it can fence writes of this scope's space: of the same name in the same opened store."""
+    async def _can_fence(self, executor: Executor) -> bool:
+        """Return whether the executor's space is that of the lease: same name, same opened store."""
         same_name = executor.stored_name == self._executor.stored_name
         return same_name and await executor.store() is await self._executor.store()
 
     def is_held(self) -> bool:
-        """Whether it is certainly still held, by this machine's clock; asks nobody, and waits for nothing.
+        """Return whether the lease is certainly held, by this machine's clock, without a call to the store.
 
-        Once a call has raised `HistoryLostError` it is not: the store may have forgotten it.
+        After a `HistoryLostError` it returns False, because the store may have lost the lease.
         """
-        if self._process != present_process():  # a child of the holder holds nothing
+        if self._process != present_process():  # a forked child does not hold the lease
             return False
         return not self._losses.has_lost_history and self._executor.clock.awake_or_asleep_s() < self._until_s
 
     def _fence(self, unit: Unit) -> None:
-        """Let a unit commit only while this lease is held.
+        """Make a unit commit only while this lease is held.
 
         Raises:
-            LeaseLostError: The store forgot it; its token may be a stranger's now.
+            LeaseLostError: The store lost the lease, and its token may now belong to another holder.
         """
-        self._stand(unit)
+        self._require_no_loss(unit)
         unit.check(self._key, created=self.token)
 
-    def _stand(self, unit: Unit) -> None:
+    def _require_no_loss(self, unit: Unit) -> None:
         if self._losses.has_lost_history:
-            raise self._lost()
+            raise self._lost_error()
         unit.require_no_loss(self._losses)
 
     async def check(self) -> None:
-        """Ask the store whether it is still held.
+        """Check in the store that the lease is still held.
 
         Raises:
-            LeaseLostError: It ran out, or was released.
+            LeaseLostError: The lease expired or was released.
         """
 
         async def work(unit: Unit) -> None:
-            self._stand(unit)
+            self._require_no_loss(unit)
             entry = await unit.get(self._key)
             if entry is None or entry.created != self.token:
-                raise self._lost()
+                raise self._lost_error()
 
         await self._executor.run(work)
 
     async def renew(self, ttl_s: float | None = None) -> None:
-        """Hold it for `ttl_s` from now on, or as long as it was acquired for.
+        """Renew the lease for `ttl_s` seconds from now; by default, for its previous TTL.
 
         Raises:
-            LeaseLostError: It ran out, or was released, and somebody else may hold it.
+            LeaseLostError: The lease expired or was released, and another holder may have it.
         """
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
         ttl_ms = check_duration_ms("ttl_s", ttl_s)
-        since_s, ends = self._executor.clock.awake_or_asleep_s(), self._ends
+        since_s, generation = self._executor.clock.awake_or_asleep_s(), self._generation
 
         async def work(unit: Unit) -> None:
             self._fence(unit)
-            unit.put(self._key, _held_by(self._executor), ttl_ms=ttl_ms)
+            unit.put(self._key, _encode_holder(self._executor), ttl_ms=ttl_ms)
 
         try:
             await self._executor.run(work, attempts=1)
         except ConflictError as conflict:
-            raise self._lost() from conflict
-        if self._ends == ends:
+            raise self._lost_error() from conflict
+        if self._generation == generation:
             self.ttl_s = ttl_s
             self._until_s = since_s + ttl_s * _SAFE_SHARE
 
     async def release(self) -> bool:
-        """Let go of it, and return whether it was still held."""
+        """Release the lease, and return whether it was still held."""
         self._end()
 
         async def work(unit: Unit) -> None:
@@ -146,19 +142,19 @@ class Lease:
         except ConflictError:
             return False
         finally:
-            self._end()  # also of a renewal that began meanwhile and was applied before
+            self._end()  # again, because a concurrent renewal may have been applied before
         return True
 
     def _end(self) -> None:
         self._until_s = 0.0
-        self._ends += 1
+        self._generation += 1
 
-    def _lost(self) -> LeaseLostError:
-        """Return the error that says so, and stop believing in the lease."""
+    def _lost_error(self) -> LeaseLostError:
+        """Mark the lease as lost, and return the error."""
         self._end()
         return LeaseLostError(
             f"lease {self.name!r} of {self._executor.name!r} (token {self.token}) is no longer held; "
-            "stop what it guarded and acquire it again",
+            "stop the work that it protects, and acquire it again",
             space=self._executor.name,
             name=self.name,
             token=self.token,
@@ -175,24 +171,24 @@ class Lease:
         except KeepstateError as failure:
             if error is None:
                 raise
-            error.add_note(f"{self!r} was not released, and ends with its time: {failure}")
+            error.add_note(f"{self!r} could not be released, and will expire by itself: {failure}")
 
 
 async def fence(lease: Lease, executor: Executor, unit: Unit) -> None:
-    """Let a unit of the scope's space commit only while the lease is held.
+    """Make a unit commit only while the lease is held.
 
     Raises:
-        InvalidError: The lease is of another space.
-        LeaseLostError: The store forgot it; its token may be a stranger's now.
+        InvalidError: The lease belongs to another space.
+        LeaseLostError: The store lost the lease, and its token may now belong to another holder.
     """
-    if not await lease._guards(executor):  # pyright: ignore[reportPrivateUsage]
-        raise InvalidError(f"{lease!r} is of another space and cannot guard {executor.name!r}")
+    if not await lease._can_fence(executor):  # pyright: ignore[reportPrivateUsage]
+        raise InvalidError(f"{lease!r} belongs to another space and cannot fence writes to {executor.name!r}")
     lease._fence(unit)  # pyright: ignore[reportPrivateUsage]
 
 
-def loss_in(lease: Lease, conflict: ConflictError) -> LeaseLostError | None:
-    """Return the error that says that the lease is lost, if the conflict was about that."""
-    return lease._lost() if conflict.key == lease._key else None  # pyright: ignore[reportPrivateUsage]
+def lease_lost_error(lease: Lease, conflict: ConflictError) -> LeaseLostError | None:
+    """Return a `LeaseLostError` if the conflict is about the lease's entry, otherwise None."""
+    return lease._lost_error() if conflict.key == lease._key else None  # pyright: ignore[reportPrivateUsage]
 
 
 class Leases:
@@ -205,39 +201,41 @@ class Leases:
         return f"<Leases of {self._executor.name!r}>"
 
     async def acquire(self, name: str, ttl_s: float, *, wait_s: float = 0) -> Lease:
-        """Return the lease, held from now on.
+        """Acquire a lease.
 
         Args:
-            name: What to hold; 1 to 512 bytes of UTF-8.
-            ttl_s: For how long, in seconds, unless it is renewed.
-            wait_s: How long to wait for its present holder, in seconds.
+            name: The name of the lease; 1 to 512 bytes of UTF-8.
+            ttl_s: Seconds until the lease expires, unless it is renewed.
+            wait_s: Seconds to wait while another holder has the lease.
 
         Raises:
-            ConflictError: Somebody else holds it.
+            ConflictError: Another holder has the lease.
         """
         self._executor.require_outside_transaction("acquiring a lease")
         ttl_ms = check_duration_ms("ttl_s", ttl_s)
         check_wait("wait_s", wait_s)
         deadline_s = self._executor.clock.monotonic_s() + wait_s
-        held = await self._tried(name, ttl_s, ttl_ms)
+        held = await self._try_shielded(name, ttl_s, ttl_ms)
         if isinstance(held, Lease):
             return held
         if wait_s <= 0:
             raise held
-        # Only now, for to hear of changes costs more than a lease that is free.
+        # Listen only now, because a subscription costs more than acquiring a free lease.
         async with listen(await self._executor.store(), self._executor.stored_name) as hints:
             while True:
-                held = await self._tried(name, ttl_s, ttl_ms)
+                held = await self._try_shielded(name, ttl_s, ttl_ms)
                 if isinstance(held, Lease):
                     return held
                 left_s = deadline_s - self._executor.clock.monotonic_s()
                 if left_s <= 0:
                     raise held
-                await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._free_in_s(name)))
+                await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._expires_in_s(name)))
 
-    async def _tried(self, name: str, ttl_s: float, ttl_ms: int) -> Lease | ConflictError:
-        """Try once, beside the caller: for who is cancelled it is let go, if it comes to be held."""
-        return await acquire_shielded(self._executor.runner, lambda: self._try(name, ttl_s, ttl_ms), _let_go)
+    async def _try_shielded(self, name: str, ttl_s: float, ttl_ms: int) -> Lease | ConflictError:
+        """Try once, detached from the caller. If the caller is cancelled, the lease is released again."""
+        return await acquire_shielded(
+            self._executor.runner, lambda: self._try(name, ttl_s, ttl_ms), _release_quietly
+        )
 
     async def _try(self, name: str, ttl_s: float, ttl_ms: int) -> Lease | ConflictError:
         key = layout.named_key(layout.LEASES, name)
@@ -246,33 +244,33 @@ class Leases:
 
         async def work(unit: Unit) -> None:
             unit.check(key, version=ABSENT)
-            unit.put(key, _held_by(self._executor), ttl_ms=ttl_ms)
+            unit.put(key, _encode_holder(self._executor), ttl_ms=ttl_ms)
 
         try:
             _, revision = await self._executor.run(work, attempts=1)
         except ConflictError as conflict:
             holder = await self.holder(name)
-            taken = ConflictError(
-                f"lease {name!r} of {self._executor.name!r} is held by {shorten(holder or 'another')}; "
-                "try later",
+            held_error = ConflictError(
+                f"lease {name!r} of {self._executor.name!r} is held by "
+                f"{shorten(holder or 'another holder')}. Try again later, or pass wait_s=",
                 space=self._executor.name,
                 key=key,
                 actual=conflict.actual,
             )
-            taken.__cause__ = conflict
-            return taken
+            held_error.__cause__ = conflict
+            return held_error
         return Lease(self._executor, name, revision, ttl_s, since_s=since_s, losses=losses)
 
     async def holder(self, name: str) -> str | None:
-        """Return who holds it, None if nobody does; unnamed authors are `unknown`."""
+        """Return the author that holds a lease, or None if it is free; `unknown` for an unnamed author."""
 
         async def work(unit: Unit) -> str | None:
             entry = await unit.get(layout.named_key(layout.LEASES, name))
-            return None if entry is None else _holder_in(entry)
+            return None if entry is None else _decode_holder(entry)
 
         return (await self._executor.run(work))[0]
 
-    async def _free_in_s(self, name: str) -> float:
+    async def _expires_in_s(self, name: str) -> float:
         store = await self._executor.store()
         reading = await store.read(self._executor.stored_name, [layout.named_key(layout.LEASES, name)])
         entry = reading.entries[0]
@@ -281,18 +279,18 @@ class Leases:
         return (entry.expires_at_ms - reading.now_ms) / 1000 + 0.001
 
 
-async def _let_go(held: Lease | ConflictError) -> None:
+async def _release_quietly(held: Lease | ConflictError) -> None:
     if isinstance(held, Lease):
-        with suppress(KeepstateError):  # its time ends, if later
+        with suppress(KeepstateError):  # otherwise it expires
             await held.release()
 
 
-def _held_by(executor: Executor) -> bytes:
+def _encode_holder(executor: Executor) -> bytes:
     return codec.encode(executor.author)
 
 
-def _holder_in(entry: Entry) -> str:
+def _decode_holder(entry: Entry) -> str:
     author = codec.decode(entry.value)
     if author is not None and type(author) is not str:
-        raise corrupt_error(describe(entry.key), "it names no holder")
+        raise corrupt_error(describe(entry.key), "its holder is not a name")
     return author or "unknown"

@@ -1,4 +1,4 @@
-"""Tasks as listings show them: found in the index of their state, and read many at a time."""
+"""Listings of tasks: ids from the index of a state, records read in pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.stored import corrupt_error
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
-from keepstate.engine.queue.counts import name_tasks
+from keepstate.engine.queue.counts import find_task_ids
 from keepstate.engine.queue.tasks import STATES, TaskInfo, TaskRecord, TaskState
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import LAST_REVISION, Entry, Mark
@@ -30,18 +30,18 @@ class StateSummary:
     """The tasks of one state.
 
     Attributes:
-        count: How many there are.
-        newest: Those that came last, the last one first.
+        count: The number of tasks in the state.
+        newest: The tasks that entered the state last, the latest first.
     """
 
     count: int
     newest: Sequence[TaskInfo]
 
 
-async def listed(
+async def list_tasks(
     executor: Executor, state: TaskState, *, after: str | None, limit: int, payloads: bool
 ) -> list[TaskInfo]:
-    """Return tasks of a state in the order of its index, behind a cursor of it; see `Queue.list`."""
+    """Return tasks of a state in the order of its index, after a cursor; see `Queue.list`."""
     check_flag("payloads", payloads)
     index, positions = (
         layout.INDEXES[state],
@@ -52,7 +52,7 @@ async def listed(
     async for mark, page in _pages(executor, index, begin, limit):
         cursors = dict(zip(page, positions.of_page(index, mark, page.values()), strict=True))
         for info in await read_tasks(executor, cursors, payloads=payloads):
-            if info is not None and info.state == state:  # else it moved on between the index and the record
+            if info is not None and info.state == state:  # its state may have changed since the scan
                 found.append(info)
                 if len(found) == limit:
                     return found
@@ -62,7 +62,7 @@ async def listed(
 async def _pages(
     executor: Executor, prefix: bytes, after: bytes | None, limit: int
 ) -> AsyncIterator[tuple[Mark, dict[str, bytes]]]:
-    """Yield ids with their keys in the index, and the mark at which the last of them was read."""
+    """Yield pages of task ids with their index keys, and the mark at which each page's last key was read."""
     page: dict[str, bytes] = {}
     mark = Mark(0, b"")
     async for unit, entry in executor.scan(prefix, after=after):
@@ -78,12 +78,12 @@ async def _pages(
 async def read_tasks(
     executor: Executor, cursors: Mapping[str, str | None], *, payloads: bool
 ) -> list[TaskInfo | None]:
-    """Return tasks by their ids, with the cursors that a listing gives them; None for an absent task."""
+    """Return tasks by id, with the given cursors; None for a task that does not exist."""
 
     async def work(unit: Unit) -> list[TaskInfo | None]:
         stored = await unit.read(*map(tasks.task_key, cursors))
         known = [
-            (record_of(executor, entry), entry.version) if entry is not None else None for entry in stored
+            (decode_task(executor, entry), entry.version) if entry is not None else None for entry in stored
         ]
         records = [record for record, _ in filter(None, known)]
         values = [tasks.result_key(record.id) for record in records if record.has_result]
@@ -99,7 +99,7 @@ async def read_tasks(
 
 
 async def _read_values(executor: Executor, unit: Unit, keys: Sequence[bytes]) -> dict[bytes, Any]:
-    """Return decoded values by key; as many in one read as its limit of bytes allows."""
+    """Return decoded values by key, in as few reads as the byte limit allows."""
     if not keys:
         return {}
     try:
@@ -118,34 +118,34 @@ async def _value(executor: Executor, unit: Unit, entry: Entry) -> Any:
     return decode_value(executor, entry.key, await unit.value(entry))
 
 
-def record_of(executor: Executor, entry: Entry) -> TaskRecord:
-    """Return the record in an entry."""
-    return tasks.opened(entry.value, f"a task record of {executor.name!r}")
+def decode_task(executor: Executor, entry: Entry) -> TaskRecord:
+    """Decode the task record in an entry."""
+    return tasks.decode_record(entry.value, f"a task record of {executor.name!r}")
 
 
 def _info(record: TaskRecord, version: int, cursor: str | None, values: dict[bytes, Any]) -> TaskInfo:
     return TaskInfo(
         record.id, record.state, record.priority, record.attempt, record.max_attempts, record.worker,
-        record.error, tasks.moment(record.put_at_ms), tasks.moment(record.due_at_ms),
+        record.error, tasks.to_datetime(record.put_at_ms), tasks.to_datetime(record.due_at_ms),
         values.get(tasks.result_key(record.id)), cursor, record.token,
         values.get(tasks.payload_key(record.id)), version,
     )  # fmt: skip
 
 
-# ---- all of them at one moment
+# ---- summaries at one revision
 
-_Coming = tuple[tuple[int, int], bytes, str]
-"""When a task came to its state, in the order of such moments, the key in the index, and the id."""
+_Arrival = tuple[tuple[int, int], bytes, str]
+"""The sortable time at which a task entered its state, the index key, and the task id."""
 
 
 async def summaries(
     executor: Executor, *, prefix: str = "", newest: int, payloads: bool
 ) -> dict[TaskState, StateSummary]:
-    """Return how many tasks whose ids start so stand where, and the newest of each state."""
+    """Return the number of tasks with an id prefix in each state, and the newest ones."""
     check_flag("payloads", payloads)
     found: dict[TaskState, StateSummary] = {}
-    for state, coming in (await _coming(executor)).items():
-        ours = [each for each in coming if each[2].startswith(prefix)]
+    for state, arrivals in (await _arrivals(executor)).items():
+        ours = [each for each in arrivals if each[2].startswith(prefix)]
         last = nlargest(newest, ours)
         infos: list[TaskInfo | None] = []
         for begin in range(0, len(last), _READ_AT_ONCE):
@@ -155,26 +155,26 @@ async def summaries(
     return found
 
 
-async def _coming(executor: Executor) -> dict[TaskState, list[_Coming]]:
+async def _arrivals(executor: Executor) -> dict[TaskState, list[_Arrival]]:
     if not executor.gathers:
-        named = await name_tasks(await executor.store(), executor.stored_name)
+        named = await find_task_ids(await executor.store(), executor.stored_name)
         return {
-            state: [(_came(state, key), key, task_id) for key, task_id in places.items()]
-            for state, places in named.items()
+            state: [(_arrival_of(state, key), key, task_id) for key, task_id in keys.items()]
+            for state, keys in named.items()
         }
-    found: dict[TaskState, list[_Coming]] = {}
+    found: dict[TaskState, list[_Arrival]] = {}
     for state in STATES:
         entries = [entry async for _, entry in executor.scan(layout.INDEXES[state])]
-        found[state] = [(_came(state, entry.key), entry.key, tasks.id_in(entry)) for entry in entries]
-    for number, name in enumerate(executor.appended_under(layout.READY)):  # after all that has its place
+        found[state] = [(_arrival_of(state, entry.key), entry.key, tasks.id_in(entry)) for entry in entries]
+    for number, name in enumerate(executor.appended_under(layout.READY)):  # after all stored tasks
         found["ready"].append(((LAST_REVISION + 1, number), b"", name.decode("utf-8", "surrogatepass")))
     return found
 
 
-def _came(state: TaskState, key: bytes) -> tuple[int, int]:
+def _arrival_of(state: TaskState, key: bytes) -> tuple[int, int]:
     if state != "ready":
         return tasks.time_in(layout.INDEXES[state], key)[0], 0
     last = unpack(key[1:])[-1]
     if not isinstance(last, Stamp):
-        raise corrupt_error(describe(key), "the key of a ready task ends with a stamp")
+        raise corrupt_error(describe(key), "the key of a ready task must end with a stamp")
     return last.revision, last.index

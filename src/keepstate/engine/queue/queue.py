@@ -1,9 +1,9 @@
-"""A queue of tasks: at least once to run, exactly once to complete.
+"""Task queue: each task is run at least once and completed exactly once.
 
-Each task has a record and one entry in the index of its state. To claim one is a batch that moves it from one
-index to another and checks that nobody else has moved it; a claim that is not renewed runs out by the store's
-clock, and the task can be claimed again. The token of a claim is a revision of the space: it grows over all
-lives of an id, so that a holder whose claim ran out cannot complete a later task of the same id either.
+Each task has a record and one entry in the index of its state. A claim is a batch that moves the task from
+one index to another and checks that no other worker has moved it. A claim that is not renewed expires by the
+store's clock, and the task can be claimed again. The token of a claim grows across all tasks with the same
+id, so that a worker whose claim expired cannot complete a later task of the same id.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from keepstate.engine.queue import tasks
 from keepstate.engine.queue.claims import ClaimRequest, Claims, Match, OnClaim, TaskFilter, without_documents
 from keepstate.engine.queue.counts import count_tasks
 from keepstate.engine.queue.due_tasks import store_task
-from keepstate.engine.queue.insertion import IfPresent, admit_if_present, erase_task, put_task
-from keepstate.engine.queue.listings import StateSummary, listed, read_tasks, record_of, summaries
+from keepstate.engine.queue.insertion import IfPresent, check_if_present, erase_task, put_task
+from keepstate.engine.queue.listings import StateSummary, decode_task, list_tasks, read_tasks, summaries
 from keepstate.engine.queue.tasks import DONE_KEPT_MS, STATES, Put, TaskInfo, TaskRecord, TaskState
 from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.stores.protocol import Entry
@@ -34,22 +34,22 @@ from keepstate.values import limits
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What proves that a worker holds a task."""
+    """The proof that a worker holds a task: its id and the claim's token."""
 
     id: str
     token: int
 
 
 class Task:
-    """A claimed task, held until its lease ends.
+    """A claimed task, held until its lease expires.
 
     Attributes:
-        id: Its name.
-        payload: What it is about; a copy.
-        attempt: The how-manieth time it is claimed; 1 for the first.
-        token: Fences this holder from later ones: each has a higher one.
-        worker: Who holds it.
-        lease_s: For how long it is held from each heartbeat on, in seconds.
+        id: The task's id.
+        payload: A copy of the task's payload.
+        attempt: Attempt number, starting at 1.
+        token: The fencing token. Each later holder gets a larger one.
+        worker: The worker that holds the task.
+        lease_s: Seconds from each heartbeat until the lease expires.
     """
 
     id: str
@@ -69,31 +69,31 @@ class Task:
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError(
-            f"{self!r} cannot be pickled: it is held by one process; send Claim(task.id, task.token), which "
-            "the methods of a queue take in its place"
+            f"{self!r} cannot be pickled, because one process holds it. Send Claim(task.id, task.token) "
+            "instead, which the methods of a queue accept"
         )
 
-    def _is_known_to(self, unit: Unit) -> bool:
-        """Whether the store has not forgotten the claim; the unit then commits only if it still has not."""
+    def _bind_to(self, unit: Unit) -> bool:
+        """Return whether the claim was not lost by the store, and make the unit's commit depend on that."""
         if self._losses.has_lost_history:
             return False
         unit.require_no_loss(self._losses)
         return True
 
     async def heartbeat(self, lease_s: float | None = None) -> None:
-        """Hold the task for `lease_s` from now on; see `Queue.heartbeat`."""
+        """Renew the lease for `lease_s` seconds from now; see `Queue.heartbeat`."""
         await self._queue.heartbeat(self, self.lease_s if lease_s is None else lease_s)
 
     async def complete(self, result: object = None) -> None:
-        """End the task with its result; see `Queue.complete`."""
+        """Complete the task with a result; see `Queue.complete`."""
         await self._queue.complete(self, result)
 
     async def fail(self, error: object, retry_in_s: float | None = None) -> None:
-        """Give the task back as failed; see `Queue.fail`."""
+        """Return the task to the queue as failed; see `Queue.fail`."""
         await self._queue.fail(self, error, retry_in_s)
 
     async def release(self) -> None:
-        """Give the task back as if it had not been claimed; see `Queue.release`."""
+        """Return the task to the queue as if it had not been claimed; see `Queue.release`."""
         await self._queue.release(self)
 
 
@@ -119,22 +119,22 @@ class Queue:
         max_attempts: int = 5,
         if_present: IfPresent = "keep",
     ) -> Put:
-        """Add a task; the result says whether it did, as a known id may add nothing.
+        """Add a task. `added` of the result is False if the id had a task already.
 
         Args:
-            payload: What it is about; anything that the codec keeps.
-            id: Names it, so that it is put once: until a week after it was completed.
-            priority: Higher ones are claimed first; equal ones in order of coming.
-            delay_s: It can be claimed only after so many seconds.
-            max_attempts: After so many failed attempts it is dead.
-            if_present: Rule for an id that has a task: `keep` that task in whatever state, `replace` it
-                unless a worker holds it, or `raise`.
+            payload: The task's payload; any value that the codec stores.
+            id: An id that makes the put idempotent, until a week after the task was completed.
+            priority: Tasks with a higher priority are claimed first; equal ones in order of arrival.
+            delay_s: Seconds before the task can be claimed.
+            max_attempts: The number of failed attempts after which the task is dead.
+            if_present: The rule for an id that has a task: `keep` the existing task in any state, `replace`
+                it unless a worker holds it, or `raise`.
 
         Raises:
             AlreadyExistsError: The id has a task, and `if_present` is `raise`.
             TransitionError: A worker holds that task, and `if_present` is `replace`.
         """
-        admit_if_present(if_present)
+        check_if_present(if_present)
         task_id = str(UUID(bytes=self._executor.clock.random_bytes(16), version=4)) if id is None else id
         if type(priority) is not int or not -(2**31) <= priority < 2**31:
             raise InvalidError(f"`priority` is {priority!r}; it must be an int of 32 bits")
@@ -161,20 +161,20 @@ class Queue:
         wait_s: float = 0,
         match: Match | None = None,
     ) -> list[Task]:
-        """Return up to `count` tasks, now held by this worker; none if there are none.
+        """Claim up to `count` tasks for a worker, and return them; an empty list if there are none.
 
-        A task that cannot be read here, for its class is of newer code, is left to others; a warning tells.
-        Where `match` raises, or the call is cancelled, what it has taken by then is given back.
+        A task that cannot be read, for example because its class is of newer code, is skipped with a logged
+        warning. If `match` raises or the call is cancelled, the tasks claimed so far are released.
 
         Args:
-            worker: Who claims.
-            lease_s: For how long to hold them, in seconds, unless a heartbeat says more.
-            count: How many at the most.
-            wait_s: How long to wait for the first one, in seconds.
-            match: Takes only tasks for which it answers true, given their id and payload.
+            worker: The name of the worker.
+            lease_s: Seconds until the lease expires, unless a heartbeat renews it.
+            count: The largest number of tasks to claim.
+            wait_s: Seconds to wait for the first task.
+            match: A function of a task's id and payload that returns whether to claim the task.
 
         Raises:
-            InvalidError: There are only tasks that cannot be read here, and no `match` to choose others by.
+            InvalidError: There are only tasks that this process cannot read, and there is no `match`.
         """
         choice: TaskFilter | None = None
         if match is not None:
@@ -195,10 +195,10 @@ class Queue:
         on_claim: OnClaim | None,
         documents: Sequence[str] = (),
     ) -> list[Task]:
-        """Claim, and let `on_claim` do more in the same batch.
+        """Claim tasks, and add the writes of `on_claim` to the same batch; for the layers above the engine.
 
-        Where another worker gets the task, nothing of it is applied. Where there is a `match` these documents
-        are read along with the tasks. For what stands above the engine.
+        If another worker gets the task, none of the writes are applied. With a `match`, the documents are
+        read together with the tasks.
         """
         self._executor.require_outside_transaction("claiming a task")
         worker, lease_ms = check_name("worker", worker), check_duration_ms("lease_s", lease_s)
@@ -211,12 +211,13 @@ class Queue:
         return [Task(self, record, payload, lease_s, losses) for record, payload in claimed]
 
     async def take(self, id: str, worker: str, *, lease_s: float) -> Task:
-        """Return one task by its id, now held by this worker: out of turn, and before its delay ends.
+        """Claim one task by its id, regardless of order and delay, and return it.
 
         Raises:
-            ConflictError: Somebody holds it.
-            NotFoundError: There is none.
-            TransitionError: It is done or dead, or dead now: the lease of its last attempt has run out.
+            ConflictError: A worker holds the task.
+            NotFoundError: No task has this id.
+            TransitionError: The task is done or dead, or became dead because its last attempt's lease
+                expired.
         """
         tasks.task_key(id)
         worker, lease_ms = check_name("worker", worker), check_duration_ms("lease_s", lease_s)
@@ -227,12 +228,12 @@ class Queue:
     async def work(
         self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
     ) -> AsyncIterator[Task]:
-        """Yield one task after the other, each claimed when it is asked for; raises what `claim` raises.
+        """Yield tasks one by one, each claimed on demand. Raises the errors of `claim`.
 
         Args:
-            worker: Who claims.
-            lease_s: For how long to hold each, in seconds.
-            wait_s: Ends when no task has come for so long; without it, it never ends.
+            worker: The name of the worker.
+            lease_s: Seconds until the lease of each task expires.
+            wait_s: End the iteration after this many seconds without a task. The default never ends.
             match: As for `claim`.
         """
         while True:
@@ -244,28 +245,28 @@ class Queue:
             for task in found:
                 yield task
 
-    # ---- what a holder says
+    # ---- calls of a holder
 
     async def heartbeat(self, task: Task | Claim, lease_s: float) -> None:
-        """Hold a task for `lease_s` from now on.
+        """Renew the lease of a task for `lease_s` seconds from now.
 
         Raises:
-            LeaseLostError: It is no longer held by this claim.
+            LeaseLostError: This claim no longer holds the task.
         """
         lease_ms = check_duration_ms("lease_s", lease_s)
 
         async def change(unit: Unit, record: TaskRecord) -> None:
             store_task(unit, record, "claimed", due_at_ms=await unit.now_ms() + lease_ms)
 
-        await self._change(task, change)
+        await self._change_held(task, change)
 
     async def complete(self, task: Task | Claim, result: object = None) -> None:
-        """End a task with its result. To complete it again under the same claim does nothing.
+        """Complete a task with a result. Completing it again under the same claim does nothing.
 
-        A transaction that completes it again is refused: what else it does has been done once already.
+        A transaction that completes it again is rejected, because its other writes were made before.
 
         Raises:
-            LeaseLostError: It is no longer held by this claim.
+            LeaseLostError: This claim no longer holds the task.
         """
         stored = None if result is None else self._executor.encode(result, tasks.result_key(task.id))
 
@@ -276,21 +277,21 @@ class Queue:
             now_ms = await unit.now_ms()
             store_task(unit, record, "done", due_at_ms=now_ms, error=None, has_result=stored is not None)
 
-        await self._change(task, change, done_is_done=True)
+        await self._change_held(task, change, is_idempotent=True)
 
     async def fail(self, task: Task | Claim, error: object, retry_in_s: float | None = None) -> None:
-        """Give a task back as failed: to be tried again later, or dead if it has had its attempts.
+        """Return a task to the queue as failed, to be retried later; dead if its attempts are used up.
 
         Args:
-            task: The task, or what proves its claim.
-            error: What went wrong; kept as text, of which 16 KiB.
-            retry_in_s: When it can be claimed again, in seconds; without it, after 1 s, 2 s, 4 s … up to 5
+            task: The task, or its claim.
+            error: The error; stored as text, cut to 16 KiB.
+            retry_in_s: Seconds until the task can be claimed again. The default is 1 s, 2 s, 4 s … up to 5
                 minutes.
 
         Raises:
-            LeaseLostError: It is no longer held by this claim.
+            LeaseLostError: This claim no longer holds the task.
         """
-        text = tasks.told(error)
+        text = tasks.format_error(error)
         given_ms = None if retry_in_s is None else check_delay_ms("retry_in_s", retry_in_s)
 
         async def change(unit: Unit, record: TaskRecord) -> None:
@@ -298,30 +299,30 @@ class Queue:
             if record.attempt >= record.max_attempts:
                 store_task(unit, record, "dead", due_at_ms=now_ms, error=text)
                 return
-            wait_ms = tasks.retry_ms(record.attempt) if given_ms is None else given_ms
+            wait_ms = tasks.retry_delay_ms(record.attempt) if given_ms is None else given_ms
             state: TaskState = "waiting" if wait_ms else "ready"
             store_task(unit, record, state, due_at_ms=now_ms + wait_ms, error=text)
 
-        await self._change(task, change)
+        await self._change_held(task, change)
 
     async def release(self, task: Task | Claim) -> None:
-        """Give a task back as if it had not been claimed; it stands behind the others of its priority.
+        """Return a task to the queue as if it had not been claimed, after the others of its priority.
 
         Raises:
-            LeaseLostError: It is no longer held by this claim.
+            LeaseLostError: This claim no longer holds the task.
         """
 
         async def change(unit: Unit, record: TaskRecord) -> None:
             store_task(unit, record, "ready", attempt=record.attempt - 1, due_at_ms=await unit.now_ms())
 
-        await self._change(task, change)
+        await self._change_held(task, change)
 
-    async def _change(
+    async def _change_held(
         self,
         task: Task | Claim,
         change: Callable[[Unit, TaskRecord], Awaitable[None]],
         *,
-        done_is_done: bool = False,
+        is_idempotent: bool = False,
     ) -> None:
         require_instance("task", task, Task, Claim)
         if type(task.token) is not int:
@@ -329,16 +330,16 @@ class Queue:
         key = tasks.task_key(task.id)
 
         async def work(unit: Unit) -> None:
-            if isinstance(task, Task) and not task._is_known_to(unit):  # pyright: ignore[reportPrivateUsage]
-                raise self._lost(task, None)
+            if isinstance(task, Task) and not task._bind_to(unit):  # pyright: ignore[reportPrivateUsage]
+                raise self._lost_error(task, None)
             entry = await unit.get(key)
             record = None if entry is None else self._record(entry)
             if record is None or record.token != task.token or record.state != "claimed":
-                again = record is not None and record.state == "done" and record.token == task.token
-                # In a transaction what stands beside it would be done again: only its own completion counts.
-                if done_is_done and again and (not self._executor.gathers or _is_unwritten(entry)):
+                is_repeated = record is not None and record.state == "done" and record.token == task.token
+                # A transaction would repeat its other writes, so only its own completion makes this a no-op.
+                if is_idempotent and is_repeated and (not self._executor.gathers or _is_unwritten(entry)):
                     return
-                raise self._lost(task, record)
+                raise self._lost_error(task, record)
             unit.delete(record.place)
             await change(unit, record)
 
@@ -347,29 +348,34 @@ class Queue:
         else:
             await finish_despite_cancel(self._executor.runner, lambda: self._executor.run(work))
 
-    def _lost(self, task: Task | Claim, record: TaskRecord | None) -> LeaseLostError:
+    def _lost_error(self, task: Task | Claim, record: TaskRecord | None) -> LeaseLostError:
         now = (
-            "gone" if record is None else record.state if record.token == task.token else "claimed by another"
+            "deleted"
+            if record is None
+            else record.state
+            if record.token == task.token
+            else "claimed by another worker"
         )
         return LeaseLostError(
-            f"task {task.id!r} of {self._executor.name!r} is no longer held ({now}); drop it",
+            f"task {task.id!r} of {self._executor.name!r} is no longer held by this claim (now: {now}). "
+            "Stop working on it",
             space=self._executor.name,
             name=task.id,
             token=task.token,
         )
 
     def _record(self, entry: Entry) -> TaskRecord:
-        return record_of(self._executor, entry)
+        return decode_task(self._executor, entry)
 
-    # ---- looking
+    # ---- reading
 
     async def counts(self) -> dict[TaskState, int]:
-        """Return how many tasks stand where, all at one moment.
+        """Return the number of tasks in each state, all at one revision.
 
-        It reads the index of all tasks, a page of 1,024 at a time, and holds their keys meanwhile.
+        It reads the index of all tasks in pages of 1,024, and holds their keys in memory.
 
         Raises:
-            CompactedError: More was written meanwhile than the log keeps.
+            CompactedError: More was written during the reads than the log holds.
         """
         if not self._executor.gathers:
             return await count_tasks(await self._executor.store(), self._executor.stored_name)
@@ -383,17 +389,17 @@ class Queue:
     async def summaries(
         self, prefix: str = "", *, newest: int = 100, payloads: bool = False
     ) -> dict[TaskState, StateSummary]:
-        """Return, by state, how many tasks there are, all at one moment, and the newest of them.
+        """Return the number of tasks in each state, all at one revision, and the newest tasks of each.
 
-        The newest are read after that moment. For the rest it costs what `counts` costs.
+        The newest tasks are read after that revision. The rest costs the same as `counts`.
 
         Args:
-            prefix: Only tasks whose ids start so.
-            newest: How many of each state at the most: those that came to it last, the last one first.
-            payloads: Reads what they are about, too.
+            prefix: Include only tasks whose ids start with this prefix.
+            newest: The largest number of tasks per state: those that entered it last, the latest first.
+            payloads: Whether to read the payloads too.
 
         Raises:
-            CompactedError: More was written meanwhile than the log keeps.
+            CompactedError: More was written during the reads than the log holds.
         """
         if newest != 0 or type(newest) is not int:
             limits.admit_count("newest", newest)
@@ -408,35 +414,35 @@ class Queue:
 
         Args:
             state: `ready`, `waiting`, `claimed`, `done` or `dead`.
-            after: The `cursor` of the task to go on behind. Another process that goes on behind a cursor
-                compares its history in one read more.
-            limit: How many at the most.
-            payloads: Reads what they are about, too.
+            after: The `cursor` of the task to continue after. In another process, verifying the cursor costs
+                one additional read.
+            limit: The largest number of tasks to return.
+            payloads: Whether to read the payloads too.
 
         Raises:
             CompactedError: The log no longer reaches back to the page of a cursor from another process.
-            HistoryLostError: The store lost the history that the cursor was read in.
-            InvalidError: The cursor is of another space or state.
+            HistoryLostError: The store lost the history that the cursor belongs to.
+            InvalidError: The cursor belongs to another space or state.
         """
         if state not in STATES:
             raise InvalidError(f"`state` is {state!r}; it is one of {', '.join(STATES)}")
         limits.admit_count("limit", limit)
-        return await listed(self._executor, state, after=after, limit=limit, payloads=payloads)
+        return await list_tasks(self._executor, state, after=after, limit=limit, payloads=payloads)
 
     async def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
-        """Return the tasks that have failed for good; `requeue` gives one another chance."""
+        """Return the tasks whose attempts are used up; `requeue` makes one ready again."""
         return await self.list("dead", after=after, limit=limit)
 
     async def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
-        """Return one task, or None if there is none of this id; on request with what it is about."""
+        """Return one task, or None if no task has this id; with `payload=True`, including its payload."""
         return (await self.get_each(id, payloads=check_flag("payload", payload)))[0]
 
     async def get_each(self, *ids: str, payloads: bool = False) -> Sequence[TaskInfo | None]:
-        """Return tasks in the order of their ids, None for an absent one; all of one revision.
+        """Return tasks in the order of the given ids, all at one revision; None if a task does not exist.
 
         Args:
-            ids: At most 1,000.
-            payloads: Reads what they are about, too.
+            ids: At most 1,000 ids.
+            payloads: Whether to read the payloads too.
         """
         for id in ids:
             tasks.task_key(id)
@@ -456,33 +462,36 @@ class Queue:
             entry = await unit.get(tasks.task_key(id))
             record = None if entry is None else self._record(entry)
             if record is None or record.state != "dead":
-                raise NotFoundError(f"no dead task of {self._executor.name!r} has the id {id!r}; see dead()")
+                raise NotFoundError(
+                    f"no dead task of {self._executor.name!r} has the id {id!r}; dead() lists them"
+                )
             unit.delete(record.place)
             store_task(unit, record, "ready", attempt=0, due_at_ms=await unit.now_ms())
 
         await self._executor.run(work)
 
     async def remove(self, id: str) -> bool:
-        """Remove a completed or dead task for good, and return whether it existed; its id is free again.
+        """Delete a done or dead task, and return whether it existed. Its id can be used again.
 
         Raises:
-            TransitionError: It is still to be done.
+            TransitionError: The task is not done or dead.
         """
-        return await self._remove(id, is_over=True)
+        return await self._remove(id, only_finished=True)
 
     async def discard(self, id: str) -> bool:
-        """Remove a task wherever it stands, and return whether it existed; who holds it has lost it."""
-        return await self._remove(id, is_over=False)
+        """Delete a task in any state, and return whether it existed. A worker that holds it loses it."""
+        return await self._remove(id, only_finished=False)
 
-    async def _remove(self, id: str, *, is_over: bool) -> bool:
+    async def _remove(self, id: str, *, only_finished: bool) -> bool:
         async def work(unit: Unit) -> bool:
             entry = await unit.get(tasks.task_key(id))
             if entry is None:
                 return False
             record = self._record(entry)
-            if is_over and record.state not in ("done", "dead"):
+            if only_finished and record.state not in ("done", "dead"):
                 raise TransitionError(
-                    f"task {id!r} of {self._executor.name!r} is {record.state}, and not over yet",
+                    f"task {id!r} of {self._executor.name!r} is {record.state}, not done or dead. Call "
+                    "discard() to delete it in any state",
                     current=record.state,
                     wanted="removed",
                 )

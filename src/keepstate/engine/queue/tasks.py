@@ -1,4 +1,4 @@
-"""What a queue keeps of a task, and the keys that put it in its place."""
+"""Stored records of tasks, and the keys of their index entries."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TaskState = Literal["ready", "waiting", "claimed", "done", "dead"]
 STATES: Final[tuple[TaskState, ...]] = get_args(TaskState)
 
 DONE_KEPT_MS: Final = 7 * 24 * 3600 * 1000
-"""How long a completed task is kept, and its id is taken: a week."""
+"""How long a completed task is stored, and its id cannot be used again: a week."""
 _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 300_000
 
 
 class TaskRecord(msgspec.Struct, array_like=True, frozen=True):
     """A task as it is stored.
 
-    `place` is the key of its one index entry. While it is ready a stamp completes that key, which `place`
-    cannot know: then the revision of the record and `stamp_index` do.
+    `place` is the key of its one index entry. The key of a ready task ends with a stamp that is unknown when
+    the record is written. It follows from the revision of the record and `stamp_index`.
     """
 
     id: str
@@ -38,44 +38,44 @@ class TaskRecord(msgspec.Struct, array_like=True, frozen=True):
     attempt: int
     max_attempts: int
     token: int
-    """Fences each holder from later ones: 0 before the first claim; see `next_token`."""
+    """The fencing token of the latest claim; 0 before the first one. See `next_token`."""
     put_at_ms: StoredMs
     due_at_ms: StoredMs
-    """When it can be claimed, or claimed again."""
+    """The time from which the task can be claimed, or claimed again."""
     worker: str | None = None
     error: str | None = None
     place: bytes = b""
     stamp_index: StampIndex = 0
     has_result: bool = False
     later: tuple[Any, ...] = ()
-    """Fields that a later version of keepstate has added behind these; they are written again unchanged."""
+    """Fields added by a later version of keepstate. They are written back unchanged."""
 
 
 _FIELDS: Final = len(TaskRecord.__struct_fields__) - 1
 _MOST_HEADERS: Final = 0x90 + _FIELDS
-"""The first byte of a record in MessagePack that has no later fields is at most this one."""
+"""The largest first byte of a MessagePack record without later fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """A task as a listing shows it.
+    """A task in a listing.
 
     Attributes:
-        id: Its name.
-        state: Where it stands.
-        priority: Higher ones are claimed first.
-        attempt: How often it was claimed since it was last put or requeued.
-        max_attempts: After so many failures it is dead.
-        worker: Who holds it or held it last.
-        error: What the last failure said.
-        put_at: When it was put, by the store's clock.
-        due_at: When it can be claimed; for a claimed one, when its lease ends.
-        result: What it was completed with.
-        cursor: An opaque text, of a task that `list` gave: as `after=`, in any process, the listing goes on
-            behind this task. None otherwise.
-        token: With the id, what proves the present claim; 0 before the first one.
-        payload: What it is about, if that was asked for; None of a completed task.
-        version: The revision that last wrote the task; 0 in the transaction that has written it.
+        id: The task's id.
+        state: The task's state.
+        priority: Tasks with a higher priority are claimed first.
+        attempt: The number of claims since the task was last put or requeued.
+        max_attempts: The number of failures after which the task is dead.
+        worker: The worker that holds the task, or held it last.
+        error: The error of the last failure.
+        put_at: The time of the put, by the store's clock.
+        due_at: The time from which the task can be claimed; for a claimed task, when its lease expires.
+        result: The result passed to `complete`.
+        cursor: An opaque text, for a task returned by `list`. With `after=cursor`, in any process, the
+            listing continues after this task. None otherwise.
+        token: The token that, with the id, proves the current claim; 0 before the first claim.
+        payload: The task's payload, if requested; None for a completed task.
+        version: The revision that last wrote the task; 0 in the transaction that wrote it.
     """
 
     id: str
@@ -100,8 +100,8 @@ class Put:
 
     Attributes:
         id: The id of the task.
-        added: Whether the payload was stored; False if a task of this id was kept in its place.
-        state: The state of the task that now stands under the id.
+        added: Whether the payload was stored; False if an existing task with this id was kept.
+        state: The state of the task that now has the id.
     """
 
     id: str
@@ -113,58 +113,58 @@ def task_key(task_id: str) -> bytes:
     """Return the key of a task's record.
 
     Raises:
-        InvalidError: The id is no text of 1 to 200 bytes.
+        InvalidError: The id is not a str of 1 to 200 bytes.
     """
     try:
         is_fit = type(task_id) is str and 0 < len(task_id.encode()) <= limits.SPACE_BYTES
     except UnicodeEncodeError:
         is_fit = False
     if not is_fit:
-        raise InvalidError(f"task id {task_id!r} is no text of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
+        raise InvalidError(f"task id {task_id!r} must be a str of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
     return layout.TASKS + pack(task_id)
 
 
 def payload_key(task_id: str) -> bytes:
-    """Return the key of what the task is about."""
+    """Return the key of a task's payload."""
     return layout.PAYLOADS + pack(task_id)
 
 
 def result_key(task_id: str) -> bytes:
-    """Return the key of what the task came to."""
+    """Return the key of a task's result."""
     return layout.RESULTS + pack(task_id)
 
 
 def ready_prefix(priority: int) -> bytes:
-    """Return what the keys of ready tasks of a priority start with; a stamp puts them in order of coming."""
+    """Return the key prefix of ready tasks of a priority. A stamp completes it and keeps them in order."""
     return layout.READY + pack(-priority)
 
 
 def timed_key(part: bytes, at_ms: int, task_id: str) -> bytes:
-    """Return the key of a waiting or claimed task; the earliest stands first."""
+    """Return the index key of a waiting, claimed, done or dead task. The earliest sorts first."""
     return part + pack(at_ms, task_id)
 
 
 def time_in(part: bytes, key: bytes) -> tuple[int, str]:
-    """Return the time and the id in the key of a waiting or claimed task."""
+    """Return the time and the id in the index key of a task that is not ready."""
     match unpack(key[len(part) :]):
         case (int(at_ms), str(task_id)):
             return at_ms, task_id
         case _:
-            raise corrupt_error(f"key {key.hex()}", "it holds no time and id")
+            raise corrupt_error(f"key {key.hex()}", "it does not contain a time and an id")
 
 
-def place_of(record: TaskRecord, version: int) -> bytes:
-    """Return the key of the task's index entry; `version` is that of the record."""
+def index_key(record: TaskRecord, version: int) -> bytes:
+    """Return the key of the task's index entry. `version` is the version of the record's entry."""
     return (
         record.place + stamp_suffix(version, record.stamp_index) if record.state == "ready" else record.place
     )
 
 
-def opened(stored: bytes, place: str) -> TaskRecord:
-    """Return a stored record.
+def decode_record(stored: bytes, place: str) -> TaskRecord:
+    """Decode a stored record. `place` names it in errors.
 
     Raises:
-        CorruptError: It is none.
+        CorruptError: It is not a task record.
     """
     if not stored or stored[0] <= _MOST_HEADERS:
         return stored_struct(stored, TaskRecord, place)
@@ -176,47 +176,47 @@ def opened(stored: bytes, place: str) -> TaskRecord:
     return msgspec.structs.replace(record, later=tuple(fields[_FIELDS:]))
 
 
-def encoded(record: TaskRecord) -> bytes:
-    """Return a record as it is stored."""
+def encode_record(record: TaskRecord) -> bytes:
+    """Encode a record for storing."""
     *fields, later = msgspec.structs.astuple(record)
     return msgspec.msgpack.encode([*fields, *later])
 
 
 def next_token(record: TaskRecord, revision: int) -> int:
-    """Return the token of a claim that was decided on what stood at `revision` of the space.
+    """Return the token of a claim that is based on reads at `revision` of the space.
 
-    It is at most the revision of the claim's own batch, and higher than the token of each earlier claim of
-    this id, also of a task of the same id that was removed since: the batch of that claim came before.
+    The token is at most the revision of the claim's own batch. It is larger than the token of every earlier
+    claim of this id, including claims of a removed task with the same id, because their batches came before.
     """
     return max(record.token, revision) + 1
 
 
-def name_of(record: TaskRecord) -> bytes:
-    """Return what an index entry of a task holds."""
+def index_value(record: TaskRecord) -> bytes:
+    """Return the value of a task's index entry: the encoded id."""
     return record.id.encode("utf-8", "surrogatepass")
 
 
 def id_in(entry: Entry) -> str:
-    """Return the id of the task that an index entry stands for.
+    """Return the id of the task in an index entry.
 
     Raises:
-        CorruptError: It names none.
+        CorruptError: The entry does not contain an id.
     """
     return decode_text(entry.value, describe(entry.key), errors="surrogatepass")
 
 
-def moment(at_ms: int) -> datetime:
-    """Return a store's time as an aware datetime."""
+def to_datetime(at_ms: int) -> datetime:
+    """Convert a time of the store to an aware datetime."""
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def retry_ms(attempt: int) -> int:
-    """Return how long a task waits that has failed so often: 1 s, 2 s, 4 s … 5 minutes."""
+def retry_delay_ms(attempt: int) -> int:
+    """Return the delay after a failed attempt: 1 s, 2 s, 4 s … up to 5 minutes."""
     return min(_FIRST_RETRY_MS << min(attempt - 1, 20), _LONGEST_RETRY_MS)
 
 
-def told(error: object) -> str:
-    """Return what went wrong as text that a record has room for."""
+def format_error(error: object) -> str:
+    """Format an error as text, cut to the size that a record allows."""
     said = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
     encoded = said.encode("utf-8", "backslashreplace")
     if len(encoded) <= limits.ERROR_BYTES:

@@ -158,8 +158,8 @@ class Restoring:
         for key in [key for key in self._places if key.startswith(layout.TASKS)]:
             (entry,) = self._records.read([key])
             assert entry is not None
-            record = tasks.opened(entry.value, "the record")
-            index = tasks.place_of(record, entry.version)
+            record = tasks.decode_record(entry.value, "the record")
+            index = tasks.index_key(record, entry.version)
             has_payload = tasks.payload_key(record.id) in self._places
             if record.state != "done" and not has_payload:
                 self._forget_task(record, entry.key, index)
@@ -167,10 +167,10 @@ class Restoring:
             moved = self._moved(record, entry.version)
             if moved is not record:
                 self._places.pop(index, None)
-                record, index = moved, tasks.place_of(moved, entry.version)
-                self._values[key] = tasks.encoded(record)
+                record, index = moved, tasks.index_key(moved, entry.version)
+                self._values[key] = tasks.encode_record(record)
             if record.has_result and tasks.result_key(record.id) not in self._places:
-                self._values[key] = tasks.encoded(msgspec.structs.replace(record, has_result=False))
+                self._values[key] = tasks.encode_record(msgspec.structs.replace(record, has_result=False))
             if index not in self._places:
                 self._places[index] = Place(index, entry.version, entry.version, entry.expires_at_ms)
                 self._values[index] = record.id.encode("utf-8", "surrogatepass")

@@ -202,10 +202,10 @@ class Verifier:
     # ---- tasks
 
     async def _task(self, entry: Entry) -> list[Problem]:
-        record = tasks.opened(entry.value, "the record")
+        record = tasks.decode_record(entry.value, "the record")
         if entry.key != tasks.task_key(record.id) or record.state not in tasks.STATES:
             raise CorruptError("it is another task's record")
-        place = tasks.place_of(record, entry.version)
+        place = tasks.index_key(record, entry.version)
         payload, result = tasks.payload_key(record.id), tasks.result_key(record.id)
         now, index, about, came_to = await self._source.read(self._space, [entry.key, place, payload, result])
         if now is None or now.version != entry.version:
@@ -226,8 +226,8 @@ class Verifier:
             return []
         if stored is None:
             return [Problem(entry.key, f"its task {task_id!r} is lost", is_alone=False)]
-        record = tasks.opened(stored.value, f"task {task_id!r}")
-        if tasks.place_of(record, stored.version) != entry.key:
+        record = tasks.decode_record(stored.value, f"task {task_id!r}")
+        if tasks.index_key(record, stored.version) != entry.key:
             return [Problem(entry.key, f"its task {task_id!r} stands elsewhere", is_alone=False)]
         return []
 

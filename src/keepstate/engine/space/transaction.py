@@ -9,7 +9,7 @@ from typing import Any
 from keepstate.engine.kernel.arguments import check_attribution, check_message, require_instance
 from keepstate.engine.kernel.executor import Executor, SpaceExecutor, TransactionExecutor, call_function
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.queue.lease import Lease, fence, loss_in
+from keepstate.engine.queue.lease import Lease, fence, lease_lost_error
 from keepstate.engine.space.parts import Parts
 from keepstate.errors import ConflictError
 from keepstate.stores.protocol import Applied
@@ -95,7 +95,7 @@ async def _applied(executor: TransactionExecutor, lease: Lease | None) -> Applie
         return await executor.commit()
     except ConflictError as conflict:
         if lease is not None:
-            if (lost := loss_in(lease, conflict)) is not None:
+            if (lost := lease_lost_error(lease, conflict)) is not None:
                 raise lost from conflict
             # Where the body has scanned, the next holder's own entry is the first thing that has changed.
             await lease.check()

@@ -17,7 +17,7 @@ from typing import Final
 
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.kernel.times import check_duration_ms, to_datetime, to_milliseconds
-from keepstate.engine.queue.tasks import told
+from keepstate.engine.queue.tasks import format_error
 from keepstate.engine.space.joint_work import read_ahead
 from keepstate.errors import InvalidError
 from keepstate.managers.binding import Folder
@@ -53,7 +53,7 @@ class KnowledgeDocuments(Manager):
             failed = FailedDocument(
                 document_id,
                 base.id,
-                told(error),
+                format_error(error),
                 source_id=source_id or (kept["value"].source_id if kept else None),
                 attempts=kept["value"].attempts + 1 if kept else 1,
                 failed_at=await base.space.now(),

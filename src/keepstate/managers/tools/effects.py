@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.kernel.times import check_duration_ms, to_milliseconds
-from keepstate.engine.queue.tasks import told
+from keepstate.engine.queue.tasks import format_error
 from keepstate.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -116,7 +116,7 @@ class ToolEffects(ToolRetries):
             await noted(self._runner, what, partial(self.refute_effect, effect, error))
             raise
         except BaseException as error:
-            unknown = partial(self._end_effect, effect, EffectStatus.UNKNOWN, error=told(error))
+            unknown = partial(self._end_effect, effect, EffectStatus.UNKNOWN, error=format_error(error))
             await noted(self._runner, what, unknown)
             raise
         return await shielded(self._runner, lambda: self._noted(effect, result))
@@ -126,7 +126,7 @@ class ToolEffects(ToolRetries):
         try:
             await self.end_effect(effect, result)
         except InvalidError as error:
-            await self._end_effect(effect, EffectStatus.DONE, error=told(error))
+            await self._end_effect(effect, EffectStatus.DONE, error=format_error(error))
             raise
         return result
 
@@ -185,7 +185,7 @@ class ToolEffects(ToolRetries):
             NotFoundError: It was never begun.
             TransitionError: It was done.
         """
-        await self._end_effect(effect, EffectStatus.NOT_DONE, error=told(error))
+        await self._end_effect(effect, EffectStatus.NOT_DONE, error=format_error(error))
 
     async def settle_effect(
         self, execution_id: str, name: str = EFFECT, *, is_done: bool, result: object = None

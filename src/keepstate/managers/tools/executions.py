@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.kernel.times import check_duration_ms, to_milliseconds
-from keepstate.engine.queue.tasks import told
+from keepstate.engine.queue.tasks import format_error
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
 from keepstate.managers.binding import Folder
 from keepstate.managers.names import segment
@@ -137,7 +137,7 @@ class ToolExecutions(ToolEffects):
             TransitionError: It is not running.
         """
         status = _Status.TIMED_OUT if timed_out else _Status.FAILED
-        changes = {"error": told(error), "duration_ms": duration_ms}
+        changes = {"error": format_error(error), "duration_ms": duration_ms}
         return (await self._end(execution_id, status, changes))[0]
 
     async def cancel_execution(self, execution_id: str, reason: str | None = None) -> ToolExecution:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from keepstate.engine.kernel.times import check_duration_ms, to_milliseconds
-from keepstate.engine.queue.tasks import told
+from keepstate.engine.queue.tasks import format_error
 from keepstate.errors import InvalidError, TransitionError
 from keepstate.managers.binding import Folder
 from keepstate.managers.deadlines import backoff_s, present, store_ms
@@ -74,7 +74,7 @@ class ToolRetries(ToolPlaces):
                 execution_id,
                 attempts=attempts,
                 max_attempts=max_attempts,
-                last_error=told(error),
+                last_error=format_error(error),
                 next_retry_at=present(self._clock) + timedelta(seconds=wait_s),
                 backoff_factor=backoff_factor,
             )

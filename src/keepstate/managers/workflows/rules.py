@@ -35,7 +35,7 @@ def admit_state(state: WorkflowState) -> None:
     """Raise `InvalidError` for what no workflow can begin as."""
     admit_record("state", state, WorkflowState)
     for name in ("total_steps", "current_step", "steps_completed"):
-        admit_number(name, getattr(state, name), 0)
+        check_number(name, getattr(state, name), 0)
     admit_within(state, state.current_step)
     if state.steps_completed not in (0, state.current_step):
         raise InvalidError(
@@ -58,7 +58,7 @@ def admit_within(state: WorkflowState, step: int) -> None:
 def admit_step(step: StepState) -> None:
     """Raise `InvalidError` for what no step can be."""
     admit_record("step", step, StepState)
-    admit_number("step_number", step.step_number, 1)
+    check_number("step_number", step.step_number, 1)
     if step.status not in STEP.table:
         raise InvalidError(f"`status` is {step.status!r}; a step is {', '.join(STEP.table)}")
     if step.duration_ms is not None and not 0 <= step.duration_ms < inf:
@@ -67,7 +67,7 @@ def admit_step(step: StepState) -> None:
         )
 
 
-def admit_number(name: str, number: object, least: int) -> None:
+def check_number(name: str, number: object, least: int) -> None:
     """Raise `InvalidError` for what is no number of steps, of so many at the least."""
     if type(number) is not int or not least <= number <= limits.COUNT:
         raise InvalidError(f"`{name}` is {number!r}; it is an int of {least} or more")

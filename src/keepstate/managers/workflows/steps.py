@@ -25,9 +25,9 @@ from keepstate.managers.workflows.records import (
 )
 from keepstate.managers.workflows.rules import (
     admit_in,
-    admit_number,
     admit_step,
     admit_within,
+    check_number,
     is_complete,
     is_repeated,
 )
@@ -116,7 +116,7 @@ class WorkflowSteps(Manager):
 
     async def get_step(self, workflow_id: str, step_number: int) -> StepState | None:
         """Return a step, or None if nothing was reported of it, or the workflow went back behind it."""
-        admit_number("step_number", step_number, 1)
+        check_number("step_number", step_number, 1)
         folder = self._folder(workflow_id)
         now = await find_workflow(folder)
         stored: StepRecord | None = await folder.space.documents.get(folder.name(_STEP, f"{step_number:09d}"))
@@ -140,7 +140,7 @@ class WorkflowSteps(Manager):
         """
         admit_record("checkpoint", checkpoint, WorkflowCheckpoint)
         admit_id("checkpoint_id", checkpoint.checkpoint_id)
-        admit_number("step", checkpoint.step, 0)
+        check_number("step", checkpoint.step, 0)
         folder = self._folder(checkpoint.workflow_id)
 
         async def work(inside: Folder) -> Moment:
