@@ -37,7 +37,6 @@ UNREVISED: tuple[str, ...] = (
     "docs/reference/",
     "src/keepstate/adapters/",
     "src/keepstate/cli/",
-    "src/keepstate/engine/events/",
     "src/keepstate/engine/history/",
     "src/keepstate/engine/repair/",
     "src/keepstate/engine/space/",

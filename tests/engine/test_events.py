@@ -76,7 +76,7 @@ async def test_a_position_that_the_space_never_reached_is_lost_history(space: Sp
 
     assert await space.events.read(after=last) == []
     for reading in (space.events.read(after=future), anext(space.events.follow(after=future))):
-        with pytest.raises(HistoryLostError, match="is at revision 1, below 2 of event 131072"):
+        with pytest.raises(HistoryLostError, match="is at revision 1, below revision 2 of event 131072"):
             await reading
     with pytest.raises(HistoryLostError):
         async with space.transaction() as tx:

@@ -265,7 +265,7 @@ async def test_truncation_waits_for_a_projection_that_stands_within_a_batch(orde
         await Projection(orders, "totals", failing, documents="total/*").run(at_once=1)
     first, second, _ = [event.number or 0 for event in await orders.read()]
 
-    with pytest.raises(InvalidError, match=f"projection 'totals' .* stands at {first}, before {second}"):
+    with pytest.raises(InvalidError, match=f"projection 'totals' .* is at event {first}, before {second}"):
         await orders.truncate(second)
     assert await orders.truncate(first) == 1
 

@@ -1,5 +1,5 @@
-"""HOW is kept what happened? Streams of events, the states folded from them, and their truncation.
+"""HOW are facts recorded? Streams of events, the states folded from them, and their truncation.
 
-Take `events` for facts that are only added, `documents` for values that are replaced. Not an API boundary:
+Use `events` for facts that are only appended, `documents` for values that are replaced. Not an API boundary:
 `Space.events` and `EventStream` are.
 """

@@ -1,4 +1,4 @@
-"""How far a projection has come, as it is kept."""
+"""Stored progress of a projection."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from keepstate.engine.kernel.stored import decode_stored
 
 
 class Cursor(NamedTuple):
-    """How far a projection has come."""
+    """The progress of a projection."""
 
     number: int | None
-    """Of the last event that it counted."""
+    """The number of the last event that it processed."""
     version: int
     is_clearing: bool = False
-    """Whether what it had written is being removed, to begin anew."""
+    """True while its documents are being deleted, before it starts again."""
 
     @classmethod
     def of(cls, stored: bytes, name: str) -> Cursor:
-        """Return what is stored of the projection of this name.
+        """Decode the stored progress of the projection of this name.
 
         Raises:
-            CorruptError: Nobody has stored this.
+            CorruptError: The bytes are damaged.
         """
         return decode_stored(stored, cls, f"the cursor of {name!r}")
 
     def encoded(self) -> bytes:
-        """Return it as it is stored."""
+        """Encode the progress for storing."""
         return msgspec.msgpack.encode(self)

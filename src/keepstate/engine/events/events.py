@@ -1,9 +1,9 @@
-"""Events: what happened in a space, in order, in streams.
+"""Ordered streams of events in a space.
 
-Appending never contends: the store completes each event's key with the revision and the place in the batch,
-so that numbers of all streams of a space are in one order, and a reader that goes on after a number
-misses nothing. Each append also rewrites the head of its stream, blindly, so that `expected` can be checked
-against the head's version.
+Appends never conflict: the store completes each event's key with the revision and the index in the batch. The
+numbers of all streams of a space are therefore in one order, and a reader that continues after a number
+misses nothing. Each append also rewrites the head of its stream without reading it, so that `expected` can
+be checked against the version of the head.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LONGEST_WAIT_S = 5.0
 _EVENTS_BY_APPEND = 990
 _EVENTS_WITH_IDS = 490
 _STAMP_TAG = stamp_suffix(0, 0)[:1]
-"""Follows a stream's own name in the keys of its events; what follows in the keys of `a\\0` is no stamp."""
+"""The byte after the stream's name in event keys. It excludes the keys of stream `a\\0` from stream `a`."""
 
 
 class Events:
@@ -73,15 +73,15 @@ class Events:
 
     @property
     def executor(self) -> Executor:
-        """Return the scope that it works in; for the rooms above."""
+        """The executor of the space; for the layers above."""
         return self._executor
 
     def stream(self, name: str = "main") -> EventStream:
-        """Return one stream; asks the store nothing."""
+        """Return one stream, without a call to the store."""
         return EventStream.of(self, name)
 
     async def streams(self) -> AsyncIterator[str]:
-        """Yield the names of the streams in which something was appended."""
+        """Yield the names of the streams that have had an event."""
         async for _, entry in self._executor.scan(layout.HEADS):
             yield str(unpack(entry.key[len(layout.HEADS) :])[0])
 
@@ -95,24 +95,25 @@ class Events:
         cause: Event | str | None = None,
         correlation: str | None = None,
     ) -> int:
-        """Append events together.
+        """Append events in one batch.
 
         Args:
-            events: At most 990 values that the codec keeps; 490 if they have ids.
-            stream: Which stream; at most 200 bytes of UTF-8.
+            events: At most 990 values that the codec stores; 490 if they have ids.
+            stream: The name of the stream; at most 200 bytes of UTF-8.
             expected: `ANY`, `NO_STREAM`, `EXISTS`, or the number of the stream's last event.
-            id: What the event is called, or a list with an id for each. An event whose id the stream has
-                already is not appended again, whatever it holds; if all are there, the stream may be as it
-                likes.
-            type: `name` or `name@version` of events that are dicts; `@upcast` brings them up to date.
-            cause: The event that they follow from, or its id; they have its correlation.
-            correlation: What they have in common with all that follows from the same beginning.
+            id: The event's id, or a list with an id for each event. An event whose id is already in the
+                stream is not appended again, regardless of its data. If all ids are in the stream,
+                `expected` is not checked.
+            type: `name` or `name@version` of events that are dicts. `@upcast` converts them to newer
+                versions.
+            cause: The event that caused these, or its id. They get its correlation.
+            correlation: An id that all events with the same origin share.
 
         Returns:
-            The number of the last one; 0 inside a transaction, which has none before it ends.
+            The number of the last event; 0 inside a transaction, which does not have one before it commits.
 
         Raises:
-            ConflictError: The stream is not as expected; nothing was appended.
+            ConflictError: The stream is not as expected. Nothing was appended.
         """
         check_stream(stream)
         if not isinstance(expected, Expected) and expected.__class__ is not int:
@@ -143,7 +144,7 @@ class Events:
     async def _append_once(
         self, stream: str, records: Sequence[bytes], ids: Sequence[str], expected: Expected | int
     ) -> int:
-        """Append the events whose ids the stream does not have, and return the number of the last."""
+        """Append the events whose ids are not in the stream, and return the number of the last event."""
         store, space = await self._executor.store(), self._executor.stored_name
         keys = [event_id_key(store, space, stream, id) for id in ids]
 
@@ -161,12 +162,12 @@ class Events:
         try:
             last, revision = await self._executor.run(work, attempts=ATTEMPTS if expected is ANY else 1)
         except ConflictError:
-            # Who came first may have been this very append, sent before by the same caller.
+            # The conflicting write may be this same append, sent earlier by the same caller.
             known = (await self._executor.run(lambda unit: unit.read(*keys)))[0]
             if self._executor.gathers or None in known or known[-1] is None:
                 raise
             last, revision = known[-1], 0
-        written = last.version or revision  # one that the transaction has appended itself has no version yet
+        written = last.version or revision  # an event of the current transaction does not have a version yet
         return to_number(Stamp(written, int.from_bytes(last.value))) if written else 0
 
     async def _expect(self, unit: Unit, stream: str, expected: Expected | int) -> None:
@@ -188,7 +189,7 @@ class Events:
                 key=head,
                 actual=last or 0,
             )
-        if expected is EXISTS and not was_known:  # else a stricter check may stand already
+        if expected is EXISTS and not was_known:  # otherwise a stricter check may exist already
             entry = await unit.get(head)
             unit.check(head, created=entry.created if entry else 0, argument="expected=EXISTS")
 
@@ -197,11 +198,11 @@ class Events:
         if entry is None:
             return None
         if len(entry.value) != 2:
-            raise corrupt_error(describe(entry.key), "a stream's head holds the index of its last event")
+            raise corrupt_error(describe(entry.key), "a stream's head must be the index of its last event")
         return to_number(Stamp(entry.version, int.from_bytes(entry.value)))
 
     async def last(self, stream: str = "main") -> int | None:
-        """Return the number of a stream's last event, or None if it has none."""
+        """Return the number of a stream's last event, or None if the stream does not exist."""
         check_stream(stream)
         return (await self._executor.run(lambda unit: self._last(unit, stream)))[0]
 
@@ -211,16 +212,16 @@ class Events:
         """Return events in order.
 
         Args:
-            stream: Which stream.
-            after: Starts behind the event of this `position`, in this process or another; or, within a
-                handle, behind its `number`. Without it, at the first event.
-            limit: How many at the most; to read on, give the position of the last one as `after`.
+            stream: The name of the stream.
+            after: Start after the event with this `position`, from any process, or, within a handle, after
+                its `number`. The default is the first event.
+            limit: The largest number of events. To read on, pass the last event's position as `after`.
 
         Raises:
-            HistoryLostError: The store no longer has the event that `after` stands behind: a backup was
-                restored, or a server failed over, and others may have written since.
-            InvalidError: `after` is not a position, or one of another space, stream or kind.
-            PrunedError: The stream was truncated behind `after`.
+            HistoryLostError: The store has lost the event that `after` belongs to: a backup was restored, or
+                a server failed over.
+            InvalidError: `after` is not a position, or is one of another space, stream or kind.
+            PrunedError: The stream was truncated past `after`.
         """
         return await self.page(stream, after, limit, whole=after is not None)
 
@@ -228,16 +229,16 @@ class Events:
         """Return events in order.
 
         Args:
-            stream: Which stream.
-            after: Starts behind this number.
-            limit: How many at the most.
-            whole: Whether to raise `PrunedError` where events between `after` and the first one are gone.
+            stream: The name of the stream.
+            after: Start after this number or position.
+            limit: The largest number of events.
+            whole: Whether to raise `PrunedError` if events after `after` were truncated.
         """
         check_stream(stream)
         limits.admit_count("limit", limit)
         found: list[Event] = []
         positions, prefix = await self._positions(), events_prefix(stream)
-        expected: bytes | None = None  # the digest of the event that the first one read has to be
+        expected: bytes | None = None  # the digest that the first event read must have
         if isinstance(after, str):
             after, expected = positions.event_in("after", after, prefix)
         index, target = key_after(stream, after, inclusive=expected is not None), positions.target(prefix)
@@ -250,7 +251,7 @@ class Events:
                 expected = None
                 continue
             event = decode_event(self._executor, await unit.value(entry), number, stream, target + digest)
-            if event is None:  # what stands before it is gone, or about to go
+            if event is None:  # a truncation end: earlier events are deleted, or about to be
                 if whole:
                     raise pruned_error(self._executor.name, stream, number)
                 found.clear()
@@ -270,7 +271,7 @@ class Events:
         return Positions(await self._executor.store(), self._executor.stored_name, self._executor.name)
 
     async def _missing_error(self, stream: str, number: int) -> KeepstateError:
-        """Return the error for an event that is not there: it was truncated, or the store lost it."""
+        """Return the error for a missing event: it was truncated, or the store lost it."""
         async for unit, entry in self._executor.scan(events_prefix(stream) + _STAMP_TAG):
             end = to_number(read_stamp(entry))
             if end > number and removed_digest(await unit.value(entry)) is not None:
@@ -279,19 +280,22 @@ class Events:
         return (await self._positions()).lost(revision, f"event {number} of stream {stream!r}")
 
     async def _require_not_lost(self, number: int) -> None:
-        """Raise where a reader would wait behind a number until others have filled up to it again."""
+        """Raise `HistoryLostError` for a number beyond the revision of the space.
+
+        Otherwise a reader would wait until new events had filled the numbers up to it.
+        """
         store, revision = await self._executor.store(), stamp_at(number).revision
         now = (await store.read(self._executor.stored_name, [])).revision
         if revision > now:
             raise HistoryLostError(
-                f"space {self._executor.name!r} is at revision {now}, below {revision} of event {number}: "
-                "the number is another space's, or the store lost it",
+                f"space {self._executor.name!r} is at revision {now}, below revision {revision} of event "
+                f"{number}: the number belongs to another space, or the store lost the event",
                 space=self._executor.name,
                 revision=revision,
             )
 
     async def follow(self, *, stream: str = "main", after: str | int | None = None) -> AsyncIterator[Event]:
-        """Yield events in order, and then each new one when it comes; it never ends by itself.
+        """Yield events in order, then wait for new ones. The iteration never ends by itself.
 
         Raises:
             HistoryLostError: As for `read`.
@@ -313,7 +317,7 @@ class HasEvents(Protocol):
 
     @property
     def events(self) -> Any:
-        """Its streams."""
+        """The streams of the space."""
         ...
 
 
@@ -322,10 +326,10 @@ class EventStream:
 
     Args:
         place: The space, or a transaction on it.
-        name: Its name in the space; at most 200 bytes of UTF-8.
+        name: The name of the stream; at most 200 bytes of UTF-8.
 
     Attributes:
-        name: Its name in the space.
+        name: The name of the stream.
     """
 
     name: str
@@ -335,17 +339,17 @@ class EventStream:
         events: Any = getattr(given, "events", None)
         executor = getattr(events, "_executor", None)
         if not isinstance(executor, Executor):
-            raise InvalidError(f"{index!r} has no events here; give a space or transaction of {_mode} use")
+            raise InvalidError(f"{index!r} has no events; give a space or a transaction of {_mode} mode")
         if executor.runner.mode != _mode:
             right = "keepstate" if executor.runner.mode == "async" else "keepstate.sync"
-            raise InvalidError(f"{index!r} is {executor.runner.mode}; hand it to the EventStream of {right}")
+            raise InvalidError(f"{index!r} is {executor.runner.mode}; pass it to the EventStream of {right}")
         check_stream(name)
         self._events, self._executor, self.name = cast(Events, events), executor, name
         self._upto: ReadPoint = None
 
     @classmethod
     def of(cls, events: Events, name: str, upto: ReadPoint = None) -> EventStream:
-        """Return a stream of a space's events, as it was at a moment; asks the store nothing."""
+        """Return a stream of a space, optionally as of a past time, without a call to the store."""
         check_stream(name)
         stream = cls.__new__(cls)
         executor = events.executor
@@ -354,7 +358,7 @@ class EventStream:
 
     @property
     def executor(self) -> Executor:
-        """Return the scope that it works in; for the rooms above."""
+        """The executor of the space; for the layers above."""
         return self._executor
 
     def __repr__(self) -> str:
@@ -370,9 +374,9 @@ class EventStream:
         cause: Event | str | None = None,
         correlation: str | None = None,
     ) -> int:
-        """Append events together, and return the number of the last; see `Events.append`."""
+        """Append events in one batch, and return the number of the last one; see `Events.append`."""
         if self._upto is not None:
-            raise InvalidError(f"{self!r} is the stream as it was; append to the stream itself")
+            raise InvalidError(f"{self!r} is a past state of the stream; append to the stream itself")
         return await self._events.append(
             *events,
             stream=self.name,
@@ -384,11 +388,11 @@ class EventStream:
         )
 
     async def read(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
-        """Return events in order, 256 if not told otherwise; see `Events.read`."""
+        """Return events in order, by default at most 256; see `Events.read`."""
         return self._within(await self._events.read(stream=self.name, after=after, limit=limit))
 
     async def page(self, after: int | None, limit: int, *, whole: bool) -> list[Event]:
-        """Return events in order, or raise where some of them are gone."""
+        """Return events in order; see `Events.page`."""
         return await self._events.page(self.name, after, limit, whole=whole)
 
     def _within(self, events: list[Event]) -> list[Event]:
@@ -398,14 +402,14 @@ class EventStream:
         return events
 
     async def follow(self, *, after: str | int | None = None) -> AsyncIterator[Event]:
-        """Yield events in order, and then each new one when it comes; it never ends by itself."""
+        """Yield events in order, then wait for new ones. The iteration never ends by itself."""
         if self._upto is not None:
-            raise InvalidError(f"{self!r} gets no more events; follow the stream itself")
+            raise InvalidError(f"{self!r} is a past state of the stream; follow the stream itself")
         async for event in self._events.follow(stream=self.name, after=after):
             yield event
 
     async def last(self) -> int | None:
-        """Return the number of the last event, or None if there is none."""
+        """Return the number of the last event, or None if the stream is empty."""
         if self._upto is None:
             return await self._events.last(self.name)
         number = after = None
@@ -416,17 +420,17 @@ class EventStream:
     # ---- states
 
     def at(self, moment: int | datetime) -> EventStream:
-        """Return the stream as it was; asks the store nothing.
+        """Return the stream as of a past event or time, without a call to the store.
 
         Args:
-            moment: The number of the last event to be in it; or a time with its zone: then it ends before
+            moment: The number of the last event to include, or an aware datetime: the stream then ends before
                 the first event that was recorded later.
         """
         require_instance("moment", moment, int, datetime)
         if not isinstance(moment, datetime):
             check_number("moment", moment)
         elif moment.tzinfo is None:
-            raise InvalidError(f"`moment` is {moment!r}, of no zone; give one with tzinfo")
+            raise InvalidError(f"`moment` is {moment!r}, without a time zone; give one with tzinfo")
         return EventStream.of(self._events, self.name, moment)
 
     async def fold(
@@ -439,56 +443,56 @@ class EventStream:
         version: int = 1,
         from_base: bool = False,
     ) -> Any:
-        """Return the state that the events make of an initial one.
+        """Fold the events into a state, and return it.
 
-        The state is kept, under the reducer's name, whenever `cache_every` events were read; the next fold
-        reads only what came after it. What was kept by other code or from another initial state is not used:
-        constants, classes and functions that the reducer uses count as its code.
+        The state is cached, under the reducer's name, once `cache_every` events were read. The next fold
+        reads only later events. A cache made by other code or from another initial state is not used. The
+        constants, classes and functions that the reducer uses are part of its code.
 
         Args:
-            reducer: Called with the state so far and each event, and returns the state after it. It must do
-                the same each time: no clock, no chance, no store.
-            initial: The state before the first event; it is not changed.
-            cache_every: After how many events to keep the state; None keeps nothing, and lets the state be
-                anything.
-            name: What the kept state is called.
-            version: Goes up when the reducer does something else and nothing shows it, neither its code nor
-                what that uses: another file is read, or an installed package is of another version.
-            from_base: Goes on from the state that truncation left, also if another reducer made that.
+            reducer: A function of the state and an event that returns the next state. It must be
+                deterministic: no clock, no randomness, no store.
+            initial: The state before the first event. It is not modified.
+            cache_every: The number of events to read before the state is cached. None disables the cache, and
+                then the state can be any object.
+            name: The name of the cached state.
+            version: Increase it when the reducer's behavior changes without a visible change of its code: for
+                example, it reads another file, or an installed package has another version.
+            from_base: Start from the state left by a truncation even if another reducer made it.
 
         Raises:
-            PrunedError: Events that it needs were let go by truncation.
-            InvalidError: The reducer returned None, or a state that cannot be kept.
+            PrunedError: Events that the fold needs were truncated.
+            InvalidError: The reducer returned None, or a state that cannot be stored.
         """
         fold = Fold(reducer, initial, cache_every, name, version)
         return (await self.fold_entry(fold, from_base=from_base)).state
 
     async def fold_entry(self, fold: Fold, *, from_base: bool = False) -> FoldEntry:
-        """Return the same with the number of its last event, which an append that builds on it expects."""
+        """Fold as `fold` does. Return the state with the number of its last event, for `expected`."""
         require_instance("fold", fold, Fold)
         check_flag("from_base", from_base)
         folding = Folding(self._executor, self.name, self)
         return await folding.fold(fold, self._upto, from_base=from_base)
 
     async def truncate(self, upto: int, *folds: Fold) -> int:
-        """Let go of the events up to a number; what they came to is kept for each fold.
+        """Delete the events up to a number, and store the resulting state of each fold.
 
-        Each state is folded from the events twice and compared before any event is removed. Events that are
-        let go forget their ids.
+        Each state is folded from the events twice, and the results are compared, before any event is deleted.
+        The ids of deleted events can be used again.
 
         Args:
-            upto: The number of the last event to let go.
-            folds: All folds whose state has been kept; theirs go on from what is kept for them.
+            upto: The number of the last event to delete.
+            folds: All folds with a cached state. They continue from the stored state.
 
         Returns:
-            How many events were removed.
+            The number of deleted events.
 
         Raises:
-            InvalidError: A fold is not given that has a kept state, or came to something else the second
-                time; or a projection has not come so far. Nothing was removed.
+            InvalidError: A fold with a cached state is missing, two runs of a fold differ, or a projection
+                has not reached `upto`. Nothing was deleted.
         """
         if self._upto is not None:
-            raise InvalidError(f"{self!r} is the stream as it was; truncate the stream itself")
+            raise InvalidError(f"{self!r} is a past state of the stream; truncate the stream itself")
         return await truncate(
             self._executor, self.name, Folding(self._executor, self.name, self), upto, folds
         )

@@ -1,10 +1,10 @@
-"""What a function does, as text that differs when it does something else, as far as that can be seen.
+"""Fingerprint of a function: text that changes when the function's visible behavior changes.
 
-Seen are Python code with its constants, defaults and closures, and what that code names: functions, classes
-with their bases, plain values and containers of them, names of modules; of an object its class and what it
-holds. Of an installed package not the function's own, the code counts and not what that code names; of the
-standard library and keepstate the names alone. The same program has the same traits in each process: neither
-an address nor the order of a set is in them.
+It covers Python code with its constants, defaults and closures, and everything that the code names:
+functions, classes with their bases, plain values and containers of them, names of modules, and the class and
+attributes of objects. Of other installed packages it covers the code, but not what that code names. Of the
+standard library and keepstate it covers only the names. The fingerprint is the same in every process: it
+contains no address, and does not depend on the order of a set.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from uuid import UUID
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, bytearray, range, slice, type(None), type(...))
 _REPR_IS_COMPLETE: Final = (date, time, timedelta, tzinfo, Decimal, Fraction, PurePath, UUID)
-"""Classes of the standard library whose `repr` says all of a value."""
+"""Classes of the standard library whose `repr` is a complete description of a value."""
 _TRUSTED: Final = frozenset({*sys.stdlib_module_names, "builtins", "keepstate"})
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _LOADS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _ATTRIBUTE: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _IGNORED: Final = frozenset({"CACHE", "PRECALL", "EXTENDED_ARG"})
 _FIELDS: Final = ("__annotations__", "__struct_defaults__")
-"""What a class says of its fields by names that are otherwise Python's own."""
+"""Dunder attributes of a class that describe its fields."""
 
 
 def qualified_name(thing: object) -> str:
@@ -45,28 +45,30 @@ def qualified_name(thing: object) -> str:
 
 
 def fingerprint(function: object, *, unseen: Callable[[object], str] | None = None) -> Iterator[str]:
-    """Yield what tells this function, or object that can be called, from others.
+    """Yield the parts of the fingerprint of a function, or of a callable object.
 
     Args:
         function: The function.
-        unseen: Says more of an object of another package, or of keepstate's, than its class.
+        unseen: Describes an object of another package, or of keepstate, in more detail than its class does.
     """
     return _Walk(function, unseen).parts()
 
 
 class _Walk:
-    """Goes through all that a function uses, each thing once; what is named stands by its number."""
+    """Visits every object that a function uses, each once. Objects are referenced by their number."""
 
     def __init__(self, function: object, unseen: Callable[[object], str] | None) -> None:
         self._unseen = unseen
         self._own_package = _package(qualified_name(function))
         self._numbers: dict[int, int] = {}
         self._pending: list[object] = []
-        """Held, for the place in memory of what is gone may become another's."""
+        """Visited objects are kept alive, because `id` of a deleted object may be reused."""
         self._function = function
 
     def parts(self) -> Iterator[str]:
-        if isinstance(self._function, FunctionType):  # also keepstate's own, if that is what folds
+        if isinstance(
+            self._function, FunctionType
+        ):  # also a function of keepstate, if it is the reducer itself
             yield from self._of_function(self._function)
         else:
             yield self._describe(self._function)
@@ -77,7 +79,7 @@ class _Walk:
             number += 1
 
     def _describe(self, thing: object) -> str:
-        """Return a plain value, or the number of anything else, which is gone through later."""
+        """Describe a plain value by its `repr`, and any other object by its number, to be visited later."""
         if _is_a(thing, Enum):
             member = cast("Enum", thing)
             return f"{self._describe(type(member))} {member.name} {self._describe(member.value)}"
@@ -91,7 +93,7 @@ class _Walk:
     def _visit(self, thing: object) -> list[str]:
         try:
             return list(self._of(thing))
-        except Exception:  # noqa: BLE001 - whatever a caller's object does then, as a proxy of nothing yet
+        except Exception:  # noqa: BLE001 - an object of the caller may raise anything, such as an unbound proxy
             return [qualified_name(type(thing))]
 
     def _of(self, thing: object) -> Iterator[str]:
@@ -133,15 +135,15 @@ class _Walk:
         for cell in function.__closure__ or ():
             try:
                 yield self._describe(cell.cell_contents)
-            except ValueError:  # nothing was put into it yet
+            except ValueError:  # the cell is empty
                 yield "empty"
         for chain in _names_read(function.__code__):
             yield from self._named(function.__globals__, chain)
 
     def _named(self, names: Mapping[str, Any], chain: Sequence[str]) -> Iterator[str]:
-        """Yield what a name of a module stands for; of another module, what the name asked of it does."""
+        """Describe the object of a global name. In a module, follow the attributes that are read from it."""
         if (name := chain[0]) not in names:
-            return  # Python's own, or nothing: the code holds the name
+            return  # a builtin, or undefined: the code contains the name
         found = names[name]
         if not _is_a(found, ModuleType):
             yield f"{name} {self._describe(found)}"
@@ -170,17 +172,19 @@ class _Walk:
         kind = cast("type[object]", type(thing))
         yield self._describe(kind)
         if isinstance(thing, Pattern):
-            yield repr((cast("Pattern[str]", thing).pattern, thing.flags))  # its own repr is cut
+            yield repr((cast("Pattern[str]", thing).pattern, thing.flags))  # its repr is truncated
         elif isinstance(thing, BuiltinFunctionType):
             yield qualified_name(thing)
             if not isinstance(thing.__self__, ModuleType | type(None)):
                 yield self._describe(thing.__self__)
-        elif kind.__module__ == "operator":  # itemgetter and its like
+        elif kind.__module__ == "operator":  # such as itemgetter
             yield repr(thing)
         elif kind.__module__ in ("types", "typing") and hasattr(thing, "__args__"):
             yield from self._all((getattr(thing, "__origin__", None), *thing.__args__))
             yield from self._all(getattr(thing, "__metadata__", ()))
-        elif _is_trusted(kind) and hasattr(thing, "__wrapped__"):  # as functools.lru_cache makes it
+        elif _is_trusted(kind) and hasattr(
+            thing, "__wrapped__"
+        ):  # such as a function with functools.lru_cache
             yield self._describe(thing.__wrapped__)
         elif isinstance(thing, SimpleNamespace) or not (_is_trusted(kind) or self._is_foreign(kind)):
             for name, attribute in sorted(_attributes(thing).items()):
@@ -189,25 +193,25 @@ class _Walk:
             yield self._unseen(thing)
 
     def _is_foreign(self, thing: FunctionType | type) -> bool:
-        """Whether something is of an installed package that is not the one of what is gone through."""
+        """Return whether a function or class belongs to another installed package."""
         package = _package(thing.__module__)
         return package != self._own_package and _is_installed(package)
 
 
 def _member(item: Any) -> str:
-    """Return what tells one of a set: no number, for that follows from an order, another one each time."""
+    """Describe a member of a set, without numbers, because those depend on the order of the set."""
     if isinstance(item, tuple):
         return f"({', '.join(map(_member, cast('Iterable[object]', item)))})"
     return f"{qualified_name(item)} {item!r}" if _has_complete_repr(item) else qualified_name(item)
 
 
 def _has_complete_repr(thing: object) -> bool:
-    """Whether the `repr` of something says all of it, and the same in each process."""
+    """Return whether the `repr` of an object is complete, and the same in each process."""
     return _is_a(thing, *_PLAIN) or (_is_a(thing, *_REPR_IS_COMPLETE) and _is_trusted(type(thing)))
 
 
 def _is_a(thing: object, *kinds: type) -> bool:
-    """Whether something is of one of these classes itself: a proxy, asked by `isinstance`, may raise."""
+    """Return whether the type of an object is one of these classes. `isinstance` may raise for a proxy."""
     return issubclass(type(thing), kinds)
 
 
@@ -217,7 +221,7 @@ def _package(name: str) -> str:
 
 def _is_trusted(thing: FunctionType | type | ModuleType) -> bool:
     name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
-    return _package(name or "builtins") in _TRUSTED  # what is made in C may have none
+    return _package(name or "builtins") in _TRUSTED  # an object made in C may not have a module
 
 
 @lru_cache(maxsize=256)
@@ -228,7 +232,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _functions(attribute: object) -> Iterator[object]:
-    """Yield the functions in what stands in a class."""
+    """Yield the functions in an attribute of a class."""
     if isinstance(attribute, FunctionType):
         yield attribute
     elif isinstance(attribute, staticmethod | classmethod):
@@ -244,7 +248,7 @@ def _is_descriptor(attribute: Any) -> bool:
 
 
 def _attributes(thing: object) -> dict[str, object]:
-    """Return what an object holds, by name."""
+    """Return the attributes of an object, by name."""
     attribute: dict[str, object] = dict(getattr(thing, "__dict__", {}))
     for item in type(thing).__mro__:
         slots: Any = vars(item).get("__slots__", ())
@@ -260,7 +264,7 @@ def _code_text(code: CodeType) -> str:
     for item in cast("Iterable[object]", code.co_consts):
         if isinstance(item, CodeType):
             constants.append(_code_text(item))
-        elif isinstance(item, frozenset):  # its order is another one in each process
+        elif isinstance(item, frozenset):  # its order differs between processes
             constants.append(repr(sorted(map(repr, cast("frozenset[object]", item)))))
         else:
             constants.append(repr(item))
@@ -283,7 +287,7 @@ def _code_of_class(kind: type) -> str:
 
 @lru_cache(maxsize=4_096)
 def _names_read(code: CodeType) -> tuple[tuple[str, ...], ...]:
-    """Return the global names that code reads, each with the attributes that it asks of it."""
+    """Return the global names that code reads, each with the chain of attributes read from it."""
     chains: list[tuple[str, ...]] = []
     is_chain = False
     for step in dis.get_instructions(code):

@@ -1,10 +1,10 @@
-"""States folded from the events of a stream, and what is kept so that events are not folded again.
+"""States folded from the events of a stream, and their caches, checkpoints and bases.
 
-A fold keeps its state as a cache, which any later fold may go on from as long as reducer and initial state
-are the same. Two are kept, so that two versions of an application that run side by side, as while one
-replaces the other, do not throw away each other's. After each 10,000 events one stays for good, for folds up
-to an earlier moment. Truncation leaves a base: the state at the last event that was let go. A cache may be
-thrown away at any time; a base is all that is left.
+A fold stores its state as a cache. A later fold with the same reducer and initial state continues from it.
+There are two caches, so that two versions of an application, as during a deployment, do not evict each
+other's. Every 10,000 events the state is also stored as a permanent checkpoint, for folds up to an earlier
+event or time. Truncation stores a base: the state at the last deleted event. A cache can be deleted at any
+time; a base cannot, because its events are gone.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _log = logging.getLogger("keepstate.engine")
 _PAGE = 1_024
 _CACHES = ("cache", "cache/2")
 CHECKPOINT: Final = "moment"
-"""What a state is called that is kept for good; its number follows in the key."""
+"""The key segment of checkpoints. The number of the last event follows it. The stored word is frozen."""
 _STALE_AT_ONCE = 500
 _CHECKPOINT_EVERY = 10_000
-"""After so many events a state is kept for good: a long fold that is killed goes on from there, and a fold up
-to an earlier moment reads no more than these."""
+"""Events between two checkpoints. A long fold that is killed continues from the last checkpoint, and a fold
+up to an earlier event or time reads at most this many events."""
 
 ReadPoint = int | datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class FoldEntry:
-    """A state as it was folded.
+    """A folded state.
 
     Attributes:
         state: The state.
-        number: Of the last event in it; what an append `expected` that builds on it. None if there is none.
-        events_read: How many events had to be read.
+        number: The number of the last event in it, for `expected` of an append; None without any event.
+        events_read: The number of events that were read.
     """
 
     state: Any
@@ -59,29 +59,29 @@ class FoldEntry:
 
 
 class FoldRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A state as it is kept."""
+    """A folded state as it is stored."""
 
     digest: bytes
     number: int
     latest_ms: StoredMs
-    """When the latest of its events was recorded."""
+    """The latest time at which one of its events was recorded."""
     state: bytes
     count: int = 0
-    """How many events are in it."""
+    """The number of events in the state."""
 
     def is_within(self, upto: ReadPoint) -> bool:
-        """Whether it holds no event behind a moment."""
+        """Return whether all of its events are up to this number or time."""
         if isinstance(upto, datetime):
             return self.latest_ms <= to_milliseconds(upto)
         return upto is None or self.number <= upto
 
     def covers(self, base: FoldRecord | None) -> bool:
-        """Whether the events after it are there: nothing was let go but what is in it."""
+        """Return whether all later events exist, because truncation deleted only events in this state."""
         return base is None or base.number <= self.number
 
 
 class Source(Protocol):
-    """Where the events are."""
+    """A readable stream of events."""
 
     async def page(self, after: int | None, limit: int, *, whole: bool) -> list[Event]:
         """Return events in order; see `Events.read`."""
@@ -90,14 +90,14 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a fold has come."""
+    """The progress of a fold."""
 
     state: Any
     number: int | None = None
     latest_ms: int = 0
     count: int = 0
     stored_count: int = 0
-    """How many events were in it when it was kept last."""
+    """The number of events in the state when it was last stored."""
     read: int = 0
 
     def add(self, state: Any, event: Event) -> None:
@@ -107,7 +107,7 @@ class _Progress:
         self.number = self.number if event.number is None else event.number
 
     def is_checkpoint_due(self) -> bool:
-        """Whether it has passed a number of events at which a state is kept for good."""
+        """Return whether a multiple of 10,000 events was passed since the state was last stored."""
         return self.count // _CHECKPOINT_EVERY > self.stored_count // _CHECKPOINT_EVERY
 
 
@@ -115,16 +115,16 @@ class Folding:
     """Folds one stream.
 
     Args:
-        executor: Where it is.
-        stream: Its name.
-        source: What reads it.
+        executor: The executor of the space.
+        stream: The name of the stream.
+        source: The reader of the stream's events.
     """
 
     def __init__(self, executor: Executor, stream: str, source: Source) -> None:
         self._executor, self._stream, self._source = executor, stream, source
 
     async def fold(self, fold: Fold, upto: ReadPoint = None, *, from_base: bool = False) -> FoldEntry:
-        """Return the state up to a moment, and keep it if that saves enough later."""
+        """Fold the events up to a number or time. Cache the state if `cache_every` events were read."""
         self._executor.reject_coroutine(fold.reducer)
         digest = b"" if fold.cache_every is None else fold.digest()
         start = await self._start(fold, digest, upto, from_base=from_base)
@@ -134,7 +134,7 @@ class Folding:
         return FoldEntry(progress.state, progress.number, progress.read)
 
     async def fold_from_base(self, fold: Fold, upto: int) -> FoldRecord | None:
-        """Return the state up to a number, folded from the base or the start; None if nothing is there."""
+        """Fold the events up to a number without a cache; None if there are no events."""
         digest = fold.digest()
         base = await self.read_stored(fold, "base")
         start = self._usable_base(fold, base, digest, upto, from_base=False)
@@ -150,7 +150,9 @@ class Folding:
             state = self._decode(fold, start)
             progress = _Progress(state, start.number, start.latest_ms, start.count, start.count)
         after = progress.number
-        most = limits.COUNT if self._executor.gathers else _PAGE  # own events have no number to go on behind
+        most = (
+            limits.COUNT if self._executor.gathers else _PAGE
+        )  # own events have no number to continue after
         while True:
             events = await self._source.page(after, most, whole=True)
             for event in events:
@@ -163,10 +165,10 @@ class Folding:
             if digest and progress.is_checkpoint_due():
                 await self._store(fold, digest, progress, upto)
 
-    # ---- what is kept
+    # ---- stored states
 
     async def read_stored(self, fold: Fold, kind: str) -> FoldRecord | None:
-        """Return a kept state, a `cache` or a `base`."""
+        """Return a stored state of the kind `cache` or `base`."""
         key = layout.fold_key(self._stream, fold.title, kind)
 
         async def work(unit: Unit) -> FoldRecord | None:
@@ -180,7 +182,7 @@ class Folding:
         return (await self._executor.run(work))[0]
 
     async def _read_caches(self, fold: Fold) -> list[FoldRecord]:
-        """Return the states that other folds have kept, without those that are damaged."""
+        """Return the cached states, without damaged ones."""
 
         async def work(unit: Unit) -> list[FoldRecord]:
             entries = await unit.read(*self._cache_keys(fold))
@@ -195,8 +197,8 @@ class Folding:
     async def _decode_cache(self, fold: Fold, unit: Unit, entry: Entry) -> FoldRecord | None:
         try:
             return decode_stored(await unit.value(entry), FoldRecord, f"{fold.title!r}")
-        except CorruptError as error:  # the events are all that it was made of
-            _log.warning("%s; it is folded again", error)
+        except CorruptError as error:  # it can be folded from the events again
+            _log.warning("%s; folding it again", error)
             return None
 
     def _cache_keys(self, fold: Fold) -> list[bytes]:
@@ -223,18 +225,19 @@ class Folding:
         if base is None:
             return None
         if not base.is_within(upto):
-            raise PrunedError(f"the events of stream {self._stream!r} before {base.number} were let go")
+            raise PrunedError(f"the events of stream {self._stream!r} before {base.number} were truncated")
         if base.digest != digest and not from_base:
             raise PrunedError(
-                f"the events of stream {self._stream!r} up to {base.number} were let go, and "
-                f"{fold.title!r} was another reducer then; give from_base=True to go on from what it left"
+                f"the events of stream {self._stream!r} up to {base.number} were truncated with "
+                f"a different version of the reducer {fold.title!r}. Pass from_base=True to continue from "
+                "its state"
             )
         return base
 
     async def _find_checkpoint(
         self, fold: Fold, digest: bytes, base: FoldRecord | None, upto: ReadPoint
     ) -> FoldRecord | None:
-        """Return the latest state that was kept for good and hold nothing behind a moment."""
+        """Return the latest usable checkpoint up to a number or time."""
         if self._executor.gathers:  # a transaction that scans depends on the whole space
             return None
         found = None
@@ -280,7 +283,7 @@ class Folding:
         progress.stored_count = progress.count
 
     async def _find_stale(self, fold: Fold, digest: bytes) -> list[bytes]:
-        """Return where states were kept for good of reducers that nobody folds by any more."""
+        """Return the keys of checkpoints of reducers that no longer have a cache."""
         alive = {digest, *(cache.digest for cache in await self._read_caches(fold))}
         found: list[bytes] = []
         async for unit, entry in self._executor.scan(self._checkpoints_key(fold)):
@@ -299,7 +302,7 @@ class Folding:
             return self._executor.encode(state, layout.fold_key(self._stream, fold.title, "state"))
         except InvalidError as error:
             raise InvalidError(
-                f"the state that {fold.title!r} folds cannot be kept: {error}; or give cache_every=None",
+                f"the state of the fold {fold.title!r} cannot be stored: {error}; or pass cache_every=None",
                 path=error.path,
             ) from error
 
@@ -310,13 +313,13 @@ class Folding:
 async def _reduce(fold: Fold, state: Any, event: Event) -> Any:
     new = await call_function(fold.reducer, state, event)
     if new is None and state is not None:
-        at = "" if event.number is None else f" of the event at {event.number}"
-        raise InvalidError(f"{fold.title!r} returned None{at}; let it return the state after the event")
+        at = "" if event.number is None else f" for event {event.number}"
+        raise InvalidError(f"the reducer {fold.title!r} returned None{at}. Return the next state from it")
     return new
 
 
 def is_after(event: Event, upto: ReadPoint) -> bool:
-    """Whether an event is not in a stream any more as it was at a moment."""
+    """Return whether an event is after a number or time."""
     if isinstance(upto, datetime):
         return event.recorded_at > upto
     return upto is not None and (event.number is None or event.number > upto)

@@ -1,7 +1,7 @@
-"""An event, as it is read and as it is stored.
+"""Events, in their public and their stored form.
 
-Invariant: whatever was appended can be read. An event of a type that this process does not know comes in
-builtin form, and is never left out.
+Invariant: every appended event can be read. An event of a type that this process does not know is returned in
+builtin form, and never skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INDEX_BITS = 16
 
 
 class Expected(Enum):
-    """What a stream may be like before an append."""
+    """The required state of a stream before an append."""
 
     ANY = "any"
     NO_STREAM = "no stream"
@@ -41,29 +41,30 @@ class Expected(Enum):
 
 
 ANY: Final = Expected.ANY
-"""Whatever stands in the stream."""
+"""No requirement."""
 NO_STREAM: Final = Expected.NO_STREAM
-"""Only if nothing was ever appended to it."""
+"""The stream must not exist: no event was ever appended to it."""
 EXISTS: Final = Expected.EXISTS
-"""Only if something was."""
+"""The stream must exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened.
+    """An event of a stream.
 
     Attributes:
-        number: Its place among all events of the space, for use within a handle; higher is later. None if
-            the transaction that reads it has appended it itself.
-        stream: The stream that it is in.
-        data: What was appended; a copy, brought up to date by upcasters.
-        recorded_at: When, by the clock of who appended it. No order follows from it.
-        author: Who appended it, or None.
-        id: What its appender calls it; an event of the same id is not appended to the stream again.
-        type: `name@version` of its data: of a registered class, or as it was told. None for other data.
-        cause: The id of the event that it follows from, or else its `stream@number`.
-        correlation: What all that follows from one beginning has in common.
-        is_known: Whether this process knows the classes in it; else data is in builtin form.
+        number: The event's number among all events of the space, for use within a handle; a later event has a
+            larger number. None if the current transaction appended the event.
+        stream: The name of its stream.
+        data: A copy of the appended data, converted by upcasters to the newest version.
+        recorded_at: The time of the append, by the clock of the appending process. It implies no order.
+        author: The author of the append, or None.
+        id: The id given by the caller. The stream does not accept another event with the same id.
+        type: `name@version` of the data: of its registered class, or as given by the caller. None for other
+            data.
+        cause: The id of the event that caused this one, or its `stream@number`.
+        correlation: The id that all events with the same origin share.
+        is_known: Whether this process knows all classes in the data. Otherwise the data is in builtin form.
     """
 
     number: int | None
@@ -77,23 +78,26 @@ class Event:
     correlation: str | None = None
     is_known: bool = True
     _mark: bytes = field(default=b"", repr=False, compare=False)
-    """Where the stream is, and the digest of what is stored."""
+    """The target of the event's position, followed by the digest of the stored event."""
 
     @property
     def position(self) -> str | None:
-        """An opaque text: `after=` it, any process reads on behind this event. None while `number` is."""
+        """An opaque text: with `after=position`, any process reads on after this event.
+
+        None while `number` is None.
+        """
         if self.number is None:
             return None
         return encode_event_position(self._mark[:TARGET_BYTES], self.number, self._mark[TARGET_BYTES:])
 
     @property
     def reference(self) -> str:
-        """Return what others name it by: its id, or else `stream@number`."""
+        """The event's id, otherwise its `stream@number`."""
         return self.id or f"{self.stream}@{self.number}"
 
 
 class EventRecord(msgspec.Struct, array_like=True, frozen=True):
-    """An event as it is stored, in its place."""
+    """An event as it is stored."""
 
     data: bytes
     recorded_at_ms: StoredMs
@@ -102,12 +106,12 @@ class EventRecord(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def is_end(self) -> bool:
-        """Whether it only says that the stream was truncated up to here."""
+        """True for a record that only marks the end of a truncation."""
         return "truncated" in self.details
 
     @property
     def removed(self) -> bytes:
-        """The digest of the event whose place an end has taken."""
+        """The digest of the event that a truncation replaced by this record."""
         digest: bytes = self.details["truncated"]
         return digest
 
@@ -116,17 +120,17 @@ Cause: TypeAlias = Event | str | None
 
 
 def build_details(data: object, type: str | None, cause: Cause, correlation: str | None) -> dict[str, str]:
-    """Return what an event's record says beside its data.
+    """Return the details of an event's record, besides its data.
 
     Raises:
-        InvalidError: A type was told of what is no dict; or another argument is no name.
+        InvalidError: A type was given for data that is not a dict, or another argument is not a name.
     """
     details: dict[str, str] = {}
     known = CLASSES.of(data.__class__)
     if type is not None:
         if known is not None or not isinstance(data, dict):
             raise InvalidError(
-                f"type={type!r} was told of {data.__class__.__name__}: only dicts are told one"
+                f"type={type!r} was given for data of class {data.__class__.__name__}; only dicts take a type"
             )
         details["type"] = "{}@{}".format(*split_type(check_name("type", type)))
     elif known is not None:
@@ -142,43 +146,45 @@ def build_details(data: object, type: str | None, cause: Cause, correlation: str
 
 
 def check_stream(name: str) -> None:
-    """Raise `InvalidError` for what is no name of a stream."""
+    """Raise `InvalidError` unless this is a valid name of a stream."""
     if type(name) is not str or not 0 < len(name.encode("utf-8", "surrogatepass")) <= limits.SPACE_BYTES:
-        raise InvalidError(f"stream {name!r} has no name of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
+        raise InvalidError(f"stream name {name!r} must be a str of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
 
 
 def check_number(what: str, number: int) -> None:
-    """Raise `InvalidError` for what is no number of an event."""
+    """Raise `InvalidError` unless this can be the number of an event."""
     if type(number) is not int or not 0 <= stamp_at(number).revision <= LAST_REVISION:
         raise InvalidError(f"`{what}` is {number!r}; give the number of an event")
 
 
 def split_type(type: str) -> tuple[str, int]:
-    """Return name and version of `name@version`; of a name alone, version 1.
+    """Split `name@version` into name and version. A name alone has version 1.
 
     Raises:
-        InvalidError: It is neither.
+        InvalidError: The type is not a `name` or `name@version`.
     """
     name, at, version = type.rpartition("@")
     if not at:
         return type, 1
     if not name or "@" in name or not version.isdecimal() or not 0 < int(version) < 1 << 31:
-        raise InvalidError(f"type {type!r} is no `name` or `name@version`; versions count from 1")
+        raise InvalidError(f"type {type!r} is not `name` or `name@version`, with a version from 1")
     return name, int(version)
 
 
 def check_ids(id: object, count: int) -> list[str]:
-    """Return an id for each of so many events; none if there are none.
+    """Return the ids of `count` events as a list; an empty list if no ids were given.
 
     Raises:
-        InvalidError: There are fewer or more, or one stands there twice.
+        InvalidError: There are fewer or more ids than events, or an id occurs twice.
     """
     if id is None:
         return []
     given = cast("list[object]", list(id) if isinstance(id, list | tuple) else [id])  # pyright: ignore[reportUnknownArgumentType]
     ids = [check_name("id", each) for each in given]
     if len(ids) != count or len(set(ids)) != count:
-        raise InvalidError(f"{len(set(ids))} ids were given with {count} events; give each its own")
+        raise InvalidError(
+            f"{len(set(ids))} different ids were given for {count} events; give each event its own id"
+        )
     if any(len(each.encode()) > limits.SPACE_BYTES for each in ids):
         raise InvalidError(f"an event's `id` has at most {limits.SPACE_BYTES} bytes of UTF-8")
     return ids
@@ -187,11 +193,11 @@ def check_ids(id: object, count: int) -> list[str]:
 def decode_event(
     executor: Executor, stored: bytes, number: int | None, stream: str, mark: bytes = b""
 ) -> Event | None:
-    """Return a stored event; None for what only says that the stream was truncated.
+    """Decode a stored event; None for the end of a truncation.
 
     Raises:
-        CorruptError: Nobody wrote such an event.
-        InvalidError: An upcaster failed, or a class does not take what is stored.
+        CorruptError: The record is damaged.
+        InvalidError: An upcaster failed, or a class rejected the stored fields.
     """
     location = f"event {number} of stream {stream!r} of {executor.name!r}"
     record = decode_stored(stored, EventRecord, location)
@@ -231,7 +237,7 @@ def _data_of(executor: Executor, encoded: bytes, stream: str) -> tuple[Any, bool
 
 
 def _upcast(data: Any, type: str) -> tuple[Any, str]:
-    """Return an event's data and type as of the newest version that upcasters lead to."""
+    """Apply upcasters, and return the data and type of the newest version."""
     known = CLASSES.of(data.__class__)
     if known is not None:
         return data, str(known)
@@ -243,7 +249,7 @@ def _upcast(data: Any, type: str) -> tuple[Any, str]:
 
 
 def _has_unknown_class(form: object) -> bool:
-    """Whether something in a builtin form is of a class that nobody has registered, or of a newer version."""
+    """Return whether a builtin form contains an unregistered class, or a newer version of a class."""
     parts: list[object] = []
     if isinstance(form, dict):
         fields = cast("dict[object, object]", form)
@@ -257,12 +263,12 @@ def _has_unknown_class(form: object) -> bool:
 
 
 def to_number(stamp: Stamp) -> int:
-    """Return the number of the event whose key ends with this stamp."""
+    """Convert the stamp in an event's key to the event's number."""
     return stamp.revision << _INDEX_BITS | stamp.index
 
 
 def stamp_at(number: int) -> Stamp:
-    """Return what the key of the event at this number ends with."""
+    """Convert the number of an event to the stamp in its key."""
     return Stamp(number >> _INDEX_BITS, number & ((1 << _INDEX_BITS) - 1))
 
 
@@ -272,28 +278,28 @@ def events_prefix(stream: str) -> bytes:
 
 
 def head_key(stream: str) -> bytes:
-    """Return the key of the entry that holds a stream's end."""
+    """Return the key of a stream's head, which holds the index of its last event."""
     return layout.stream_key(layout.HEADS, stream)
 
 
 def read_stamp(entry: Entry) -> Stamp:
-    """Return the stamp at the end of an event's key."""
+    """Read the stamp at the end of an event's key."""
     stamp = unpack(entry.key[1:])[-1]
     if not isinstance(stamp, Stamp):
-        raise corrupt_error(describe(entry.key), "an event's key ends with a stamp")
+        raise corrupt_error(describe(entry.key), "an event's key must end with a stamp")
     return stamp
 
 
 def pruned_error(space: str, stream: str, number: int) -> PrunedError:
-    """Return the error for events that a truncation has removed."""
+    """Return the error for events that a truncation has deleted."""
     return PrunedError(
-        f"the events of stream {stream!r} of {space!r} up to number {number} were let go; read behind "
-        "it, or fold from the state that was kept"
+        f"the events of stream {stream!r} of {space!r} up to number {number} were truncated. Read after "
+        "that number, or fold from the stored state"
     )
 
 
 def removed_digest(stored: bytes) -> bytes | None:
-    """Return the digest of the event that a stream's end stands for, None for an event."""
+    """Return the digest of the event that a truncation end replaced; None for an ordinary event."""
     record = decode_stored(stored, EventRecord, "an event")
     return record.removed if record.is_end else None
 
@@ -305,7 +311,7 @@ def event_key(stream: str, number: int) -> bytes:
 
 
 def key_after(stream: str, number: int | None, *, inclusive: bool) -> bytes | None:
-    """Return the key behind which a reader goes on after the event of a number; None for the beginning."""
+    """Return the key after which to read on from the event of a number; None for the beginning."""
     if number is None:
         return None
     check_number("after", number)
@@ -318,7 +324,7 @@ def index_bytes(index: int) -> bytes:
 
 
 def append_records(unit: Unit, stream: str, records: Sequence[bytes]) -> int:
-    """Append records and rewrites the head of the stream; returns the index of the last one."""
+    """Append records and rewrite the head of the stream. Return the index of the last record."""
     index = -1
     for record in records:
         index = unit.append(events_prefix(stream), record)

@@ -1,6 +1,6 @@
-"""How events become a state, and what tells one reducer from another: a digest of what can be seen of it.
+"""Folds: reducers of events to a state, identified by a digest of their visible code.
 
-What `traits` does not see does not count: `version` says that it changed.
+Changes that `fingerprint` does not see must be declared by a new `version`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Reducer: TypeAlias = Callable[[Any, Event], Any | Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Fold:
-    """How the events of a stream become a state.
+    """A reducer with its initial state and cache.
 
     Attributes:
-        reducer: Called with the state so far and an event; returns the state after it.
+        reducer: A function of the state and an event that returns the next state.
         initial: The state before the first event.
-        cache_every: After how many events the state is kept, so that no later fold reads these again. None
-            keeps nothing; the state may then be anything.
-        name: What the kept state is called; the reducer's own name if it is not given.
-        version: Goes up when the reducer does something else and nothing that can be seen shows it.
+        cache_every: The number of events to read before the state is cached, so that later folds do not read
+            these events again. None disables the cache, and then the state can be any object.
+        name: The name of the cached state; by default, the name of the reducer.
+        version: Increase it when the reducer's behavior changes without a visible change of its code.
     """
 
     reducer: Reducer
@@ -49,11 +49,11 @@ class Fold:
 
     @property
     def title(self) -> str:
-        """Return what the kept state is called."""
+        """The name of the cached state."""
         return qualified_name(self.reducer)[-limits.SPACE_BYTES // 2 :] if self.name is None else self.name
 
     def digest(self) -> bytes:
-        """Return what differs when the reducer or the initial state does."""
+        """Return a digest of the version, the initial state and the reducer's fingerprint."""
         hashed = sha256(codec.canonical([self.version, codec.canonical(self.initial)]))
         for part in fingerprint(self.reducer):
             hashed.update(part.encode("utf-8", "surrogatepass") + b"\0")

@@ -1,8 +1,8 @@
-"""Lets go of the oldest events of a stream, behind states that were verified.
+"""Truncation: deletes the oldest events of a stream after verifying and storing the states folded from them.
 
-One batch keeps what the events came to and puts an end in the place of the last one: from then on readers
-that would need what stands before it are refused, and readers from the start begin behind it. The events
-themselves go afterwards; a truncation that was killed is finished by the next.
+One batch stores the folded states and replaces the last event by an end record. From then on, readers that
+need earlier events get an error, and readers from the start begin after the end record. The events themselves
+are deleted afterwards. The next truncation finishes one that was killed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BY_BATCH = 400
 async def truncate(
     executor: Executor, stream: str, folding: Folding, upto: int, folds: Sequence[Fold]
 ) -> int:
-    """Remove the events of a stream up to a number, and return how many there were."""
+    """Delete the events of a stream up to a number, and return the number of deleted events."""
     executor.require_outside_transaction("truncating a stream")
     check_number("upto", upto)
     for fold in folds:
@@ -67,44 +67,42 @@ async def truncate(
 
 
 async def _verify(folding: Folding, fold: Fold, upto: int) -> FoldRecord | None:
-    """Return what the events come to, folded twice: a reducer that reads a clock shows itself.
+    """Fold the events twice and return the state, to detect a reducer that is not deterministic.
 
-    So does one that writes to what it uses, as a memo is: to go on from what is kept, it would have to be the
-    same, and it is another one after each event.
+    A reducer that modifies an object that it uses, such as a memo, is rejected too. Its digest would change
+    with each event, so that its stored state could never be used.
     """
     before = fold.digest()
     first, second = await folding.fold_from_base(fold, upto), await folding.fold_from_base(fold, upto)
     if fold.digest() != before:
         raise InvalidError(
-            f"{fold.title!r} changes what it uses while it folds, as a table that it fills, so that nobody "
-            "could tell that it is the same later; nothing was removed. Let it use nothing but the state and "
-            "the event, or keep such a table with functools.lru_cache"
+            f"the reducer {fold.title!r} modifies an object that it uses, such as a table, so it cannot be "
+            "recognized later. Nothing was deleted. Use only the state and the event in it, or keep such a "
+            "table with functools.lru_cache"
         )
     if (first and first.state) != (second and second.state):
         raise InvalidError(
-            f"{fold.title!r} came to two different states of the same events; nothing was removed. Let it "
-            "use nothing but the state and the event"
+            f"the reducer {fold.title!r} returned two different states for the same events. Nothing was "
+            "deleted. Use only the state and the event in it"
         )
     return first
 
 
 async def _require_ready(executor: Executor, stream: str, given: set[str], upto: int) -> None:
-    """Raise where something would be left without the events that it needs."""
+    """Raise `InvalidError` if a fold or a projection still needs the events."""
     async for _, entry in executor.scan(layout.stream_key(layout.FOLDS, stream)):
         title = str(unpack(entry.key[len(layout.FOLDS) :])[1])
         if title not in given:
             raise InvalidError(
-                f"stream {stream!r} of {executor.name!r} is folded by {title!r} too, which could not be "
-                "folded "
-                "from the start any more; give that Fold as well"
+                f"stream {stream!r} of {executor.name!r} has a cached state of the fold {title!r}, "
+                "which needs the events. Pass that Fold too"
             )
     async for _, entry in executor.scan(layout.stream_key(layout.CURSORS, stream)):
         name = str(unpack(entry.key[len(layout.CURSORS) :])[1])
         number = Cursor.of(entry.value, name).number
         if number is None or number < upto:
             raise InvalidError(
-                f"projection {name!r} of stream {stream!r} stands at {number}, before {upto}; "
-                "let it run first"
+                f"projection {name!r} of stream {stream!r} is at event {number}, before {upto}. Run it first"
             )
 
 
@@ -119,7 +117,7 @@ async def _is_event(executor: Executor, key: bytes) -> bool:
 
 
 async def _remove_checkpoints(executor: Executor, stream: str, upto: int) -> None:
-    """Remove the states of folds as they were before the end: they tell of what was let go."""
+    """Delete the checkpoints before the end, because their later events are gone."""
     keys: list[bytes] = []
     async for _, entry in executor.scan(layout.stream_key(layout.FOLDS, stream)):
         _, _, kind, *number = unpack(entry.key[len(layout.FOLDS) :])
@@ -130,7 +128,7 @@ async def _remove_checkpoints(executor: Executor, stream: str, upto: int) -> Non
 
 
 async def _remove(executor: Executor, stream: str, end: bytes) -> int:
-    """Remove the events before the end, and earlier ends; returns how many events there were."""
+    """Delete the events and end records before the end. Return the number of deleted events."""
     prefix = layout.stream_key(layout.EVENTS, stream)
     removed = 0
     keys: list[bytes] = []
