@@ -234,7 +234,7 @@ async def test_states_kept_for_good_go_with_their_reducer_and_with_their_events(
             await stream.fold(added, 0, 1, version=version)
 
     async def kept() -> int:
-        prefix = layout.fold_key("sums", Fold(added, 0).title, folds.MOMENT)
+        prefix = layout.fold_key("sums", Fold(added, 0).title, folds.CHECKPOINT)
         store = await space.executor.store()
         return len((await store.scan(space.name, prefix)).entries)
 

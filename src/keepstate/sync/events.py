@@ -23,10 +23,10 @@ class EventStream(Twin[engine.EventStream]):
 
     Args:
         place: The space, or a transaction on it.
-        name: Its name in the space; at most 200 bytes of UTF-8.
+        name: The name of the stream; at most 200 bytes of UTF-8.
 
     Attributes:
-        name: Its name in the space.
+        name: The name of the stream.
     """
 
     def __init__(self, index: HasEvents, name: str = "main") -> None:
@@ -34,7 +34,7 @@ class EventStream(Twin[engine.EventStream]):
 
     @property
     def name(self) -> str:
-        """Its name in the space."""
+        """The name of the stream."""
         return self._inner.name
 
     def append(
@@ -46,7 +46,7 @@ class EventStream(Twin[engine.EventStream]):
         cause: Event | str | None = None,
         correlation: str | None = None,
     ) -> int:
-        """Append events together, and return the number of the last; see `Events.append`."""
+        """Append events in one batch, and return the number of the last one; see `Events.append`."""
         return finish(
             self._inner.append(
                 *events, expected=expected, id=id, type=type, cause=cause, correlation=correlation
@@ -54,22 +54,22 @@ class EventStream(Twin[engine.EventStream]):
         )
 
     def read(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
-        """Return events in order, 256 if not told otherwise; see `Events.read`."""
+        """Return events in order, by default at most 256; see `Events.read`."""
         return finish(self._inner.read(after=after, limit=limit))
 
     def follow(self, *, after: str | int | None = None) -> Iterator[Event]:
-        """Yield events in order, and then each new one when it comes; it never ends by itself."""
+        """Yield events in order, then wait for new ones. The iteration never ends by itself."""
         return finish_each(self._inner.follow(after=after))
 
     def last(self) -> int | None:
-        """Return the number of the last event, or None if there is none."""
+        """Return the number of the last event, or None if the stream is empty."""
         return finish(self._inner.last())
 
     def at(self, moment: int | datetime) -> EventStream:
-        """Return the stream as it was; asks the store nothing.
+        """Return the stream as of a past event or time, without a call to the store.
 
         Args:
-            moment: The number of the last event to be in it; or a time with its zone: then it ends before
+            moment: The number of the last event to include, or an aware datetime: the stream then ends before
                 the first event that was recorded later.
         """
         return around(EventStream, self._inner.at(moment))
@@ -84,51 +84,51 @@ class EventStream(Twin[engine.EventStream]):
         version: int = 1,
         from_base: bool = False,
     ) -> Any:
-        """Return the state that the events make of an initial one.
+        """Fold the events into a state, and return it.
 
-        The state is kept, under the reducer's name, whenever `cache_every` events were read; the next fold
-        reads only what came after it. What was kept by other code or from another initial state is not used:
-        constants, classes and functions that the reducer uses count as its code.
+        The state is cached, under the reducer's name, once `cache_every` events were read. The next fold
+        reads only later events. A cache made by other code or from another initial state is not used. The
+        constants, classes and functions that the reducer uses are part of its code.
 
         Args:
-            reducer: Called with the state so far and each event, and returns the state after it. It must do
-                the same each time: no clock, no chance, no store.
-            initial: The state before the first event; it is not changed.
-            cache_every: After how many events to keep the state; None keeps nothing, and lets the state be
-                anything.
-            name: What the kept state is called.
-            version: Goes up when the reducer does something else and nothing shows it, neither its code nor
-                what that uses: another file is read, or an installed package is of another version.
-            from_base: Goes on from the state that truncation left, also if another reducer made that.
+            reducer: A function of the state and an event that returns the next state. It must be
+                deterministic: no clock, no randomness, no store.
+            initial: The state before the first event. It is not modified.
+            cache_every: The number of events to read before the state is cached. None disables the cache, and
+                then the state can be any object.
+            name: The name of the cached state.
+            version: Increase it when the reducer's behavior changes without a visible change of its code: for
+                example, it reads another file, or an installed package has another version.
+            from_base: Start from the state left by a truncation even if another reducer made it.
 
         Raises:
-            PrunedError: Events that it needs were let go by truncation.
-            InvalidError: The reducer returned None, or a state that cannot be kept.
+            PrunedError: Events that the fold needs were truncated.
+            InvalidError: The reducer returned None, or a state that cannot be stored.
         """
         return finish(
             self._inner.fold(reducer, initial, cache_every, name=name, version=version, from_base=from_base)
         )
 
     def fold_entry(self, fold: Fold, *, from_base: bool = False) -> FoldEntry:
-        """Return the same with the number of its last event, which an append that builds on it expects."""
+        """Fold as `fold` does. Return the state with the number of its last event, for `expected`."""
         return finish(self._inner.fold_entry(fold, from_base=from_base))
 
     def truncate(self, upto: int, *folds: Fold) -> int:
-        """Let go of the events up to a number; what they came to is kept for each fold.
+        """Delete the events up to a number, and store the resulting state of each fold.
 
-        Each state is folded from the events twice and compared before any event is removed. Events that are
-        let go forget their ids.
+        Each state is folded from the events twice, and the results are compared, before any event is deleted.
+        The ids of deleted events can be used again.
 
         Args:
-            upto: The number of the last event to let go.
-            folds: All folds whose state has been kept; theirs go on from what is kept for them.
+            upto: The number of the last event to delete.
+            folds: All folds with a cached state. They continue from the stored state.
 
         Returns:
-            How many events were removed.
+            The number of deleted events.
 
         Raises:
-            InvalidError: A fold is not given that has a kept state, or came to something else the second
-                time; or a projection has not come so far. Nothing was removed.
+            InvalidError: A fold with a cached state is missing, two runs of a fold differ, or a projection
+                has not reached `upto`. Nothing was deleted.
         """
         return finish(self._inner.truncate(upto, *folds))
 
@@ -137,11 +137,11 @@ class Events(Twin[engine.Events]):
     """The event streams of a space, or of a transaction on it."""
 
     def stream(self, name: str = "main") -> EventStream:
-        """Return one stream; asks the store nothing."""
+        """Return one stream, without a call to the store."""
         return around(EventStream, self._inner.stream(name))
 
     def streams(self) -> Iterator[str]:
-        """Yield the names of the streams in which something was appended."""
+        """Yield the names of the streams that have had an event."""
         return finish_each(self._inner.streams())
 
     def append(
@@ -154,24 +154,25 @@ class Events(Twin[engine.Events]):
         cause: Event | str | None = None,
         correlation: str | None = None,
     ) -> int:
-        """Append events together.
+        """Append events in one batch.
 
         Args:
-            events: At most 990 values that the codec keeps; 490 if they have ids.
-            stream: Which stream; at most 200 bytes of UTF-8.
+            events: At most 990 values that the codec stores; 490 if they have ids.
+            stream: The name of the stream; at most 200 bytes of UTF-8.
             expected: `ANY`, `NO_STREAM`, `EXISTS`, or the number of the stream's last event.
-            id: What the event is called, or a list with an id for each. An event whose id the stream has
-                already is not appended again, whatever it holds; if all are there, the stream may be as it
-                likes.
-            type: `name` or `name@version` of events that are dicts; `@upcast` brings them up to date.
-            cause: The event that they follow from, or its id; they have its correlation.
-            correlation: What they have in common with all that follows from the same beginning.
+            id: The event's id, or a list with an id for each event. An event whose id is already in the
+                stream is not appended again, regardless of its data. If all ids are in the stream,
+                `expected` is not checked.
+            type: `name` or `name@version` of events that are dicts. `@upcast` converts them to newer
+                versions.
+            cause: The event that caused these, or its id. They get its correlation.
+            correlation: An id that all events with the same origin share.
 
         Returns:
-            The number of the last one; 0 inside a transaction, which has none before it ends.
+            The number of the last event; 0 inside a transaction, which does not have one before it commits.
 
         Raises:
-            ConflictError: The stream is not as expected; nothing was appended.
+            ConflictError: The stream is not as expected. Nothing was appended.
         """
         return finish(
             self._inner.append(
@@ -186,28 +187,28 @@ class Events(Twin[engine.Events]):
         )
 
     def last(self, stream: str = "main") -> int | None:
-        """Return the number of a stream's last event, or None if it has none."""
+        """Return the number of a stream's last event, or None if the stream does not exist."""
         return finish(self._inner.last(stream))
 
     def read(self, *, stream: str = "main", after: str | int | None = None, limit: int = 256) -> list[Event]:
         """Return events in order.
 
         Args:
-            stream: Which stream.
-            after: Starts behind the event of this `position`, in this process or another; or, within a
-                handle, behind its `number`. Without it, at the first event.
-            limit: How many at the most; to read on, give the position of the last one as `after`.
+            stream: The name of the stream.
+            after: Start after the event with this `position`, from any process, or, within a handle, after
+                its `number`. The default is the first event.
+            limit: The largest number of events. To read on, pass the last event's position as `after`.
 
         Raises:
-            HistoryLostError: The store no longer has the event that `after` stands behind: a backup was
-                restored, or a server failed over, and others may have written since.
-            InvalidError: `after` is not a position, or one of another space, stream or kind.
-            PrunedError: The stream was truncated behind `after`.
+            HistoryLostError: The store has lost the event that `after` belongs to: a backup was restored, or
+                a server failed over.
+            InvalidError: `after` is not a position, or is one of another space, stream or kind.
+            PrunedError: The stream was truncated past `after`.
         """
         return finish(self._inner.read(stream=stream, after=after, limit=limit))
 
     def follow(self, *, stream: str = "main", after: str | int | None = None) -> Iterator[Event]:
-        """Yield events in order, and then each new one when it comes; it never ends by itself.
+        """Yield events in order, then wait for new ones. The iteration never ends by itself.
 
         Raises:
             HistoryLostError: As for `read`.

@@ -14,56 +14,54 @@ from keepstate.sync.twin import Twin
 
 
 class Lease(Twin[engine.Lease]):
-    """Something held by this process until its time is up.
-
-    As a context manager it releases itself at the end.
+    """A lease held by this process until it expires. As a context manager, it is released on exit.
 
     Attributes:
-        name: What is held.
-        token: Fences this holder from later ones: each has a higher one.
-        ttl_s: How long it is held from each renewal on, in seconds.
+        name: The name of the lease.
+        token: The fencing token. Each later holder gets a larger one.
+        ttl_s: Seconds from each renewal until the lease expires.
     """
 
     @property
     def name(self) -> str:
-        """What is held."""
+        """The name of the lease."""
         return self._inner.name
 
     @property
     def token(self) -> int:
-        """Fences this holder from later ones: each has a higher one."""
+        """The fencing token. Each later holder gets a larger one."""
         return self._inner.token
 
     @property
     def ttl_s(self) -> float:
-        """How long it is held from each renewal on, in seconds."""
+        """Seconds from each renewal until the lease expires."""
         return self._inner.ttl_s
 
     def is_held(self) -> bool:
-        """Whether it is certainly still held, by this machine's clock; asks nobody, and waits for nothing.
+        """Return whether the lease is certainly held, by this machine's clock, without a call to the store.
 
-        Once a call has raised `HistoryLostError` it is not: the store may have forgotten it.
+        After a `HistoryLostError` it returns False, because the store may have lost the lease.
         """
         return self._inner.is_held()
 
     def check(self) -> None:
-        """Ask the store whether it is still held.
+        """Check in the store that the lease is still held.
 
         Raises:
-            LeaseLostError: It ran out, or was released.
+            LeaseLostError: The lease expired or was released.
         """
         finish(self._inner.check())
 
     def renew(self, ttl_s: float | None = None) -> None:
-        """Hold it for `ttl_s` from now on, or as long as it was acquired for.
+        """Renew the lease for `ttl_s` seconds from now; by default, for its previous TTL.
 
         Raises:
-            LeaseLostError: It ran out, or was released, and somebody else may hold it.
+            LeaseLostError: The lease expired or was released, and another holder may have it.
         """
         finish(self._inner.renew(ttl_s))
 
     def release(self) -> bool:
-        """Let go of it, and return whether it was still held."""
+        """Release the lease, and return whether it was still held."""
         return finish(self._inner.release())
 
     def __enter__(self) -> Self:
@@ -80,18 +78,18 @@ class Leases(Twin[engine.Leases]):
     """The leases of a space."""
 
     def acquire(self, name: str, ttl_s: float, *, wait_s: float = 0) -> Lease:
-        """Return the lease, held from now on.
+        """Acquire a lease.
 
         Args:
-            name: What to hold; 1 to 512 bytes of UTF-8.
-            ttl_s: For how long, in seconds, unless it is renewed.
-            wait_s: How long to wait for its present holder, in seconds.
+            name: The name of the lease; 1 to 512 bytes of UTF-8.
+            ttl_s: Seconds until the lease expires, unless it is renewed.
+            wait_s: Seconds to wait while another holder has the lease.
 
         Raises:
-            ConflictError: Somebody else holds it.
+            ConflictError: Another holder has the lease.
         """
         return Lease(finish(self._inner.acquire(name, ttl_s, wait_s=wait_s)))
 
     def holder(self, name: str) -> str | None:
-        """Return who holds it, None if nobody does; unnamed authors are `unknown`."""
+        """Return the author that holds a lease, or None if it is free; `unknown` for an unnamed author."""
         return finish(self._inner.holder(name))

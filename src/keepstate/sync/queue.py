@@ -31,16 +31,16 @@ class Queue(Twin[engine.Queue]):
         max_attempts: int = 5,
         if_present: IfPresent = "keep",
     ) -> Put:
-        """Add a task; the result says whether it did, as a known id may add nothing.
+        """Add a task. `added` of the result is False if the id had a task already.
 
         Args:
-            payload: What it is about; anything that the codec keeps.
-            id: Names it, so that it is put once: until a week after it was completed.
-            priority: Higher ones are claimed first; equal ones in order of coming.
-            delay_s: It can be claimed only after so many seconds.
-            max_attempts: After so many failed attempts it is dead.
-            if_present: Rule for an id that has a task: `keep` that task in whatever state, `replace` it
-                unless a worker holds it, or `raise`.
+            payload: The task's payload; any value that the codec stores.
+            id: An id that makes the put idempotent, until a week after the task was completed.
+            priority: Tasks with a higher priority are claimed first; equal ones in order of arrival.
+            delay_s: Seconds before the task can be claimed.
+            max_attempts: The number of failed attempts after which the task is dead.
+            if_present: The rule for an id that has a task: `keep` the existing task in any state, `replace`
+                it unless a worker holds it, or `raise`.
 
         Raises:
             AlreadyExistsError: The id has a task, and `if_present` is `raise`.
@@ -60,20 +60,20 @@ class Queue(Twin[engine.Queue]):
     def claim(
         self, worker: str, *, lease_s: float, count: int = 1, wait_s: float = 0, match: Match | None = None
     ) -> list[Task]:
-        """Return up to `count` tasks, now held by this worker; none if there are none.
+        """Claim up to `count` tasks for a worker, and return them; an empty list if there are none.
 
-        A task that cannot be read here, for its class is of newer code, is left to others; a warning tells.
-        Where `match` raises, or the call is cancelled, what it has taken by then is given back.
+        A task that cannot be read, for example because its class is of newer code, is skipped with a logged
+        warning. If `match` raises or the call is cancelled, the tasks claimed so far are released.
 
         Args:
-            worker: Who claims.
-            lease_s: For how long to hold them, in seconds, unless a heartbeat says more.
-            count: How many at the most.
-            wait_s: How long to wait for the first one, in seconds.
-            match: Takes only tasks for which it answers true, given their id and payload.
+            worker: The name of the worker.
+            lease_s: Seconds until the lease expires, unless a heartbeat renews it.
+            count: The largest number of tasks to claim.
+            wait_s: Seconds to wait for the first task.
+            match: A function of a task's id and payload that returns whether to claim the task.
 
         Raises:
-            InvalidError: There are only tasks that cannot be read here, and no `match` to choose others by.
+            InvalidError: There are only tasks that this process cannot read, and there is no `match`.
         """
         return [
             Task(each)
@@ -83,24 +83,25 @@ class Queue(Twin[engine.Queue]):
         ]
 
     def take(self, id: str, worker: str, *, lease_s: float) -> Task:
-        """Return one task by its id, now held by this worker: out of turn, and before its delay ends.
+        """Claim one task by its id, regardless of order and delay, and return it.
 
         Raises:
-            ConflictError: Somebody holds it.
-            NotFoundError: There is none.
-            TransitionError: It is done or dead, or dead now: the lease of its last attempt has run out.
+            ConflictError: A worker holds the task.
+            NotFoundError: No task has this id.
+            TransitionError: The task is done or dead, or became dead because its last attempt's lease
+                expired.
         """
         return Task(finish(self._inner.take(id, worker, lease_s=lease_s)))
 
     def work(
         self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
     ) -> Iterator[Task]:
-        """Yield one task after the other, each claimed when it is asked for; raises what `claim` raises.
+        """Yield tasks one by one, each claimed on demand. Raises the errors of `claim`.
 
         Args:
-            worker: Who claims.
-            lease_s: For how long to hold each, in seconds.
-            wait_s: Ends when no task has come for so long; without it, it never ends.
+            worker: The name of the worker.
+            lease_s: Seconds until the lease of each task expires.
+            wait_s: End the iteration after this many seconds without a task. The default never ends.
             match: As for `claim`.
         """
         return (
@@ -109,69 +110,69 @@ class Queue(Twin[engine.Queue]):
         )
 
     def heartbeat(self, task: Task | Claim, lease_s: float) -> None:
-        """Hold a task for `lease_s` from now on.
+        """Renew the lease of a task for `lease_s` seconds from now.
 
         Raises:
-            LeaseLostError: It is no longer held by this claim.
+            LeaseLostError: This claim no longer holds the task.
         """
         finish(self._inner.heartbeat(inner_of(task) if isinstance(task, Task) else task, lease_s))
 
     def complete(self, task: Task | Claim, result: object = None) -> None:
-        """End a task with its result. To complete it again under the same claim does nothing.
+        """Complete a task with a result. Completing it again under the same claim does nothing.
 
-        A transaction that completes it again is refused: what else it does has been done once already.
+        A transaction that completes it again is rejected, because its other writes were made before.
 
         Raises:
-            LeaseLostError: It is no longer held by this claim.
+            LeaseLostError: This claim no longer holds the task.
         """
         finish(self._inner.complete(inner_of(task) if isinstance(task, Task) else task, result))
 
     def fail(self, task: Task | Claim, error: object, retry_in_s: float | None = None) -> None:
-        """Give a task back as failed: to be tried again later, or dead if it has had its attempts.
+        """Return a task to the queue as failed, to be retried later; dead if its attempts are used up.
 
         Args:
-            task: The task, or what proves its claim.
-            error: What went wrong; kept as text, of which 16 KiB.
-            retry_in_s: When it can be claimed again, in seconds; without it, after 1 s, 2 s, 4 s … up to 5
+            task: The task, or its claim.
+            error: The error; stored as text, cut to 16 KiB.
+            retry_in_s: Seconds until the task can be claimed again. The default is 1 s, 2 s, 4 s … up to 5
                 minutes.
 
         Raises:
-            LeaseLostError: It is no longer held by this claim.
+            LeaseLostError: This claim no longer holds the task.
         """
         finish(self._inner.fail(inner_of(task) if isinstance(task, Task) else task, error, retry_in_s))
 
     def release(self, task: Task | Claim) -> None:
-        """Give a task back as if it had not been claimed; it stands behind the others of its priority.
+        """Return a task to the queue as if it had not been claimed, after the others of its priority.
 
         Raises:
-            LeaseLostError: It is no longer held by this claim.
+            LeaseLostError: This claim no longer holds the task.
         """
         finish(self._inner.release(inner_of(task) if isinstance(task, Task) else task))
 
     def counts(self) -> dict[TaskState, int]:
-        """Return how many tasks stand where, all at one moment.
+        """Return the number of tasks in each state, all at one revision.
 
-        It reads the index of all tasks, a page of 1,024 at a time, and holds their keys meanwhile.
+        It reads the index of all tasks in pages of 1,024, and holds their keys in memory.
 
         Raises:
-            CompactedError: More was written meanwhile than the log keeps.
+            CompactedError: More was written during the reads than the log holds.
         """
         return finish(self._inner.counts())
 
     def summaries(
         self, prefix: str = "", *, newest: int = 100, payloads: bool = False
     ) -> dict[TaskState, StateSummary]:
-        """Return, by state, how many tasks there are, all at one moment, and the newest of them.
+        """Return the number of tasks in each state, all at one revision, and the newest tasks of each.
 
-        The newest are read after that moment. For the rest it costs what `counts` costs.
+        The newest tasks are read after that revision. The rest costs the same as `counts`.
 
         Args:
-            prefix: Only tasks whose ids start so.
-            newest: How many of each state at the most: those that came to it last, the last one first.
-            payloads: Reads what they are about, too.
+            prefix: Include only tasks whose ids start with this prefix.
+            newest: The largest number of tasks per state: those that entered it last, the latest first.
+            payloads: Whether to read the payloads too.
 
         Raises:
-            CompactedError: More was written meanwhile than the log keeps.
+            CompactedError: More was written during the reads than the log holds.
         """
         return finish(self._inner.summaries(prefix, newest=newest, payloads=payloads))
 
@@ -182,32 +183,32 @@ class Queue(Twin[engine.Queue]):
 
         Args:
             state: `ready`, `waiting`, `claimed`, `done` or `dead`.
-            after: The `cursor` of the task to go on behind. Another process that goes on behind a cursor
-                compares its history in one read more.
-            limit: How many at the most.
-            payloads: Reads what they are about, too.
+            after: The `cursor` of the task to continue after. In another process, verifying the cursor costs
+                one additional read.
+            limit: The largest number of tasks to return.
+            payloads: Whether to read the payloads too.
 
         Raises:
             CompactedError: The log no longer reaches back to the page of a cursor from another process.
-            HistoryLostError: The store lost the history that the cursor was read in.
-            InvalidError: The cursor is of another space or state.
+            HistoryLostError: The store lost the history that the cursor belongs to.
+            InvalidError: The cursor belongs to another space or state.
         """
         return finish(self._inner.list(state, after=after, limit=limit, payloads=payloads))
 
     def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
-        """Return the tasks that have failed for good; `requeue` gives one another chance."""
+        """Return the tasks whose attempts are used up; `requeue` makes one ready again."""
         return finish(self._inner.dead(after=after, limit=limit))
 
     def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
-        """Return one task, or None if there is none of this id; on request with what it is about."""
+        """Return one task, or None if no task has this id; with `payload=True`, including its payload."""
         return finish(self._inner.get(id, payload=payload))
 
     def get_each(self, *ids: str, payloads: bool = False) -> Sequence[TaskInfo | None]:
-        """Return tasks in the order of their ids, None for an absent one; all of one revision.
+        """Return tasks in the order of the given ids, all at one revision; None if a task does not exist.
 
         Args:
-            ids: At most 1,000.
-            payloads: Reads what they are about, too.
+            ids: At most 1,000 ids.
+            payloads: Whether to read the payloads too.
         """
         return finish(self._inner.get_each(*ids, payloads=payloads))
 
@@ -220,72 +221,72 @@ class Queue(Twin[engine.Queue]):
         finish(self._inner.requeue(id))
 
     def remove(self, id: str) -> bool:
-        """Remove a completed or dead task for good, and return whether it existed; its id is free again.
+        """Delete a done or dead task, and return whether it existed. Its id can be used again.
 
         Raises:
-            TransitionError: It is still to be done.
+            TransitionError: The task is not done or dead.
         """
         return finish(self._inner.remove(id))
 
     def discard(self, id: str) -> bool:
-        """Remove a task wherever it stands, and return whether it existed; who holds it has lost it."""
+        """Delete a task in any state, and return whether it existed. A worker that holds it loses it."""
         return finish(self._inner.discard(id))
 
 
 class Task(Twin[engine.Task]):
-    """A claimed task, held until its lease ends.
+    """A claimed task, held until its lease expires.
 
     Attributes:
-        id: Its name.
-        payload: What it is about; a copy.
-        attempt: The how-manieth time it is claimed; 1 for the first.
-        token: Fences this holder from later ones: each has a higher one.
-        worker: Who holds it.
-        lease_s: For how long it is held from each heartbeat on, in seconds.
+        id: The task's id.
+        payload: A copy of the task's payload.
+        attempt: Attempt number, starting at 1.
+        token: The fencing token. Each later holder gets a larger one.
+        worker: The worker that holds the task.
+        lease_s: Seconds from each heartbeat until the lease expires.
     """
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """The task's id."""
         return self._inner.id
 
     @property
     def payload(self) -> Any:
-        """What it is about; a copy."""
+        """A copy of the task's payload."""
         return self._inner.payload
 
     @property
     def attempt(self) -> int:
-        """The how-manieth time it is claimed; 1 for the first."""
+        """Attempt number, starting at 1."""
         return self._inner.attempt
 
     @property
     def token(self) -> int:
-        """Fences this holder from later ones: each has a higher one."""
+        """The fencing token. Each later holder gets a larger one."""
         return self._inner.token
 
     @property
     def worker(self) -> str | None:
-        """Who holds it."""
+        """The worker that holds the task."""
         return self._inner.worker
 
     @property
     def lease_s(self) -> float:
-        """For how long it is held from each heartbeat on, in seconds."""
+        """Seconds from each heartbeat until the lease expires."""
         return self._inner.lease_s
 
     def heartbeat(self, lease_s: float | None = None) -> None:
-        """Hold the task for `lease_s` from now on; see `Queue.heartbeat`."""
+        """Renew the lease for `lease_s` seconds from now; see `Queue.heartbeat`."""
         finish(self._inner.heartbeat(lease_s))
 
     def complete(self, result: object = None) -> None:
-        """End the task with its result; see `Queue.complete`."""
+        """Complete the task with a result; see `Queue.complete`."""
         finish(self._inner.complete(result))
 
     def fail(self, error: object, retry_in_s: float | None = None) -> None:
-        """Give the task back as failed; see `Queue.fail`."""
+        """Return the task to the queue as failed; see `Queue.fail`."""
         finish(self._inner.fail(error, retry_in_s))
 
     def release(self) -> None:
-        """Give the task back as if it had not been claimed; see `Queue.release`."""
+        """Return the task to the queue as if it had not been claimed; see `Queue.release`."""
         finish(self._inner.release())

@@ -25,7 +25,7 @@ from keepstate.stores.recovery.pagefile import MAGIC, PageFile
 from keepstate.stores.recovery.remains import Damage, SpaceRemains
 from keepstate.stores.recovery.trees import Leaf, Trees
 from keepstate.stores.sqlite import changes, schema
-from keepstate.stores.sqlite.durable_mark import is_bare, certain_row
+from keepstate.stores.sqlite.durable_mark import certain_row, is_bare
 from keepstate.stores.sqlite.lock import FileLock
 from keepstate.stores.sqlite.statements import execute_on
 
