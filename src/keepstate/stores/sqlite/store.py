@@ -246,7 +246,9 @@ class SqliteStore(StoreBase):
     def _sweep_here(self, prefix: str, limit: int) -> int:
         self._collect()
         clock_ms = self._clock.now_ms()
-        spaces = self._open_database.read(lambda execute: queries.expired_spaces(execute, prefix, clock_ms, limit))
+        spaces = self._open_database.read(
+            lambda execute: queries.expired_spaces(execute, prefix, clock_ms, limit)
+        )
         removed = 0
         for space in spaces:
             if removed < limit:
