@@ -226,12 +226,10 @@ class Events:
         return await self.page(stream, after, limit, whole=after is not None)
 
     async def page(self, stream: str, after: str | int | None, limit: int, *, whole: bool) -> list[Event]:
-        """Return events in order.
+        """Return events in order, as `read` does.
 
         Args:
-            stream: The name of the stream.
-            after: Start after this number or position.
-            limit: The largest number of events.
+            stream, after, limit: As for `read`.
             whole: Whether to raise `PrunedError` if events after `after` were truncated.
         """
         check_stream(stream)
@@ -280,10 +278,7 @@ class Events:
         return (await self._positions()).lost(revision, f"event {number} of stream {stream!r}")
 
     async def _require_not_lost(self, number: int) -> None:
-        """Raise `HistoryLostError` for a number beyond the revision of the space.
-
-        Otherwise a reader would wait until new events had filled the numbers up to it.
-        """
+        """Raise `HistoryLostError` for a number beyond the space's revision, instead of waiting for it."""
         store, revision = await self._executor.store(), stamp_at(number).revision
         now = (await store.read(self._executor.stored_name, [])).revision
         if revision > now:

@@ -349,13 +349,9 @@ class Queue:
             await finish_despite_cancel(self._executor.runner, lambda: self._executor.run(work))
 
     def _lost_error(self, task: Task | Claim, record: TaskRecord | None) -> LeaseLostError:
-        now = (
-            "deleted"
-            if record is None
-            else record.state
-            if record.token == task.token
-            else "claimed by another worker"
-        )
+        now = "deleted"
+        if record is not None:
+            now = record.state if record.token == task.token else "claimed by another worker"
         return LeaseLostError(
             f"task {task.id!r} of {self._executor.name!r} is no longer held by this claim (now: {now}). "
             "Stop working on it",
@@ -462,9 +458,7 @@ class Queue:
             entry = await unit.get(tasks.task_key(id))
             record = None if entry is None else self._record(entry)
             if record is None or record.state != "dead":
-                raise NotFoundError(
-                    f"no dead task of {self._executor.name!r} has the id {id!r}; dead() lists them"
-                )
+                raise NotFoundError(f"no dead task of {self._executor.name!r} has the id {id!r}; see dead()")
             unit.delete(record.place)
             store_task(unit, record, "ready", attempt=0, due_at_ms=await unit.now_ms())
 
