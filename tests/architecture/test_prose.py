@@ -34,7 +34,6 @@ UNREVISED: tuple[str, ...] = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/decisions/",
-    "docs/reference/",
     "src/keepstate/adapters/",
     "src/keepstate/cli/",
     "src/keepstate/engine/history/",
