@@ -73,7 +73,7 @@ def test_a_handle_without_keys_writes_nothing_into_an_encrypted_store(both: Both
     keyed = both.open(shared_url, encryption=KeyRing(bytes(32)))
     both.do(keyed.space("s").documents.put("k", 1))
     keyless = both.open(shared_url)
-    with pytest.raises(InvalidError, match=r"is encrypted; open it with encryption=KeyRing\(…\)"):
+    with pytest.raises(InvalidError, match=r"is encrypted. Open it with encryption=KeyRing\(…\)"):
         both.do(keyless.space("s").documents.put("k", 2))
 
     assert both.do(keyed.space("s").documents.get("k")) == 1

@@ -32,7 +32,7 @@ from keepstate.stores.base import StoreBase
 from keepstate.stores.kv import KeyValues, KeyValueStore
 from keepstate.stores.protocol import HasMode, Store
 from keepstate.stores.urls import TIERED, OpensUrls, StoreUrl, backend_class, reject_url_as_path, shown
-from keepstate.stores.wrappers.keyless import refused_if_encrypted
+from keepstate.stores.wrappers.keyless import reject_writes_if_encrypted
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class _Shared:
         if not self._is_keyless:
             return
         try:
-            self.store = await refused_if_encrypted(self.store)
+            self.store = await reject_writes_if_encrypted(self.store)
         except BaseException:
             await self.store.close()
             raise

@@ -88,13 +88,13 @@ async def remains_of(url: StoreUrl) -> AsyncGenerator[RecoveredStore]:
         _refuse_absent(path)
         yield JournalRemains(path)
         return
-    from keepstate.stores.recovery.sqlite import DatabaseRemains, copied, integrity
+    from keepstate.stores.recovery.sqlite import DatabaseRemains, check_integrity, copy_database
 
     _refuse_absent(path)
     with TemporaryDirectory(prefix="keepstate-") as folder:
-        remains = DatabaseRemains(copied(path, folder), name=path)
+        remains = DatabaseRemains(copy_database(path, folder), name=path)
         try:
-            remains.damages += integrity(remains.file, folder)
+            remains.damages += check_integrity(remains.file, folder)
             yield remains
         finally:
             remains.close()

@@ -261,7 +261,7 @@ class StoreBase(ABC):
         if batch.token is None:
             settles = f"Open {self.url} again and read the space."
         error = OutcomeUnknownError(
-            f"A batch on space {batch.space!r} may or may not have applied. {settles} Cause: {cause}",
+            f"A batch on space {batch.space!r} may or may not have applied ({str(cause).rstrip('.')}). {settles}",
             token=batch.token,
             space=batch.space,
             url=self.url,

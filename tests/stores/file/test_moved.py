@@ -11,7 +11,7 @@ import pytest
 from keepstate._finish import finish
 from keepstate.stores.file.frames import Head
 from keepstate.stores.protocol import Put
-from keepstate.stores.recovery.shifted_frames import Moved, head_from_frames, realigned
+from keepstate.stores.recovery.shifted_frames import Moved, head_from_frames, realign
 from tests.stores.file.disks import opened, put
 
 
@@ -47,7 +47,7 @@ def test_frames_that_moved_are_put_in_their_place(journal: bytes, by: int) -> No
     at = len(journal) // 3
     damaged = journal[:at] + journal[at + by :] if by > 0 else journal[:at] + b"#" * -by + journal[at:]
 
-    found, (move,) = realigned(damaged, head)
+    found, (move,) = realign(damaged, head)
 
     assert move.by == by
     assert len(found) == len(journal)
@@ -59,7 +59,7 @@ def test_frames_that_moved_are_put_in_their_place(journal: bytes, by: int) -> No
 def test_whole_torn_and_holed_journals_stay_as_they_are(journal: bytes) -> None:
     head = Head.of(journal, "journal")
     for kept in (journal, journal[:-7], journal[:900] + b"#" * 40 + journal[940:]):
-        assert realigned(kept, head) == (kept, list[Moved]())
+        assert realign(kept, head) == (kept, list[Moved]())
 
 
 def test_a_copy_of_the_journal_in_a_damaged_value_is_no_part_of_it(journal: bytes) -> None:
@@ -69,4 +69,4 @@ def test_a_copy_of_the_journal_in_a_damaged_value_is_no_part_of_it(journal: byte
 
     data = journal + bytes(holder)
 
-    assert realigned(data, head) == (data, [])
+    assert realign(data, head) == (data, [])

@@ -82,7 +82,7 @@ def test_a_failed_sync_leaves_the_outcome_unknown_and_the_store_read_only(
 
     assert isinstance(unknown, OutcomeUnknownError)
     assert (unknown.token, unknown.space) == (b"t", "s")
-    assert "ask outcome(b't')" in str(unknown)
+    assert "Call outcome(b't')" in str(unknown)
     assert type(refused) is StorageError
     assert "takes no more writes" in str(refused)
     assert value_of(store, A) == b"1"
@@ -97,7 +97,7 @@ def test_a_limit_on_the_size_of_files_is_a_lack_of_room_that_can_be_mended(path:
     put(store, B, value=b"3")
 
     assert isinstance(full, StoreFullError)
-    assert "nothing was written" in str(full)
+    assert "Nothing was written" in str(full)
     assert still == b"1"
     assert (value_of(store, A), value_of(store, B)) == (b"1", b"3")
 
@@ -121,7 +121,7 @@ def test_without_a_token_the_outcome_shows_when_it_is_opened_again(disk: Failing
 
     assert isinstance(unknown, OutcomeUnknownError)
     assert unknown.token is None
-    assert str(unknown).endswith(f"open {store.url} again and read the space")
+    assert str(unknown).endswith(f"Open {store.url} again and read the space.")
 
 
 def test_a_store_that_turned_read_only_writes_again_when_opened_anew(
@@ -250,7 +250,7 @@ def test_a_flipped_byte_is_corrupt_wherever_it_is_read(path: Path, opened: Opens
         lambda: finish(again.scan("s", b"\x01")),
     ]
     for read in reads:
-        with pytest.raises(CorruptError, match="its checksum says") as caught:
+        with pytest.raises(CorruptError, match="does not match its checksum") as caught:
             read()
         assert caught.value.place == str(path)
 

@@ -114,7 +114,7 @@ def test_repair_says_of_a_database_without_its_log_what_is_missing(tmp_path: Pat
     remains = DatabaseRemains(str(path))
 
     assert remains.spaces() == []
-    assert "none of its tables" in remains.damages[0].what
+    assert "does not hold its tables" in remains.damages[0].what
     remains.close()
 
 

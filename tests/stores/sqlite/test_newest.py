@@ -50,7 +50,7 @@ def test_a_log_that_was_cut_off_is_refused_and_not_touched(
     before = copy.read_bytes(), Path(f"{copy}-wal").read_bytes()
 
     for _ in range(2):
-        with pytest.raises(CorruptError, match="acknowledged last is not in it") as caught:
+        with pytest.raises(CorruptError, match="last acknowledged writes are not in it") as caught:
             opened(copy, durability=durability)
 
     assert caught.value.place == f"{copy}-wal"
@@ -190,7 +190,7 @@ def test_a_log_that_another_program_moved_is_no_damage(
     assert entry is not None
     assert (entry.value, entry.version) == (b"49" * 100, 50)
     assert len(finish(again.changes("s", 0)).items) == 50
-    assert "another program moved the log" in caplog.text
+    assert "Another program moved the log" in caplog.text
     finish(again.close())
     assert finish(opened(copy).read("s", [])).revision == 50
 

@@ -17,7 +17,7 @@ from keepstate._runner import ThreadRunner
 from keepstate.errors import CorruptError, UnsupportedError
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put, Write
 from keepstate.stores.recovery.cells import TABLE_LEAF
-from keepstate.stores.recovery.sqlite import DatabaseRemains, copied, integrity
+from keepstate.stores.recovery.sqlite import DatabaseRemains, check_integrity, copy_database
 from keepstate.stores.sqlite import SqliteStore, pages
 
 PAGE_BYTES = 4096
@@ -225,7 +225,7 @@ def test_a_zeroed_page_that_is_in_use_is_named_and_costs_no_other_rows(tmp_path:
             assert len(before.rows - rows) <= most, number
         else:
             passed += 1
-            assert integrity(remains.file, str(fresh(tmp_path))) == [], number
+            assert check_integrity(remains.file, str(fresh(tmp_path))) == [], number
             assert rows == before.rows, number
         remains.close()
 
@@ -322,7 +322,7 @@ def test_another_programs_database_and_a_later_layout_are_refused(tmp_path: Path
     connection = connect_plainly(path)
     connection.execute("PRAGMA application_id = 7")
     connection.close()
-    with pytest.raises(CorruptError, match="none of keepstate's"):
+    with pytest.raises(CorruptError, match="is a database of another program"):
         DatabaseRemains(str(path))
 
 
@@ -332,7 +332,7 @@ def test_another_programs_database_without_checksums_is_not_told_to_be_damaged(t
     connection.execute("CREATE TABLE theirs(id); INSERT INTO theirs VALUES(1)")
     connection.close()
 
-    with pytest.raises(CorruptError, match="is a database, but none of keepstate's"):
+    with pytest.raises(CorruptError, match="is a database of another program"):
         DatabaseRemains(str(path))
 
 
@@ -343,8 +343,8 @@ def test_a_copy_is_made_while_nobody_writes_and_named_as_the_original(tmp_path: 
 
     folder = tmp_path / "copy"
     folder.mkdir()
-    remains = DatabaseRemains(copied(str(path), str(folder)), name=str(path))
-    found = integrity(remains.file, str(folder))
+    remains = DatabaseRemains(copy_database(str(path), str(folder)), name=str(path))
+    found = check_integrity(remains.file, str(folder))
 
     assert remains.path == str(path)
     assert remains.damages == found == []
@@ -358,7 +358,7 @@ def test_what_is_written_after_the_copy_is_not_missed_in_it(tmp_path: Path) -> N
     store = open_at(path)
     fill(store, range(20))
     finish(store.close())
-    copy = copied(str(path), str(folder))
+    copy = copy_database(str(path), str(folder))
     store = open_at(path)
     fill(store, range(20, 40))
 
@@ -381,7 +381,7 @@ def test_what_only_sqlite_knows_to_be_wrong_is_told(tmp_path: Path) -> None:
 
     remains = DatabaseRemains(str(path))
 
-    assert any("SQLite says" in damage.what for damage in integrity(remains.file, str(tmp_path)))
+    assert any("SQLite says" in damage.what for damage in check_integrity(remains.file, str(tmp_path)))
     remains.close()
 
 

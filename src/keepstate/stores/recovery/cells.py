@@ -1,7 +1,7 @@
-"""What stands in a page of a b-tree: pointers to other pages, and records.
+"""Contents of a b-tree page: pointers to other pages, and records.
 
-Format: "B-tree Pages" and "Record Format" of SQLite's file format. Bytes that make no sense give None for a
-record, or nothing; they never make more of a record than its page has room for.
+Format: "B-tree Pages" and "Record Format" of SQLite's file format. Invalid bytes give None for a record, or
+nothing. They never make a record larger than its pages have room for.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Record(NamedTuple):
     row: int
     columns: tuple[Value, ...]
     pages: tuple[int, ...]
-    """Where it goes on behind its own page."""
+    """The overflow pages on which the record continues."""
 
 
 class Tree(NamedTuple):
-    """One page of a b-tree, to be looked into."""
+    """One page of a b-tree."""
 
     number: int
     data: bytes
@@ -39,12 +39,12 @@ class Tree(NamedTuple):
 
     @property
     def kind(self) -> int:
-        """Return which of the four kinds of pages it is; 0 for none of them."""
+        """Return the kind of the page, or 0 if it is not one of the four kinds."""
         start = 100 if self.number == 1 else 0
         return self.data[start] if len(self.data) > start + 8 and self.data[start] in _KINDS else 0
 
     def children(self) -> list[int]:
-        """Return the pages below, in their order."""
+        """Return the child pages in order."""
         if self.kind not in _INNER:
             return []
         start = 100 if self.number == 1 else 0
@@ -52,10 +52,10 @@ class Tree(NamedTuple):
         return [*found, int.from_bytes(self.data[start + 8 : start + 12], "big")]
 
     def records(self, page: Callable[[int], bytes]) -> Iterator[Record | None]:
-        """Yield the records that stand here; None for one that makes no sense.
+        """Yield the records of this page; None for an invalid one.
 
         Args:
-            page: Returns another page, for a record that goes on there.
+            page: Returns another page, for a record that continues there.
         """
         if self.kind in (0, TABLE_INNER):
             return
@@ -70,8 +70,8 @@ class Tree(NamedTuple):
         first = start + (12 if self.kind in _INNER else 8)
         count = int.from_bytes(self.data[start + 3 : start + 5], "big")
         count = min(count, (len(self.data) - first) // 2)
-        places = (int.from_bytes(self.data[first + 2 * n : first + 2 * n + 2], "big") for n in range(count))
-        return [at for at in places if at < self.usable_bytes]
+        offsets = (int.from_bytes(self.data[first + 2 * n : first + 2 * n + 2], "big") for n in range(count))
+        return [at for at in offsets if at < self.usable_bytes]
 
     def _record(self, at: int, page: Callable[[int], bytes]) -> Record:
         at += 4 if self.kind == INDEX_INNER else 0
@@ -80,13 +80,13 @@ class Tree(NamedTuple):
         if self.kind == TABLE_LEAF:
             row, at = _varint(self.data, at)
         if size > _MOST_PAYLOAD:
-            raise ValueError("a record is larger than any that is written")
+            raise ValueError("a record is larger than any that keepstate writes")
         here = self._bytes_here(size)
         payload, pages = self.data[at : at + here], list[int]()
         following = int.from_bytes(self.data[at + here : at + here + 4], "big") if here < size else 0
         while len(payload) < size:
             if following == 0 or following in pages:
-                raise ValueError("a record goes on nowhere")
+                raise ValueError("the overflow pages of a record end early")
             pages.append(following)
             more = page(following)[: self.usable_bytes]
             following = int.from_bytes(more[:4], "big")
@@ -94,7 +94,7 @@ class Tree(NamedTuple):
         return Record(row - (1 << 64 if row >> 63 else 0), _columns(payload), tuple(pages))
 
     def _bytes_here(self, size: int) -> int:
-        """Return how much of a record stands on its own page."""
+        """Return the number of a record's bytes on its own page."""
         usable = self.usable_bytes
         most = usable - 35 if self.kind == TABLE_LEAF else (usable - 12) * 64 // 255 - 23
         if size <= most:
@@ -128,7 +128,7 @@ def _column(payload: bytes, at: int, kind: int) -> tuple[Value, int]:
         end = at + _INT_BYTES[kind]
         return int.from_bytes(payload[at:end], "big", signed=True), end
     if kind < 12:
-        raise ValueError("a column of a kind that is not written")
+        raise ValueError("a column is of a kind that keepstate does not write")
     end = at + (kind - 12) // 2
     if end > len(payload):
         raise ValueError("a column is cut off")
@@ -138,9 +138,9 @@ def _column(payload: bytes, at: int, kind: int) -> tuple[Value, int]:
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     number = 0
-    for place in range(8):
-        byte = data[at + place]
+    for index in range(8):
+        byte = data[at + index]
         number = number << 7 | byte & 0x7F
         if byte < 0x80:
-            return number, at + place + 1
+            return number, at + index + 1
     return number << 8 | data[at + 8], at + 9

@@ -1,8 +1,9 @@
-"""Reads a damaged journal: every frame that is whole, whatever stands between them.
+"""Reader of a damaged journal: it recovers every whole frame, whatever lies between them.
 
-A frame says what a flush wrote, so what a lost one wrote, or deleted, is as it was before it. A single bit
-that turned in the first line or in a frame's head is put right: their checksums tell which one it was. A lost
-first line is told by the frames, and so is where they stood before bytes in front of them were removed.
+A frame holds the writes of a flush, so the keys of a lost frame have the values from before it. A single
+flipped bit in the first line or in a frame's head is corrected, because the checksums show which bit it was.
+A
+lost first line is derived from the frames, and so are their offsets if bytes in front of them were removed.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, crc_of, is_torn
 from keepstate.stores.file.journal import decode_items
 from keepstate.stores.protocol import Entry, Leap
 from keepstate.stores.recovery.remains import Damage, SpaceRemains
-from keepstate.stores.recovery.shifted_frames import head_from_frames, realigned
+from keepstate.stores.recovery.shifted_frames import head_from_frames, realign
 
 _LONGEST_HEAD: Final = 128
 _MARK: Final = b"frame "
 
 
 class _Space:
-    """A space as far as the frames tell."""
+    """The state of a space by the recovered frames."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, Entry] = {}
@@ -38,13 +39,14 @@ class _Space:
 
 
 class JournalRemains:
-    """What is whole of a journal.
+    """The whole parts of a journal.
 
     Args:
         path: The journal; it is read once, and not locked.
 
     Raises:
-        CorruptError: It does not begin as a journal does, and no frames tell what its first line was.
+        CorruptError: The file does not start like a journal, and its first line cannot be derived from
+            frames.
         UnsupportedError: A later keepstate wrote it.
     """
 
@@ -54,39 +56,39 @@ class JournalRemains:
         self._spaces: dict[str, _Space] = {}
         self._ends: dict[int, bytes] = {}
         self._torn_at = sys.maxsize
-        noted = read_mark_file(path)  # before the journal, which may grow meanwhile
+        noted = read_mark_file(path)  # before the journal is read, because the journal may grow
         with open(path, "rb") as file:
             data = file.read()
         if data:
             head = self._head(data, noted)
-            data = self._in_place(data, head)
+            data = self._realign(data, head)
             self._read(data, head)
             self._compare(noted, data, head)
         elif noted is not None:
-            self._lack(noted.ends[0], 0)
+            self._report_missing(noted.ends[0], 0)
 
-    # ---- what is there
+    # ---- recovered content
 
     def spaces(self) -> list[SpaceRemains]:
-        """Return the spaces, also dropped ones, in the order of their names' bytes."""
+        """Return the spaces, dropped ones included, in the order of their names' bytes."""
         return [
             SpaceRemains(name, space.revision, space.now_ms, space.revision > space.floor, space.leap)
             for name, space in sorted(self._spaces.items(), key=lambda item: item[0].encode())
         ]
 
     def entries(self, space: str) -> Iterator[Entry]:
-        """Yield what is whole of a space, in key order."""
+        """Yield the whole entries of a space, in key order."""
         found = self._spaces[space].entries
         for key in sorted(found):
             yield found[key]
 
     def read(self, space: str, keys: Sequence[bytes]) -> list[Entry | None]:
-        """Return entries in the order of the keys asked."""
+        """Return entries in the order of the keys, None for absent ones."""
         found = self._spaces[space].entries
         return [found.get(key) for key in keys]
 
     def close(self) -> None:
-        """Let go of what was read."""
+        """Release the content."""
         self._spaces.clear()
 
     # ---- frames
@@ -96,7 +98,7 @@ class JournalRemains:
             return Head.of(data, self.path)
         except CorruptError:
             line = data[:_LONGEST_HEAD]
-            for turned in _turned(line, data.find(b"\n") + 1 or _LONGEST_HEAD):
+            for turned in _flip_bits(line, data.find(b"\n") + 1 or _LONGEST_HEAD):
                 try:
                     head = Head.of(turned, self.path)
                 except (CorruptError, UnsupportedError):
@@ -112,9 +114,9 @@ class JournalRemains:
             known = (seed for seed in seeds if crc32(seed) == crc32(found.seed))
             return Head(found.format, next(known, found.seed))
 
-    def _in_place(self, data: bytes, head: Head) -> bytes:
-        """Return the journal with what had moved at its place; from there on places are those of before."""
-        data, moves = realigned(data, head)
+    def _realign(self, data: bytes, head: Head) -> bytes:
+        """Return the journal with shifted frames at their original offsets."""
+        data, moves = realign(data, head)
         gone = 0
         for move in moves:
             what = f"the frames from here on were written {abs(move.by)} bytes "
@@ -129,34 +131,34 @@ class JournalRemains:
         at = len(bytes(head))
         while at < len(data):
             whole = head.body(data, at)
-            body = whole or self._mended(data, head, at)
+            body = whole or self._correct_head(data, head, at)
             if body is None:
                 at = self._skip(data, head, at)
                 continue
-            self._take(body[:-1], head, at)
+            self._replay_frame(body[:-1], head, at)
             crc = crc_of(data, at)
             at += FRAME_HEAD_BYTES + len(body)
             if whole:
                 self._ends[at] = crc
 
     def _compare(self, noted: DurableMark | None, data: bytes, head: Head) -> None:
-        """Name what is missing at the end, or that another journal was put in place."""
+        """Report a missing end, or a journal that was replaced."""
         end = None if noted is None else noted.end_of(head.seed)
         if noted is not None and end is None:
             if noted.is_exact and read_mark_file(self.path) == noted:
                 self.damages.append(Damage("another journal stood here and was replaced", self._at(0)))
         elif end is not None and end.size_bytes > (whole := min(self._torn_at, len(data))):
-            self._lack(end, whole)
+            self._report_missing(end, whole)
         elif end is not None and self._ends.get(end.size_bytes, end.crc) != end.crc:
             self.damages.append(Damage("another frame stood here and was replaced", self._at(end.size_bytes)))
 
-    def _lack(self, end: End, whole_bytes: int) -> None:
+    def _report_missing(self, end: End, whole_bytes: int) -> None:
         what = f"{end.size_bytes - whole_bytes} bytes that were durable were cut off; what they wrote is lost"
         self.damages.append(Damage(what, self._at(whole_bytes)))
 
-    def _mended(self, data: bytes, head: Head, at: int) -> memoryview | None:
-        """Return the body of a frame in whose head one bit is turned."""
-        for turned in _turned(data[at : at + FRAME_HEAD_BYTES], FRAME_HEAD_BYTES):
+    def _correct_head(self, data: bytes, head: Head, at: int) -> memoryview | None:
+        """Return the body of a frame after correcting a flipped bit in its head, or None."""
+        for turned in _flip_bits(data[at : at + FRAME_HEAD_BYTES], FRAME_HEAD_BYTES):
             body = head.body_under(turned, data, at)
             if body is not None:
                 self.damages.append(Damage("a frame's head has a bit turned", f"{self.path} at byte {at}"))
@@ -164,7 +166,7 @@ class JournalRemains:
         return None
 
     def _skip(self, data: bytes, head: Head, at: int) -> int:
-        """Name what is not whole, and return where the next whole frame begins."""
+        """Report a damaged part, and return the offset of the next whole frame."""
         following = at
         while (following := data.find(_MARK, following + 1)) >= 0:
             if head.body(data, following) is not None:
@@ -178,7 +180,7 @@ class JournalRemains:
             self._torn_at = at
         return len(data) if following < 0 else following
 
-    def _take(self, payload: memoryview, head: Head, at: int) -> None:
+    def _replay_frame(self, payload: memoryview, head: Head, at: int) -> None:
         try:
             found = decode_items(payload, head.format)
         except (msgspec.MsgspecError, CorruptError) as error:
@@ -205,7 +207,7 @@ class JournalRemains:
                 for entry in item.entries:
                     space.entries[entry[0]] = Entry(*entry)
             case items.Logged():
-                # Only where the head of a snapshot is lost does this tell more than is known.
+                # This adds something only if the head of a snapshot is lost.
                 space.revision = max(space.revision, item.revision)
                 space.now_ms = max(space.now_ms, item.now_ms)
 
@@ -226,8 +228,8 @@ class JournalRemains:
         return f"{self.path} at byte {at}"
 
 
-def _turned(data: bytes, size: int) -> Iterator[bytes]:
-    """Yield the data with each bit of its first `size` bytes turned, one at a time."""
+def _flip_bits(data: bytes, size: int) -> Iterator[bytes]:
+    """Yield the data with each bit of its first `size` bytes flipped, one at a time."""
     for bit in range(8 * min(size, len(data))):
         turned = bytearray(data)
         turned[bit // 8] ^= 1 << bit % 8

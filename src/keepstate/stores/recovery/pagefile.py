@@ -1,8 +1,8 @@
-"""The pages of a database that may be damaged, read without SQLite, with the write-ahead log laid over them.
+"""The pages of a database that may be damaged, read without SQLite, with the write-ahead log on top.
 
-Every page of the file ends with a checksum (see `pages`); every frame of the log has one that goes on from
-the frame before. So each tells whether it is what was written, and what is damaged hides nothing that stands
-behind it. Formats: "Database File Format" and "WAL-mode File Format" of SQLite.
+Every page of the file ends with a checksum (see `pages`). Every frame of the log has one that continues from
+the frame before. So each shows whether it is as written, and a damaged one does not hide those after it.
+Formats: "Database File Format" and "WAL-mode File Format" of SQLite.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from keepstate.stores.sqlite.statements import execute_on
 
 _EXTENSION: Final = "cksumvfs"
 _PAGE_BYTES: Final = 4096
-"""What SQLite makes, and what is taken where the file does not tell."""
+"""SQLite's default page size, assumed if the file does not show another."""
 MAGIC: Final = b"SQLite format 3\0"
 _LOG_HEADER: Final = 32
 _FRAME_HEADER: Final = 24
@@ -31,16 +31,16 @@ _BIG_ENDIAN: Final = 1
 _FRAME = Struct(">IIIIII")
 _MASK: Final = 0xFFFFFFFF
 _MOST_STARTS: Final = 4
-"""Checksums that a frame behind damaged ones may go on from: to try all would cost their square."""
+"""Number of checksums that a frame after damaged ones may continue from; trying all costs their square."""
 _LOCK_BYTE: Final = 1 << 30
-"""SQLite locks the page that this byte is in, and never writes it."""
+"""SQLite locks the page with this byte, and never writes it."""
 
 
 _Checksum: TypeAlias = tuple[int, int]
 
 
 class _Frame(NamedTuple):
-    """A frame's head: which page, how many there are after a commit (else 0), salts, checksum."""
+    """A frame's head: its page, the number of pages after a commit (otherwise 0), salts, checksum."""
 
     page: int
     pages: int
@@ -49,15 +49,15 @@ class _Frame(NamedTuple):
 
 
 class PageFile:
-    """The pages as they were after the last whole commit. Opened by making it; nothing is written.
+    """The pages as of the last whole commit. The constructor opens the files; nothing is written.
 
     Args:
-        path: The database: one that nobody writes to, or a copy.
-        name: What to call it in damages.
+        path: The database, without writers, or a copy.
+        name: The name of the database in damages.
 
     Attributes:
-        damages: What is not whole.
-        sums: Checksums of frames that were computed, which is what reading a log costs.
+        damages: The damaged parts.
+        sums: Number of computed checksums of frames, which is the cost of reading a log.
     """
 
     def __init__(self, path: str, *, name: str) -> None:
@@ -70,7 +70,7 @@ class PageFile:
         sqlite_extra.load(self._checker, _EXTENSION)
         apsw.set_default_vfs(default)
         self._execute = execute_on(self._checker)
-        self.page_bytes = self._told_size()
+        self.page_bytes = self._read_page_size()
         size = os.fstat(self._file.fileno()).st_size
         self._overlay: dict[int, int] = {}
         self._sound: dict[int, bool] = {}
@@ -78,12 +78,12 @@ class PageFile:
         self._weights_found: tuple[_Checksum, _Checksum] | None = None
         self.sums = 0
         self.count = -(-size // self.page_bytes)
-        self.count = max(self.count, self._told_count())
+        self.count = max(self.count, self._read_page_count())
         if self._log is not None:
-            self._lay_over(os.fstat(self._log.fileno()).st_size)
+            self._apply_log(os.fstat(self._log.fileno()).st_size)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._checker.close()
         self._file.close()
         if self._log is not None:
@@ -92,23 +92,23 @@ class PageFile:
     # ---- pages
 
     def page(self, number: int) -> bytes:
-        """Return a page, sound or not; short where the file ends in it."""
+        """Return a page, sound or not; it is short if the file ends in it."""
         at = self._overlay.get(number)
         if at is not None and self._log is not None:
             return os.pread(self._log.fileno(), self.page_bytes, at)
         return os.pread(self._file.fileno(), self.page_bytes, (number - 1) * self.page_bytes)
 
     def is_sound(self, number: int) -> bool:
-        """Return whether a page is what was written."""
+        """Return whether a page is as written."""
         known = self._sound.get(number)
         if known is None:
             page = self.page(number)
-            is_begun = number != 1 or page.startswith(MAGIC)  # zeros have a checksum that fits, too
+            is_begun = number != 1 or page.startswith(MAGIC)  # zeros have a fitting checksum too
             known = self._sound[number] = is_begun and 0 < number <= self.count and self._has_checksum(page)
         return known
 
     def place(self, number: int) -> str:
-        """Return where a page stands."""
+        """Return the location of a page for damages."""
         at = self._overlay.get(number)
         if at is not None:
             return f"{self.path}-wal at byte {at}"
@@ -120,7 +120,7 @@ class PageFile:
         return number != _LOCK_BYTE // self.page_bytes + 1 and page.count(0) == self.page_bytes
 
     def write_image(self, path: str) -> None:
-        """Write the database as it is after its log to a new file."""
+        """Write the database with its log applied to a new file."""
         with open(path, "xb") as image:
             image.writelines(self.page(number) for number in range(1, self.count + 1))
 
@@ -129,8 +129,8 @@ class PageFile:
             return False
         return bool(self._execute("SELECT verify_checksum(?)", (page,)).get)
 
-    def _told_size(self) -> int:
-        """Return how large a page is: as the first one tells, if it is sound under that size."""
+    def _read_page_size(self) -> int:
+        """Return the page size in the first page, if that page is sound with that size."""
         told = int.from_bytes(os.pread(self._file.fileno(), 2, 16), "big")
         size = 65_536 if told == 1 else told
         is_size = 512 <= size <= 65_536 and not size & size - 1
@@ -140,16 +140,16 @@ class PageFile:
                 return size
         return _PAGE_BYTES
 
-    def _told_count(self) -> int:
-        """Return how many pages the first one tells, 0 if it does not."""
+    def _read_page_count(self) -> int:
+        """Return the number of pages in the first page, or 0 if it is not certain."""
         first = self.page(1)
         is_told = self.is_sound(1) and first[24:28] == first[92:96]
         return int.from_bytes(first[28:32], "big") if is_told else 0
 
     # ---- the log
 
-    def _lay_over(self, size: int) -> None:
-        """Take each page's last frame of a whole transaction, and names the frames that are damaged."""
+    def _apply_log(self, size: int) -> None:
+        """Use each page's last frame of a whole transaction, and report damaged frames."""
         committed: dict[int, int] = {}
         pending: dict[int, int] = {}
         unsure: list[int] = []
@@ -157,45 +157,45 @@ class PageFile:
             if frame is None:
                 unsure.append(at)
                 continue
-            self._name_all(unsure, committed, pending)
+            self._report_frames(unsure, committed, pending)
             unsure.clear()
-            self._take(at, frame, committed, pending)
+            self._use_frame(at, frame, committed, pending)
         if unsure and self._frame(unsure[0]).salts == self._salts:
             self.damages.append(
                 Damage("the end of the log is torn or damaged", f"{self.path}-wal at byte {unsure[0]}")
             )
         self._overlay = {page: at for page, at in committed.items() if page <= self.count}
-        # A page in the log has the checksum that it had in the file; its frame's is the one that holds.
+        # A page in the log has its old checksum from the file; the frame's checksum is the valid one.
         self._sound = {page: at not in self._bad for page, at in self._overlay.items()}
 
-    def _take(self, at: int, frame: _Frame, committed: dict[int, int], pending: dict[int, int]) -> None:
+    def _use_frame(self, at: int, frame: _Frame, committed: dict[int, int], pending: dict[int, int]) -> None:
         pending[frame.page] = at + _FRAME_HEADER
         if frame.pages:
             committed.update(pending)
             pending.clear()
             self.count = frame.pages
 
-    def _name_all(self, unsure: list[int], committed: dict[int, int], pending: dict[int, int]) -> None:
-        """Name the frames before a whole one, those of zeros together."""
+    def _report_frames(self, unsure: list[int], committed: dict[int, int], pending: dict[int, int]) -> None:
+        """Report the damaged frames before a whole one; those of zeros are reported together."""
         zeros = [at for at in unsure if not self._frame(at).page]
         if zeros:
             what = f"{len(zeros)} frames of the log are zeros: it was cut off while it was written to"
             self.damages.append(Damage(what, f"{self.path}-wal at byte {zeros[0]}"))
         for at in unsure:
             if self._frame(at).page:
-                self._name(at, committed, pending)
+                self._report_frame(at, committed, pending)
 
-    def _name(self, at: int, committed: dict[int, int], pending: dict[int, int]) -> None:
-        """Name a damaged frame; the page that it held is lost, unless a later frame has it again."""
+    def _report_frame(self, at: int, committed: dict[int, int], pending: dict[int, int]) -> None:
+        """Report a damaged frame; its page is lost unless a later frame has it again."""
         frame = self._frame(at)
         self.damages.append(
             Damage(f"the frame of page {frame.page} is damaged", f"{self.path}-wal at byte {at}")
         )
-        self._take(at, frame, committed, pending)
+        self._use_frame(at, frame, committed, pending)
         self._bad.add(at + _FRAME_HEADER)
 
     def _frames(self, size: int) -> Iterator[tuple[int, _Frame | None]]:
-        """Yield each frame with its place; None for one that is not whole, or left from an earlier log."""
+        """Yield each frame's offset with the frame, or None if it is damaged or left from an earlier log."""
         assert self._log is not None
         header = os.pread(self._log.fileno(), _LOG_HEADER, 0)
         if len(header) < _LOG_HEADER:
@@ -212,7 +212,7 @@ class PageFile:
         for at in self._places(size):
             frame = self._frame(at)
             if not (frame.page or any(frame.salts)):
-                before, is_after_whole = [], False  # a gap: nothing is known of what was in it
+                before, is_after_whole = [], False  # a gap: its frames are unknown
                 yield at, None
                 continue
             content = self._content(at)
@@ -223,7 +223,7 @@ class PageFile:
                 before, is_after_whole = [frame.checksum], True
                 yield at, frame
                 continue
-            mended = self._mended(frame, content, sums) if is_own or is_after_whole else None
+            mended = self._correct_head(frame, content, sums) if is_own or is_after_whole else None
             before, is_after_whole = [frame.checksum, *sums[: _MOST_STARTS - 1]], mended is not None
             if mended is not None:
                 self.damages.append(
@@ -236,7 +236,7 @@ class PageFile:
         return range(_LOG_HEADER, size - frame_bytes + 1, frame_bytes)
 
     def _first_salts(self, size: int) -> tuple[int, int]:
-        """Return the salts of the first frame that is not zeros, for a log whose head is lost."""
+        """Return the salts of the first frame that is not zeros, for a log with a lost head."""
         found = (self._frame(at).salts for at in self._places(size))
         return next((salts for salts in found if any(salts)), (0, 0))
 
@@ -265,10 +265,11 @@ class PageFile:
             words.byteswap()
         return words
 
-    def _mended(self, frame: _Frame, content: bytes, sums: list[_Checksum]) -> _Frame | None:
-        """Return the frame if one turned bit in its head explains why its checksum is another.
+    def _correct_head(self, frame: _Frame, content: bytes, sums: list[_Checksum]) -> _Frame | None:
+        """Return the corrected frame if one flipped bit in its head explains its checksum, otherwise None.
 
-        A checksum is a sum of the words, each with a weight of its own: to turn a bit adds that bit's share.
+        A checksum is a sum of the words, each with a weight of its own, so a flipped bit adds that bit's
+        share.
         """
         if (found := next((one for one in sums if _is_near(one, frame.checksum)), None)) is not None:
             return frame._replace(checksum=found)
@@ -287,7 +288,7 @@ class PageFile:
         return None
 
     def _weights(self, size_bytes: int) -> tuple[_Checksum, _Checksum]:
-        """Return what a one in the first and in the second word of a frame adds to its checksum."""
+        """Return the share of a one in the first and the second word of a frame in its checksum."""
         if self._weights_found is None:
             one = (1).to_bytes(4, "little" if self._order == "little" else "big")
             rest = bytes(size_bytes - 8)
@@ -297,5 +298,5 @@ class PageFile:
 
 
 def _is_near(one: _Checksum, other: _Checksum) -> bool:
-    """Return whether they differ in one bit."""
+    """Return whether two checksums differ in one bit."""
     return (one[0] ^ other[0]).bit_count() + (one[1] ^ other[1]).bit_count() == 1

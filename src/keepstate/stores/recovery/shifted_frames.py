@@ -1,8 +1,8 @@
-"""Frames that still are whole, though the journal's first line is lost, or bytes in front of them are gone.
+"""Recovery of whole frames after the journal's first line, or bytes in front of the frames, were lost.
 
-A frame's checksums start from the journal's seed and the frame's place, and its body's from its head's. So a
-frame shows by itself that it is whole, and a CRC can be taken back from its end to where it started: that
-tells the checksum of the seed where the place is known, and the place where the seed is known.
+A frame's checksums start from the journal's seed and the frame's offset, and its body's from its head's. So a
+frame shows by itself that it is whole. A CRC can be computed backwards from its end to its start: that gives
+the checksum of the seed if the offset is known, and the offset if the seed is known.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from keepstate.values.compression import decompress
 _FRAME_HEAD: Final = re.compile(rb"frame ([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{8})\n")
 _ONES: Final = 0xFFFFFFFF
 _FARTHEST: Final = 1 << 20
-"""By how many bytes a frame may have moved: each place up to there is tried."""
+"""The largest shift of a frame in bytes; each offset up to it is tried."""
 _MOST_SEARCHES: Final = 3
 _MOST_MOVES: Final = 64
 _ENOUGH: Final = 16
-"""So many frames tell the seed's checksum; two that agree are no chance."""
+"""Number of frames that decide the seed's checksum; two that agree are not a coincidence."""
 
 
 class Moved(NamedTuple):
-    """Frames that stand behind `at` were written so many bytes farther on; fewer than none: before."""
+    """Frames from `at` on were written `by` bytes later in the file, or earlier if `by` is negative."""
 
     at: int
     by: int
@@ -44,9 +44,9 @@ class _Frame(NamedTuple):
 
 
 def head_from_frames(data: bytes) -> Head | None:
-    """Return a head under which the frames are good, or None if no two of them agree on one.
+    """Return a head that fits the frames, or None if no two frames agree on one.
 
-    Its seed is another with the same checksum: nothing else of it is known, or needed.
+    Its seed is another one with the same checksum. The original seed is neither known nor needed.
     """
     votes: Counter[int] = Counter()
     forms: Counter[Format] = Counter()
@@ -59,13 +59,13 @@ def head_from_frames(data: bytes) -> Head | None:
     if not votes or (found := votes.most_common(1)[0])[1] < 2:
         return None
     form = forms.most_common(1)[0][0]
-    if f"{form}-zstd" in forms:  # its frames are compressed only where that saves something
+    if f"{form}-zstd" in forms:  # its frames are compressed only if that saves room
         form = cast("Format", f"{form}-zstd")
     return Head(form, _seed(found[0]))
 
 
 def _form_of(body: bytes) -> Format:
-    """Return the format that one frame shows."""
+    """Return the format of a frame."""
     payload, is_compressed = body[:-1], body.startswith(ZSTD_MAGIC)
     if is_compressed:
         try:
@@ -77,8 +77,8 @@ def _form_of(body: bytes) -> Format:
     return "msgpack-zstd" if is_compressed else "msgpack"
 
 
-def realigned(data: bytes, head: Head) -> tuple[bytes, list[Moved]]:
-    """Return the journal with each frame that had moved at its place again, and what had moved."""
+def realign(data: bytes, head: Head) -> tuple[bytes, list[Moved]]:
+    """Return the journal with each shifted frame at its offset again, and the shifts."""
     moves: list[Moved] = []
     at = len(bytes(head))
     while at < len(data):
@@ -107,7 +107,7 @@ def _next_in_place(data: bytes, head: Head, at: int) -> int | None:
 
 
 def _next_moved(data: bytes, head: Head, at: int) -> Moved | None:
-    """Return the next frame that belongs behind `at`: a copy of an earlier one in a value does not."""
+    """Return the next frame that belongs after `at`, which a copy of an earlier frame in a value does not."""
     seed_crc = crc32(head.seed)
     for searches, frame in enumerate(_frames(data, at)):
         if searches == _MOST_SEARCHES:
@@ -122,7 +122,7 @@ def _next_moved(data: bytes, head: Head, at: int) -> Moved | None:
 
 
 def _frames(data: bytes, at: int) -> Iterator[_Frame]:
-    """Yield what is a whole frame of some journal at some place."""
+    """Yield the whole frames of any journal and offset."""
     while (found := _FRAME_HEAD.search(data, at)) is not None:
         size, head_crc = int(found[1], 16), int(found[2], 16)
         body = data[found.end() : found.end() + size]
@@ -147,7 +147,7 @@ _BY_TOP: Final = {entry >> 24: byte for byte, entry in enumerate(_TABLE)}
 
 
 def _before(crc: int, data: bytes) -> int:
-    """Return the checksum that the data was added to."""
+    """Return the checksum before the data was added."""
     state = crc ^ _ONES
     for byte in reversed(data):
         index = _BY_TOP[state >> 24]

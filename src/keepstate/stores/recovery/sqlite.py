@@ -1,8 +1,9 @@
-"""Reads a damaged database row by row, without SQLite, which gives up at the first page that it distrusts.
+"""Reader of a damaged database, row by row, without SQLite, which stops at the first damaged page.
 
-A row counts if its seal says so, and if its page is sound or the index of keys, on other pages, knows it too.
-Where a page above others is damaged, those below it are found because nothing else, nor the list of free
-pages, has them. The log, if it is whole, tells which rows are older than what was written last.
+A row counts if its seal fits, and if its page is sound or the index of keys, on other pages, has it too. If
+an
+inner page is damaged, the pages below it are found because no other page, nor the list of free pages, has
+them. The log, if it is whole, shows which rows are older than the last write.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ _Key: TypeAlias = tuple[int, bytes]
 _LOCK_WAIT_S = 10.0
 _FIRST_HEADER = 100
 _RESERVED_AT = 20
-"""Where a database says how many bytes at the end of each page are kept free: for checksums, here."""
+"""Offset of the number of bytes reserved at the end of each page, which hold checksums here."""
 _MOST_FOUND = 20
 _KEYS = "sqlite_autoindex_entries_1"
 
 
 class _Row(NamedTuple):
-    """Where an entry stands, and what is known of it beside its value."""
+    """The location of an entry, and its fields without the value."""
 
     version: int
     created: int
     expires_at_ms: int | None
     page: int
     place: int
-    """Which record of its page it is."""
+    """The index of the record in its page."""
 
 
 class _Change(NamedTuple):
-    """The last change of a key that the log has."""
+    """The last logged change of a key."""
 
     revision: int
     deleted: bool
@@ -58,7 +59,7 @@ class _Change(NamedTuple):
 
 
 class _Head:
-    """How far a space had come."""
+    """The recovered head of a space."""
 
     def __init__(self) -> None:
         self.revision = self.now_ms = self.floor = 0
@@ -68,15 +69,15 @@ class _Head:
 
 
 class DatabaseRemains:
-    """What is whole of a database and its log.
+    """The whole parts of a database and its log.
 
     Args:
-        path: The database: one that nobody writes to, or a copy.
-        name: What to call it in damages, where it is a copy.
+        path: The database, without writers, or a copy.
+        name: The name of the database in damages, if `path` is a copy.
 
     Raises:
-        CorruptError: It is somebody else's database.
-        UnsupportedError: A newer keepstate made it.
+        CorruptError: The file is a database of another program.
+        UnsupportedError: A newer keepstate created it.
     """
 
     def __init__(self, path: str, *, name: str | None = None) -> None:
@@ -84,7 +85,7 @@ class DatabaseRemains:
         self._lock_path = f"{path}.lock"
         self.file = PageFile(path, name=self.path)
         try:
-            self._refuse_others()
+            self._require_keepstate()
         except BaseException:
             self.file.close()
             raise
@@ -102,13 +103,13 @@ class DatabaseRemains:
         self._read_all()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self.file.close()
 
-    # ---- what is there
+    # ---- recovered content
 
     def spaces(self) -> list[SpaceRemains]:
-        """Return the spaces, also dropped ones, in the order of their names' bytes."""
+        """Return the spaces, dropped ones included, in the order of their names' bytes."""
         found: list[SpaceRemains] = []
         for number, name in self._names.items():
             if name is not None:
@@ -118,7 +119,7 @@ class DatabaseRemains:
         return sorted(found, key=lambda space: space.name.encode())
 
     def entries(self, space: str) -> Iterator[Entry]:
-        """Yield what is whole of a space, in key order, expired or not."""
+        """Yield the whole entries of a space, in key order, expired ones included."""
         number = self._numbers[space]
         for key in self._keys.get(number, ()):
             entry = self._entry((number, key))
@@ -126,7 +127,7 @@ class DatabaseRemains:
                 yield entry
 
     def read(self, space: str, keys: Sequence[bytes]) -> list[Entry | None]:
-        """Return entries in the order of the keys asked, None for what is absent or not whole."""
+        """Return entries in the order of the keys, None for absent and damaged ones."""
         number = self._numbers[space]
         return [self._entry((number, key)) for key in keys]
 
@@ -144,26 +145,29 @@ class DatabaseRemains:
 
     # ---- reading all
 
-    def _refuse_others(self) -> None:
+    def _require_keepstate(self) -> None:
         first = self.file.page(1)
         if len(first) < _FIRST_HEADER:
             return
         layout, owner = (int.from_bytes(first[at : at + 4], "big") for at in (60, 68))
-        # One without room for checksums, and with another's id, never was keepstate's: what is damaged once
-        # has one of both.
+        # A file without room for checksums and with another id was never keepstate's: a single damage
+        # changes only one of the two.
         is_other = first.startswith(MAGIC) and first[_RESERVED_AT] == 0 and owner != schema.APPLICATION_ID
         if not self.file.is_sound(1) and not is_other:
             return
         if is_bare(first):
-            what = "the file holds none of its tables: they were in its log, and are lost or damaged there"
+            what = "the file does not hold its tables: they were in its log, and are lost or damaged there"
             self.file.damages.append(Damage(what, self.path))
             return
         if owner != schema.APPLICATION_ID:
             raise CorruptError(
-                f"{self.path} is a database, but none of keepstate's; give the file of one", place=self.path
+                f"{self.path} is a database of another program. Pass the file of a keepstate store.",
+                place=self.path,
             )
         if layout > schema.LAYOUT:
-            raise UnsupportedError(f"{self.path} has layout {layout}, made by a newer keepstate: upgrade")
+            raise UnsupportedError(
+                f"{self.path} has layout {layout} of a newer keepstate. Upgrade keepstate."
+            )
 
     def _read_all(self) -> None:
         for record in self._trees.index(_KEYS):
@@ -211,9 +215,9 @@ class DatabaseRemains:
                         int() | None as expires, int(seal), bytes(value),
                     ),
                 ) if seal == schema.entry_seal(key, value, version, expires):  # fmt: skip
-                    self._trees.vouch(record)
+                    self._trees.accept_overflow(record)
                     if not leaf.is_sound:
-                        created = version  # the seal does not tell, and nothing is older than that is certain
+                        created = version  # the seal does not cover `created`, and only `version` is certain
                         is_known = self._indexed.get((space, key)) == row
                         if not is_known or (expires and (space, expires, row) not in self._expiries):
                             continue
@@ -240,7 +244,7 @@ class DatabaseRemains:
                         bytes(nonce), bytes(), int(seal), bytes(encoded),
                     ),
                 ) if seal == schema.log_seal(row, nonce, encoded):  # fmt: skip
-                    self._trees.vouch(record)
+                    self._trees.accept_overflow(record)
                     head = self._heads[row >> schema.REVISION_BITS]
                     revision = row & schema.LAST_REVISION
                     head.logged.add(revision)
@@ -270,27 +274,27 @@ class DatabaseRemains:
             if known is None or known.revision <= revision:
                 self._last[space, change.key] = _Change(revision, change.deleted, change.new)
 
-    # ---- what belongs together
+    # ---- comparing rows, index and log
 
     def _compare(self) -> None:
-        """Hold rows, index and log against one another: the newest that any of them has is what counts."""
+        """Compare rows, index and log; the newest of the three counts."""
         self._is_indexed_whole, self._is_log_whole = self._trees.is_whole(_KEYS), self._trees.is_whole("log")
         for number in {space for space, _ in self._rows} - set(self._names):
             self._names[number] = b"recovered/%d" % number
             self.damages.append(
                 Damage(f"the name of space number {number} is lost", self.path, f"recovered/{number}")
             )
-        self._refuse_lost_end()
+        self._report_lost_end()
         for number, head in self._heads.items():
             head.last_missing = _last_missing(head)
-            self._refuse_gaps(number, head)
+            self._report_gaps(number, head)
         for key, change in self._last.items():
             self._compare_with_log(key, change)
         for key in self._indexed:
             if self._names.get(key[0]) is None or key in self._rows or key in self._lost:
                 continue
             if (last := self._last.get(key)) is None or not last.deleted:
-                self._lose(key, "the entry is lost")
+                self._report_lost(key, "the entry is lost")
         self._last.clear()
         self._numbers = {name.decode(): number for number, name in self._names.items() if name is not None}
         self._keys: defaultdict[int, list[bytes]] = defaultdict(list)
@@ -304,25 +308,27 @@ class DatabaseRemains:
         if change.deleted:
             if row is not None:
                 del self._rows[key]
-                self._lose(key, f"the entry was deleted at revision {change.revision}, and its page is older")
+                self._report_lost(
+                    key, f"the entry was deleted at revision {change.revision}, and its page is older"
+                )
             return
         is_last = self._is_last(key[0], change.revision)
         if row is None and key not in self._indexed and (self._is_indexed_whole or not is_last):
-            return  # deleted, by a revision that the log has lost
+            return  # deleted by a revision that is missing in the log
         self._rows.pop(key, None)
         if change.new is not None and is_last:
             self._from_log[key] = Entry(key[1], change.new, change.revision, change.revision)
             what = f"the entry is lost; its value was read from the log's revision {change.revision}"
         else:
             what = f"the entry as of revision {change.revision} or later is lost"
-        self._lose(key, what)
+        self._report_lost(key, what)
 
     def _is_last(self, number: int, revision: int) -> bool:
-        """Return whether the log has all that a space came to behind this revision."""
+        """Return whether the log has every revision of a space after this one."""
         return self._is_log_whole and revision >= self._heads[number].last_missing
 
-    def _refuse_lost_end(self) -> None:
-        """Name the end of the log that is gone, if the note of the newest revision tells of it."""
+    def _report_lost_end(self) -> None:
+        """Report a lost end of the log, if the note of the newest revision shows it."""
         row = certain_row(self._lock_path)
         number, revision = row >> schema.REVISION_BITS, row & schema.LAST_REVISION
         if row and not self._names:
@@ -336,7 +342,7 @@ class DatabaseRemains:
             self.damages.append(Damage(what, f"{self.path}-wal", self._name(number)))
             self._heads[number].revision = revision
 
-    def _refuse_gaps(self, number: int, head: _Head) -> None:
+    def _report_gaps(self, number: int, head: _Head) -> None:
         if self._names.get(number) is None:
             return
         there = sum(head.floor < revision <= head.revision for revision in head.logged)
@@ -348,7 +354,7 @@ class DatabaseRemains:
                 Damage(f"the log lacks {count} revisions: {some}", self.path, self._name(number))
             )
 
-    def _lose(self, key: _Key, what: str) -> None:
+    def _report_lost(self, key: _Key, what: str) -> None:
         self._lost.add(key)
         self.damages.append(Damage(what, self.path, self._name(key[0]), key[1]))
 
@@ -358,22 +364,23 @@ class DatabaseRemains:
 
 
 def _last_missing(head: _Head) -> int:
-    """Return the newest revision that the log lacks; the head itself is logged or lost."""
+    """Return the newest revision that is missing in the log; the head itself is logged or lost."""
     revision = head.revision
     while revision in head.logged:
         revision -= 1
     return revision
 
 
-def copied(path: str, folder: str) -> str:
-    """Return the path of a copy of a database, its log and its note, made while nobody writes.
+def copy_database(path: str, folder: str) -> str:
+    """Copy a database, its log and its note while it is locked, and return the path of the copy.
 
-    The note too: the original's goes on with its writers, and tells of rows that no copy can have.
+    The note is copied too, because the original's changes with its writers and would name rows that the copy
+    cannot have.
 
-    A process that has the database open must not call this: it would lose the locks that it holds.
+    A process that has the database open must not call this: it would lose its locks.
 
     Raises:
-        StoreUnavailableError: A process kept the lock file for ten seconds.
+        StoreUnavailableError: A process held the lock file for ten seconds.
     """
     lock = FileLock(path) if os.path.exists(f"{path}.lock") else None
     copy = os.path.join(folder, "copy.db")
@@ -393,8 +400,8 @@ def copied(path: str, folder: str) -> str:
     return copy
 
 
-def integrity(file: PageFile, folder: str) -> list[Damage]:
-    """Return what SQLite itself finds wrong with the database, looked at in a copy without a log."""
+def check_integrity(file: PageFile, folder: str) -> list[Damage]:
+    """Return the damages that SQLite's own check finds in a copy of the database with its log applied."""
     image = os.path.join(folder, "image.db")
     file.write_image(image)
     connection = apsw.Connection(

@@ -1,4 +1,4 @@
-"""The b-trees of a database that may be damaged: which pages are in use, and what stands in them."""
+"""The b-trees of a database that may be damaged: their pages in use, and the records in them."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ _ROOTS: Final = {
     "spaces": 2, "sqlite_autoindex_spaces_1": 3, "entries": 4, "sqlite_autoindex_entries_1": 5,
     "entries_by_expiry": 6, "log": 7, "log_by_token": 8, "retries": 9,
 }  # fmt: skip
-"""Where the trees begin in every file that `schema.make` made, for one whose first page is damaged."""
+"""The root pages in every file made by `schema.make`, used if the first page is damaged."""
 _UNREAD: Final = ("log_by_token", "retries")
-"""The indexes of which nobody needs what they say, only which pages they are."""
+"""Trees whose pages are needed, but not their content."""
 _COLUMNS: Final = {3: "spaces", 8: "entries", 11: "log"}
-"""The tables by how many columns they have: tells where a leaf belongs that no page names."""
+"""The tables by their number of columns, to assign a leaf that no page refers to."""
 
 
 class Leaf(NamedTuple):
-    """A page with rows of a table; None for a row that makes no sense."""
+    """A page with rows of a table; None for an invalid row."""
 
     page: int
     is_sound: bool
-    """Whether the page, and so all that stands in it alone, is what was written."""
+    """Whether the page, and so every record that lies in it alone, is as written."""
     records: list[Record | None]
 
 
 class Trees:
-    """Finds the pages of each table and index when made.
+    """The pages of each table and index, found by the constructor.
 
     Attributes:
-        damaged: The pages in use that are not what was written, each with what it belongs to.
+        damaged: The damaged pages in use, each with its table or index.
     """
 
     def __init__(self, file: PageFile) -> None:
         self._file = file
         self.damaged: dict[int, str] = {}
-        self._gone_on: set[int] = set()
+        self._overflow: set[int] = set()
         self._pages: dict[str, list[int]] = {}
         self._reached: set[int] = set()
         self._broken: set[str] = set()
@@ -51,21 +51,21 @@ class Trees:
         if self._broken:
             self._adopt()
 
-    # ---- what stands in them
+    # ---- records
 
     def leaves(self, table: str) -> Iterator[Leaf]:
-        """Yield the pages that hold a table's rows."""
+        """Yield the leaf pages of a table."""
         for number in self._pages.get(table, ()):
             if self._tree(number).kind == TABLE_LEAF:
                 yield Leaf(number, number not in self.damaged, list(self._records(number, table)))
 
     def index(self, name: str) -> Iterator[Record]:
-        """Yield an index's entries that stand on sound pages."""
+        """Yield an index's entries on sound pages."""
         for number in self._pages.get(name, ()):
             if number not in self.damaged:
                 for record in self._records(number, name):
                     if record is not None:
-                        self.vouch(record)
+                        self.accept_overflow(record)
                         yield record
 
     def record(self, number: int, place: int) -> Record | None:
@@ -73,20 +73,20 @@ class Trees:
         return list(self._tree(number).records(self._file.page))[place]
 
     def is_whole(self, name: str) -> bool:
-        """Return whether all pages of a table or index are known, and what was written."""
+        """Return whether all pages of a table or index are known and as written."""
         return name not in self._broken and name not in self.damaged.values()
 
-    def vouch(self, record: Record) -> None:
-        """Take the pages on which a whole record goes on for what was written, also if they are zeros."""
-        self._gone_on.update(record.pages)
+    def accept_overflow(self, record: Record) -> None:
+        """Accept the overflow pages of a whole record as written, even if they are zeros."""
+        self._overflow.update(record.pages)
 
     def damages(self) -> list[Damage]:
-        """Return a damage for each page that is not what was written. To be asked when all was read."""
+        """Return a damage for each page that is not as written; call it after everything was read."""
         for name in _UNREAD:
             for _ in self.index(name):
                 pass
         known = self._free()
-        accounted = self._gone_on | (known or set())
+        accounted = self._overflow | (known or set())
         found: list[Damage] = []
         if known is None and self._file.is_sound(1):
             found.append(Damage("the list of free pages is damaged", self._file.place(1)))
@@ -109,7 +109,7 @@ class Trees:
     def _tree(self, number: int) -> Tree:
         return Tree(number, self._file.page(number), self._file.page_bytes - _RESERVED_BYTES)
 
-    # ---- which pages they are
+    # ---- finding the pages
 
     def _roots(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -123,7 +123,7 @@ class Trees:
         return {**_ROOTS, **found}
 
     def _walk(self, name: str, root: int) -> list[int]:
-        """Return the pages of a tree, as far as pages lead to them."""
+        """Return the pages of a tree that are reachable from its root."""
         is_index = name not in (_SCHEMA, *_COLUMNS.values())
         wanted = (INDEX_INNER, INDEX_LEAF) if is_index else (TABLE_INNER, TABLE_LEAF)
         found: list[int] = []
@@ -141,7 +141,8 @@ class Trees:
                 self._reached.add(number)
                 continue
             if not is_sound and tree.kind in (INDEX_INNER, TABLE_INNER):
-                # Where it leads is not certain: what is below is found as what nothing else has.
+                # Its pointers are not certain. `_adopt` finds the pages below, because no other page refers
+                # to them.
                 self._broken.add(name)
                 self._reached.add(number)
                 continue
@@ -158,7 +159,7 @@ class Trees:
         return False
 
     def _adopt(self) -> None:
-        """Find the pages that are in use though no sound page leads to them."""
+        """Find the pages in use that no sound page refers to."""
         free = self._free()
         if free is None:
             return
@@ -179,7 +180,7 @@ class Trees:
                 self._reached.add(number)
 
     def _adopt_index(self, number: int) -> None:
-        """Take a page of the index of keys; of the others nothing is needed that is not known elsewhere."""
+        """Adopt a page of the index of keys; the content of other indexes is known from elsewhere."""
         for record in self._tree(number).records(self._file.page):
             match record:
                 case Record(_, (int(), bytes(), int())):
@@ -190,7 +191,7 @@ class Trees:
                     return
 
     def _free(self) -> set[int] | None:
-        """Return the pages that are not in use; None if that cannot be told."""
+        """Return the free pages, or None if the list of them is damaged."""
         if not self._file.is_sound(1):
             return None
         first = self._file.page(1)

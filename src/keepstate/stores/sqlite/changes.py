@@ -1,4 +1,4 @@
-"""What a row of the log keeps of its revision's changes."""
+"""The encoding of a revision's changes in a row of the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DELETED: Final = 1
 PUT_OVER_EXPIRED: Final = 2
 
 Logged: TypeAlias = tuple[bytes, int, bytes | None, bytes | None]
-"""A key, one of the three kinds above, and where the section keeps values its old and its new one."""
+"""A key, one of the three kinds above, and the old and new value if the section logs values."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Logged])
@@ -23,10 +23,10 @@ encode = _encoder.encode
 
 
 def decode(changes: bytes, revision: int) -> list[Change]:
-    """Return the changes of a row.
+    """Decode the changes of a row.
 
     Raises:
-        CorruptError: It holds none.
+        CorruptError: The bytes are not changes.
     """
     if not changes:
         return []
@@ -34,7 +34,9 @@ def decode(changes: bytes, revision: int) -> list[Change]:
         logged = _decoder.decode(changes)
     except msgspec.MsgspecError as error:
         place = f"revision {revision} of the log"
-        raise CorruptError(f"{place} is damaged: {error}", place=place) from error
+        raise CorruptError(
+            f"{place} is damaged: {error}. Restore the file from a backup.", place=place
+        ) from error
     return [
         Change(revision, key, kind == DELETED, old, new, kind == PUT_OVER_EXPIRED)
         for key, kind, old, new in logged

@@ -1,4 +1,4 @@
-"""Hears of commits by asking: a counter that SQLite keeps tells in 2 us whether anybody else committed."""
+"""Detects commits by polling: reading SQLite's counter of other connections' commits takes 2 us."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keepstate.stores.sqlite.statements import execute_on
 
 
 class Poller:
-    """A connection that compares what it sees with what it saw last."""
+    """A connection that compares the present state with that of its last poll."""
 
     def __init__(self, connection: apsw.Connection, path: str) -> None:
         self._connection, self._path = connection, path
@@ -31,7 +31,7 @@ class Poller:
         return moved
 
     def changed(self, spaces: Collection[str]) -> list[str]:
-        """Return the spaces that took a revision since the last call, or were not asked for then."""
+        """Return the spaces with a new revision since the last call, and those not passed then."""
         with self._looking():
             self._execute("BEGIN")
             now = {space: revision_of(self._execute, space) for space in spaces}
@@ -50,19 +50,19 @@ class Poller:
                 raise failures.storage_error(error, self._path) from error
 
     def close(self) -> None:
-        """Close the connection, after the look that is under way."""
+        """Close the connection after the poll under way."""
         with self._lock:
             self._connection.close()
 
     # ---- forking
 
     def pause(self, timeout_s: float) -> bool:
-        """Keep lookers waiting until `resume`, and return whether none is at it."""
+        """Block polls until `resume`, and return whether none is under way."""
         self._is_held = self._lock.acquire(timeout=timeout_s)
         return self._is_held
 
     def resume(self) -> None:
-        """End `pause`."""
+        """Undo `pause`."""
         if self._is_held:
             self._lock.release()
 

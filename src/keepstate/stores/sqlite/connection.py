@@ -1,4 +1,4 @@
-"""Connections, all set alike: a write-ahead log that nothing checkpoints by itself."""
+"""Connections with the same settings: a write-ahead log without automatic checkpoints."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from keepstate.stores.sqlite.lock import lock_path
 from keepstate.stores.sqlite.statements import Execute, execute_on
 
 CACHE_KIB: Final = 8 << 10
-"""What a connection may keep of the file in memory."""
+"""The page cache of a connection."""
 
 
 def connect(
     path: str, durability: Durability, wait_s: float, *, creates: bool = False, only_reads: bool = False
 ) -> apsw.Connection:
-    """Return a connection; who opens it closes it."""
+    """Open a connection; the caller closes it."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
     name = path
-    if creates:  # with the permissions of the lock file, and so has what SQLite makes beside it
+    if creates:  # SQLite's files get the permissions of the lock file
         flags |= apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
         name = f"file:{quote(path)}?modeof={quote(lock_path(path))}"
     connection = apsw.Connection(name, flags=flags, vfs=pages.file_system())
@@ -50,15 +50,16 @@ def connect(
 
 
 def prepare(connection: apsw.Connection, path: str) -> None:
-    """Make the tables of an empty file; the caller holds the lock file, so no other process does so too.
+    """Create the tables of an empty file; the caller holds the lock file, so no other process does it too.
 
     Raises:
-        CorruptError: The file is somebody else's database.
-        StorageError: It cannot be written to.
+        CorruptError: The file is a database of another program.
+        StorageError: The file cannot be written to.
     """
     if connection.readonly("main"):
         raise StorageError(
-            f"{path} cannot be written to, and even reading writes beside it: make it and its folder writable"
+            f"{path} cannot be written to, and even reads write files next to it. Make the file and its "
+            f"folder writable."
         )
     execute = execute_on(connection)
     is_made = schema.is_made(execute, path)
@@ -79,11 +80,11 @@ def prepare(connection: apsw.Connection, path: str) -> None:
 
 
 def _enable_write_ahead_log(execute: Execute, path: str) -> None:
-    # Setting what is set already would take an exclusive lock that others may hold.
+    # Setting the present mode again would need an exclusive lock, which other processes may hold.
     if execute("PRAGMA journal_mode").get == "wal":
         return
     mode = execute("PRAGMA journal_mode = WAL").get
     if mode != "wal":
         raise StorageError(
-            f"{path} cannot have a write-ahead log (it stays in mode {mode}); use another disk"
+            f"{path} cannot have a write-ahead log: it stays in mode {mode}. Use another disk."
         )

@@ -1,8 +1,8 @@
-"""One SQLite file as this process has it open, for all handles of both colours.
+"""One SQLite file that this process has open, for all its async and blocking handles.
 
-The first handle opens it, the last one closes it. A fork waits until nothing is under way: the child then
-closes its copies of the connections, which takes nothing from the parent, and opens the file anew if it
-wants it.
+The first handle opens it, and the last one closes it. A fork waits until no call is under way. The child then
+closes its copies of the connections, which does not affect the parent, and opens the file again if it needs
+it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 class Database:
-    """A writer, readers, and whom to tell of changes; opened by making it.
+    """The writer, readers and listeners of one file, which the constructor opens.
 
     Args:
         path: Absolute, without symbolic links.
-        durability: What an acknowledged write survives.
-        wait_s: How long to wait for other processes' locks.
+        durability: The failures that an acknowledged write survives.
+        wait_s: Seconds to wait for other processes' locks.
     """
 
     def __init__(self, path: str, durability: Durability, wait_s: float) -> None:
@@ -58,37 +58,37 @@ class Database:
 
     @property
     def identity(self) -> Identity | None:
-        """Return which file it is, whatever name leads there."""
+        """Return the identity of the file, which is independent of its name."""
         return self._files.identity
 
     def join(self, listener: Callable[[str], None]) -> None:
-        """Tell a handle of every change from now on, as long as somebody holds it."""
+        """Notify a handle of every change from now on, for as long as it lives."""
         with self._joining:
             self._listeners = (*(other for other in self._listeners if other()), WeakMethod(listener))
 
     def leave(self, listener: Callable[[str], None]) -> None:
-        """Tell it no more."""
+        """Stop notifying a handle."""
         with self._joining:
             self._listeners = tuple(other for other in self._listeners if other() != listener)
 
     def hint(self, space: str) -> None:
-        """Tell every handle of the process that a space changed."""
+        """Notify every handle of the process that a space changed."""
         for reference in self._listeners:
             if (listener := reference()) is not None:
                 listener(space)
 
     def write(self, work: Callable[[Flush], T], clock: Clock) -> T:
-        """Return what `work` returns, after it was committed; raises what `Writer.write` does."""
+        """Run `work`, and return its result after the commit; raises the errors of `Writer.write`."""
         return self._writer.write(work, clock)
 
     def read(self, work: Callable[[Execute], T]) -> T:
-        """Return what `work` returns; all of its statements see one moment.
+        """Run `work` on one snapshot, and return its result.
 
         Raises:
-            CorruptError: The file is damaged, or was found to be replaced while it was open.
+            CorruptError: The file is damaged, or was replaced while it was open.
         """
         if self._is_closed:
-            raise ClosedError(f"{self.path} is closed; open it again")
+            raise ClosedError(f"{self.path} is closed. Open the store again.")
         if self._files.moved is not None:
             self._files.require_unchanged()
         try:
@@ -97,7 +97,7 @@ class Database:
             raise failures.storage_error(error, self.path) from error
 
     def poller(self) -> Poller:
-        """Return a poller of one's own, to be given back."""
+        """Return a new poller; the caller closes it with `close_poller`."""
         with self._joining:
             try:
                 poller = Poller(self._reader(), self.path)
@@ -113,7 +113,7 @@ class Database:
             poller.close()
 
     def close(self, *, moves_log: bool = True) -> None:
-        """Let go of the file, with all of its write-ahead log moved into it where no other process reads."""
+        """Close the file, after moving its write-ahead log into it unless another process reads it."""
         self._is_closed = True
         self._readers.close()
         self._writer.close(moves_log=moves_log)
@@ -121,19 +121,19 @@ class Database:
     # ---- forking
 
     def pause(self, timeout_s: float) -> bool:
-        """Hold everything back until `resume`, and return whether nothing is under way."""
+        """Block all calls until `resume`, and return whether none is under way."""
         self._joining.acquire()
         held = [part.pause(timeout_s) for part in self._parts()]
         return all(held)
 
     def resume(self) -> None:
-        """End `pause`."""
+        """Undo `pause`."""
         for part in self._parts():
             part.resume()
         self._joining.release()
 
     def leave_to_parent(self) -> list[apsw.Connection]:
-        """Give up, in a forked child, what is the parent's; returns the connections."""
+        """Release, in a forked child, the parent's resources; return the connections."""
         self._is_closed = True
         return [connection for part in self._parts() for connection in part.leave_to_parent()]
 

@@ -1,13 +1,13 @@
-"""The newest revision, noted outside the database and its log: a damaged log must not pass for a short one.
+"""The newest revision, noted outside the database, so that a damaged log is not taken for a short one.
 
-After a crash SQLite reads its log up to the first frame that is not whole, and takes the rest as never
-written: a flipped bit there would take back all that was acknowledged after it. The note, a line in the lock
-file that each commit overwrites, says which row must be there. A close that leaves nothing in the log takes
-it back, so that a database at rest may be replaced by a backup.
+After a crash SQLite reads its log up to the first frame that is not whole, and treats the rest as never
+written. A flipped bit there would undo every later acknowledged write. The note, a line in the lock file that
+each commit overwrites, names a row that must exist. A close that empties the log removes the note, so that a
+database at rest may be replaced by a backup.
 
-Nobody waits until a note is on the disk: it is exact after a crash of processes. One from before the machine
-last started may be any older one, and counts only if its row was made durable before it was noted; then the
-space, if it is still there, has come as far.
+A note is not synced: it is exact after a crash of processes. A note from before the machine's last start may
+be any older one. It counts only if its row was durable before it was noted; then the space, if it still
+exists, must have reached that row.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _BARE_HEADER_BYTES: Final = 108
 
 
 class Newest:
-    """The note of one database; who calls holds the lock.
+    """The note of one database; the caller holds the lock.
 
     Args:
-        descriptor: The lock file's.
+        descriptor: The descriptor of the lock file.
         path: The database.
-        durability: What a commit has survived by the time it is noted.
+        durability: The failures that a commit survives by the time it is noted.
     """
 
     def __init__(self, descriptor: int, path: str, durability: Durability) -> None:
@@ -48,36 +48,36 @@ class Newest:
         self._start = machine_start()
 
     def note(self, row: int) -> None:
-        """Note a row of the log that has been committed; 0 if it is not known which is the newest."""
+        """Note a committed row of the log, or 0 if the newest is unknown."""
         line = _NONE
         if row:
             line = _NOTE % (row, self._durability, self._start)
             line += b" %08x\n" % crc32(line)
-        with suppress(OSError):  # it stays with an older one, whose row is there too
+        with suppress(OSError):  # the older note stays, whose row exists too
             os.pwrite(self._descriptor, line, 0)
 
     def check(self, execute: Execute) -> None:
-        """Compare the note with what SQLite found, before anything is written.
+        """Compare the note with the rows that SQLite found, before any write.
 
         Raises:
-            CorruptError: The row is not there, so the log was not read to its end.
+            CorruptError: The noted row is missing, so the log was not read to its end.
         """
         if not self._has_noted_row(execute):
             log = f"{self._path}-wal"
             raise CorruptError(
-                f"{log} is damaged or was removed: what was acknowledged last is not in it; nothing was "
-                f"touched: salvage what is whole; where {self._path} is a backup put in place, remove {log} "
-                f"and {self._path}.lock while nobody has it open",
+                f"{log} is damaged or was removed: the last acknowledged writes are not in it. Nothing was "
+                f"changed. Salvage what is whole with `keepstate repair`. If {self._path} is a restored "
+                f"backup, remove {log} and {self._path}.lock while no process has the store open.",
                 place=log,
             )
 
     def take_back(self) -> None:
-        """Note nothing any more, if the log is empty."""
+        """Remove the note, if the log is empty."""
         if not _size(f"{self._path}-wal"):
             self.note(0)
 
     def has_lost_log(self) -> bool:
-        """Return whether something is noted, and somebody else removed the log."""
+        """Return whether there is a note, and another program removed the log."""
         return self._noted() is not None and not _size(f"{self._path}-wal")
 
     def _noted(self) -> re.Match[bytes] | None:
@@ -92,12 +92,12 @@ class Newest:
             if found[3] == self._start != UNKNOWN_START:
                 return bool(execute("SELECT count(*) FROM log WHERE id = ?", (row,)).get)
             return found[2].strip() != Durability.POWER.encode() or _has_reached(execute, row)
-        except apsw.SQLError:  # not even the table is there
+        except apsw.SQLError:  # even the table is missing
             return False
 
 
 def certain_row(lock_path: str) -> int:
-    """Return a row of the log that must be there, by the note in a lock file; 0 if none is told."""
+    """Return the row of the log that must exist by the note in a lock file; 0 if there is none."""
     try:
         found = _read_note(Path(lock_path).read_bytes())
     except OSError:
@@ -114,35 +114,35 @@ def _read_note(line: bytes) -> re.Match[bytes] | None:
 
 
 def require_whole_file(path: str) -> bool:
-    """Return whether there is no database yet.
+    """Return whether the database does not exist yet.
 
     Raises:
-        CorruptError: SQLite would take what is left of one for a new one, and remove its log.
+        CorruptError: The database was cut off or removed. SQLite would create a new one and remove the log.
     """
     size, log_size = _size(path), _size(f"{path}-wal")
     if size == 1 or (size == 0 and log_size):
         raise CorruptError(
-            f"{path} was cut off or removed, and its log {path}-wal has {log_size} bytes; nothing was "
-            "touched: restore a backup, or remove both to begin anew",
+            f"{path} was cut off or removed, and its log {path}-wal has {log_size} bytes. Nothing was "
+            "changed. Restore a backup, or remove both files to begin with an empty store.",
             place=path,
         )
     return size == 0
 
 
 def require_log(path: str) -> None:
-    """Refuse a database whose tables were still in its log, and that was copied without it.
+    """Reject a database that was copied without its log while its tables were still in the log.
 
-    A process that was killed while it made the database leaves the same bytes, and a lock file beside them.
-    Called before the lock file is opened, in a process that has not opened the database.
+    A process that was killed while it created the database leaves the same bytes, but also a lock file. Call
+    this before the lock file is opened, in a process that has not opened the database.
 
     Raises:
-        CorruptError: What the log held is not here.
+        CorruptError: The log with the tables is missing.
     """
     if _is_bare(path) and not _size(f"{path}-wal") and not os.path.exists(f"{path}.lock"):
         raise CorruptError(
-            f"{path} holds none of its tables, which were in its log {path}-wal: it was copied without that "
-            "file; copy both while nobody has the store open, or use `keepstate repair`; to begin again, "
-            f"remove {path}",
+            f"{path} does not hold its tables, which were in its log {path}-wal: it was copied without "
+            "that file. Copy both while no process has the store open, or use `keepstate repair`. To "
+            f"begin with an empty store, remove {path}.",
             place=path,
         )
 
@@ -152,11 +152,11 @@ def _is_bare(path: str) -> bool:
         with open(path, "rb") as file:
             return is_bare(file.read(_BARE_HEADER_BYTES))
     except OSError:
-        return False  # not there yet, or what opens it says why it cannot
+        return False  # absent so far, or opening it reports the reason
 
 
 def is_bare(first_page: bytes) -> bool:
-    """Return whether a database begins as one does whose tables keepstate has written to the log only."""
+    """Return whether a database's first page shows that its tables are still in the log only."""
     return (
         len(first_page) >= _BARE_HEADER_BYTES
         and first_page.startswith(b"SQLite format 3\0")

@@ -1,13 +1,13 @@
-"""The three files of a database: their identity, their length, and our locks on them.
+"""The three files of a database: their identity, their length, and this process's locks on them.
 
-SQLite keeps a process's locks by file, and the system drops them all when anybody in the process opens and
-closes the file by other means. Another program then takes the last lock for its own, and removes a log that
-is still written to. So before a write is acknowledged the files must be the same, and locked: where the
-system has locks of an opened file (Linux), asking for one in vain shows that SQLite's are there.
+SQLite holds a process's locks per file, and the system drops them all when any code in the process opens and
+closes the file by other means. Another program then believes that it holds the last lock, and removes a log
+that is still written to. So before a write is acknowledged, the files must be the same and locked. On systems
+with locks of an open file (Linux), a failed request for a lock shows that SQLite's locks exist.
 
-A file that is cut off is not noticed by SQLite either: it writes behind the end, and the gap reads as zeros.
-The header of the wal-index says how long the log and the database must be, and the last frame before a write
-must be the same after it. Format: "WAL-Index Header" of "WAL-mode File Format" of SQLite.
+SQLite does not notice a truncated file either: it writes beyond the end, and the gap reads as zeros. The
+header of the wal-index gives the least length of the log and the database, and the last frame before a write
+must be unchanged after it. Format: "WAL-Index Header" of "WAL-mode File Format" of SQLite.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Identity: TypeAlias = tuple[int, int]
 
 
 def identity(path: str) -> Identity | None:
-    """Return what tells a file from all others, whatever its name; None if there is none."""
+    """Return the identity of a file, whatever its name, or None if it is absent."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -35,7 +35,7 @@ _ASKED: Final = Struct("hhqqi0q")
 """Type, whence, start, length and process of a lock, as C has them."""
 _DATABASE_LOCK: Final = (0x40000002, 510)
 _MEMORY_LOCK: Final = (128, 1)
-"""Where SQLite locks the files, for reading, as long as they are open: start and length."""
+"""The ranges of the read locks that SQLite holds while the files are open: start and length."""
 _ASK: Final[int | None] = getattr(fcntl, "F_OFD_GETLK", None)
 
 _INDEX_HEADER: Final = Struct("=12xBBHII8x8s8x")
@@ -44,7 +44,7 @@ _FRAME_HEADER_BYTES: Final = 24
 
 
 class _Index(NamedTuple):
-    """Part of the header of the wal-index, as of the last commit."""
+    """A part of the wal-index header, as of the last commit."""
 
     is_made: int
     byte_order: int
@@ -70,7 +70,7 @@ class _Index(NamedTuple):
 
 
 class Files:
-    """The database, its write-ahead log and its shared memory, as they were when this was made."""
+    """The database, its write-ahead log and its shared memory, as of the construction of this object."""
 
     def __init__(self, path: str) -> None:
         self._path, self._log_path = path, f"{path}-wal"
@@ -79,20 +79,20 @@ class Files:
         self._before: tuple[_Index, bytes] | None = None
         self._guards: list[tuple[int, bytes, str]] = []
         self.moved: str | None = None
-        """The file that was found to be gone, another one, or no longer locked."""
+        """The file that was found to be missing, replaced, or no longer locked."""
         self._how = ""
         self._guard(path, *_DATABASE_LOCK)
         self._memory = self._guard(f"{path}-shm", *_MEMORY_LOCK)
         self._log = self._guard(self._log_path, 0, 0)
 
     def _guard(self, file: str, start: int, length: int) -> int:
-        """Open a file until `close`: of a length of 0 no lock is looked for."""
+        """Open a file until `close`; its lock is not checked if `length` is 0."""
         asked = _ASKED.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0) if length else b""
         self._guards.append((os.open(file, os.O_RDWR | os.O_CLOEXEC), asked, file))
         return self._guards[-1][0]
 
     def close(self) -> None:
-        """Let go of the files, which drops SQLite's locks: after its connections were closed."""
+        """Close the files, which drops SQLite's locks; call it after its connections were closed."""
         while self._guards:
             os.close(self._guards.pop()[0])
 
@@ -113,11 +113,11 @@ class Files:
         self.require_unchanged()
 
     def check(self) -> None:
-        """Raise `CorruptError` if what was written may have gone nowhere."""
+        """Raise `CorruptError` if a write may have been lost."""
         index = self._index()
         self._check_lengths(index)
         if self._before is not None and index is not None and index.salts == self._before[0].salts:
-            before, frame = self._before  # the log goes on behind it
+            before, frame = self._before  # the log was appended to
             if index.frames > before.frames and self._last_frame(before) != frame:
                 self.moved, self._how = self._log_path, "was cut off while open"
         for file, opened in self._opened:
@@ -133,7 +133,7 @@ class Files:
         self.require_unchanged()
 
     def _index(self) -> _Index | None:
-        """Return the header, or None while another program than keepstate is changing it."""
+        """Return the header, or None while another program changes it."""
         size = _INDEX_HEADER.size
         header = os.pread(self._memory, 2 * size, 0)
         if len(header) < 2 * size or header[:size] != header[size:]:
@@ -157,13 +157,14 @@ class Files:
         elif size_bytes < index.pages * index.page_bytes:
             self.moved, self._how = self._path, "was cut off while open"
         elif index.pages:
-            self._size_bytes = size_bytes  # another program has given free pages back
+            self._size_bytes = size_bytes  # another program has freed pages
 
     def require_unchanged(self) -> None:
-        """Raise `CorruptError` if `check` ever found something."""
+        """Raise `CorruptError` if `check` ever found a fault."""
         if self.moved is not None:
             raise CorruptError(
-                f"{self.moved} {self._how}; what was written since then may be lost: find what else opens "
-                "the database, close it, and open it again or save what is whole by `keepstate repair`",
+                f"{self.moved} {self._how}. Writes since then may be lost. Find and close the other "
+                "program that opens the database, then open it again, or save what is whole with "
+                "`keepstate repair`.",
                 place=self.moved,
             )

@@ -1,8 +1,8 @@
-"""One write section's work: judges batches and applies them to the rows.
+"""The work of one write section: checks batches and applies them to the rows.
 
-All that can fail of a batch is looked up before its first write, so that a refused batch leaves nothing to
-undo; what fails later is the disk, and undoes the whole section. A space's head is read once a section and
-then kept here.
+All failures of a batch are detected before its first write, so a rejected batch leaves nothing to undo. Later
+failures are those of the disk and roll back the whole section. The head of a space is read once per section
+and cached here.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Flush:
     """The batches of one transaction.
 
     Args:
-        execute: The writing connection's; a transaction is open.
+        execute: The function of the writing connection; a transaction is open.
         path: Names the file in errors.
         clock: The process's clock, read once, and the source of nonces.
-        latest_ms: A space's latest now that this process knows of.
-        second_clock: Confirms the clock where it is a leap ahead of a stored time.
+        latest_ms: Returns the latest time of a space that this process knows.
+        second_clock: Confirms the clock if it is a leap ahead of a stored time.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Flush:
         """Whether there is anything to commit."""
 
     def head(self, space: str) -> Head:
-        """Return the space's head, at this section's time."""
+        """Return the space's head, at the time of this section."""
         head = self._heads.get(space)
         if head is None:
             head = Head.read(self._execute, space.encode())
@@ -67,7 +67,7 @@ class Flush:
     # ---- batches
 
     def apply(self, batch: Batch) -> Outcome:
-        """Judge the batch and apply it."""
+        """Check the batch and apply it."""
         head = self.head(batch.space)
         if batch.token is not None and (known := self._known_outcome(head, batch.token)) is not None:
             return known
@@ -105,7 +105,10 @@ class Flush:
         ).fetchall()
         if len(rows) > 1:
             place = f"the log of space {head.name.decode()!r}"
-            raise CorruptError(f"{place} is damaged: two records have the token {token!r}", place=place)
+            raise CorruptError(
+                f"{place} is damaged: two records have the token {token!r}. Restore the file from a backup.",
+                place=place,
+            )
         if rows:
             (row_id, now_ms), *_ = rows
             return Applied(row_id - first, now_ms)
@@ -114,8 +117,9 @@ class Flush:
     def _judge(self, head: Head, batch: Batch) -> Outcome | None:
         if batch.retry_of is not None and batch.retry_of < head.floor:
             return OutcomeUnknownError(
-                f"the log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, "
-                "so whether the first attempt applied cannot be told; this retry was not applied",
+                f"The log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, so "
+                "it is unknown whether the first attempt applied. This retry was not applied. Read the "
+                "space.",
                 space=batch.space,
                 token=batch.token,
             )
@@ -129,7 +133,7 @@ class Flush:
             if actual != wanted:
                 return Conflict(check.key, actual)
         if head.revision >= schema.LAST_REVISION - 1:
-            return StoreFullError(f"space {batch.space!r} has used up its revisions: write to a new one")
+            return StoreFullError(f"Space {batch.space!r} has used up its revisions. Write to a new space.")
         return _stamp_error(batch, head.revision + 1)
 
     def _versions_of(self, head: Head, key: bytes) -> tuple[int, int]:
@@ -141,7 +145,7 @@ class Flush:
         return row[0], row[1]
 
     def _assign_number(self, head: Head) -> None:
-        """Give a new space its number."""
+        """Assign a number to a new space."""
         if head.id < 0:
             head.id = _new_number(self._execute, head.name)
 
@@ -149,10 +153,10 @@ class Flush:
         self.changed.add(space)
         self.wrote = True
 
-    # ---- what is no batch of a caller
+    # ---- other writes
 
     def sweep(self, space: str, limit: int) -> int:
-        """Remove up to `limit` expired entries, and no more than a batch may hold, as the next revision."""
+        """Remove up to `limit` expired entries, at most as many as fit in a batch, as the next revision."""
         head = self.head(space)
         if head.expiry_ms is None or head.expiry_ms > head.now_ms:
             return 0
@@ -165,7 +169,7 @@ class Flush:
             head.expiry_ms = self._first_expiry(head)
             revision.log()
             self._mark_changed(space)
-        else:  # what would have expired was renewed or deleted
+        else:  # the expired entries were renewed or deleted
             head.correct_expiry(self._execute, self._first_expiry(head))
             self.wrote = True
         return len(expired)
@@ -186,7 +190,7 @@ class Flush:
         return found
 
     def drop(self, space: str) -> None:
-        """Empty the space as its next revision: its rows keep the old number, which loses its name."""
+        """Empty the space as its next revision. Its rows keep the old number, which loses its name."""
         head = self.head(space)
         if head.revision == head.floor:
             return
@@ -201,20 +205,20 @@ class Flush:
         self._mark_changed(space)
 
     def collect(self, limit: int) -> int:
-        """Remove up to `limit` rows of dropped spaces, and return how many; 0 when none are left."""
+        """Remove up to `limit` rows of dropped spaces, and return the count; 0 when none are left."""
         removed = garbage.collect(self._execute, limit)
         self.wrote = removed > 0
         return removed
 
 
 def _new_number(execute: Execute, name: bytes, old: int | None = None) -> int:
-    """Give a name a new number; after a drop the row of the `old` one hands on the last leap."""
+    """Assign a new number to a name; after a drop the last leap is copied from the `old` number."""
     number: int = execute(
         "INSERT INTO spaces (name, leap) VALUES (?, (SELECT leap FROM spaces WHERE id = ?)) RETURNING id",
         (name, old),
     ).get
     if number > schema.LAST_SPACE:
-        raise StoreFullError(f"there is no number left for space {name.decode()!r}: use another file")
+        raise StoreFullError(f"There is no number left for space {name.decode()!r}. Use another file.")
     return number
 
 
@@ -227,4 +231,7 @@ def _stamp_error(batch: Batch, revision: int) -> InvalidError | None:
     }
     if len(keys) == len(batch.writes):
         return None
-    return InvalidError(f"a batch on {batch.space!r} writes a key that one of its stamped keys becomes")
+    return InvalidError(
+        f"A batch on space {batch.space!r} writes a key that equals one of its stamped keys. Rename one of "
+        f"them."
+    )

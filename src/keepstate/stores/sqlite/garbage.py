@@ -1,4 +1,4 @@
-"""Removes the rows of dropped spaces, a few at a time, so that no writer waits long for a large one."""
+"""Removal of the rows of dropped spaces, a few at a time, so that no writer waits long for a large space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOG: Final = "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id BETWEEN 
 
 
 def collect(execute: Execute, limit: int) -> int:
-    """Remove up to `limit` rows of a number without a name, and return how many; 0 when none are left."""
+    """Remove up to `limit` rows of a number without a name, and return the count; 0 when none are left."""
     number: Any = execute("SELECT id FROM spaces WHERE name IS NULL LIMIT 1").get
     if number is None:
         return 0

@@ -1,4 +1,4 @@
-"""A space's head: what its newest revision says of it."""
+"""The head of a space, stored in the row of its newest revision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keepstate.stores.sqlite.statements import Execute
 from keepstate.values import limits
 
 TRIM_AT_ONCE: Final = 16
-"""How many revisions a log may have too many, so that its old end is not touched by every batch."""
+"""Number of revisions by which a log may exceed its limit, so that not every batch trims its old end."""
 
 _NEWEST: Final = f"""
     SELECT id, now_ms, floor, kept_bytes, expiry_ms, nonce, floor_nonce FROM log
@@ -23,12 +23,12 @@ _NEWEST: Final = f"""
 
 
 class Head:
-    """Where a space stands; `id` is -1 where it has no number yet.
+    """The head of a space; `id` is -1 if the space does not have a number yet.
 
-    `revision` and `stored_ms` are of the last revision, `now_ms` is the space's time, `floor` the revision
-    below which the log is gone, `kept_bytes` the log's size, `expiry_ms` a time before which no entry
-    expires, None if none ever does.
-    `nonce` and `floor_nonce` are those of `revision` and `floor`.
+    `revision` and `stored_ms` belong to the last revision, and `now_ms` is the space's time. `floor` is the
+    revision below which the log was trimmed, and `kept_bytes` the log's size. `expiry_ms` is a time before
+    which
+    no entry expires, None if none ever does. `nonce` and `floor_nonce` are those of `revision` and `floor`.
     """
 
     __slots__ = (
@@ -52,13 +52,16 @@ class Head:
 
     @classmethod
     def read(cls, execute: Execute, name: bytes) -> Head:
-        """Return the head of the space, as of the open transaction."""
+        """Read the head of a space in the open transaction."""
         row: Any = execute(_NEWEST, (name,)).get
         if row is None:
             number: Any = execute("SELECT id FROM spaces WHERE name = ?", (name,)).get
             if number is not None and not 0 < number <= schema.LAST_SPACE:
                 place = f"the row of space {name!r} in the table of spaces"
-                raise CorruptError(f"{place} is damaged: its number is {number}", place=place)
+                raise CorruptError(
+                    f"{place} is damaged: its number is {number}. Restore the file from a backup.",
+                    place=place,
+                )
             return cls(name, -1 if number is None else number)
         row_id, now_ms, floor, kept_bytes, expiry_ms, nonce, floor_nonce = row
         head = cls(name, row_id >> schema.REVISION_BITS)
@@ -71,7 +74,7 @@ class Head:
     def advance(
         self, execute: Execute, *, size_bytes: int, token: bytes | None, nonce: bytes, changes: bytes
     ) -> None:
-        """Write the next revision's row of the log, and cut the log's old end where it is too long."""
+        """Write the next revision's row of the log, and trim the log if it is too long."""
         self.revision += 1
         self.nonce = nonce
         self.kept_bytes += size_bytes
@@ -94,7 +97,7 @@ class Head:
         self.stored_ms = self.now_ms
 
     def correct_expiry(self, execute: Execute, expiry_ms: int | None) -> None:
-        """Write a better bound into the newest row, so that not every batch looks for what expired."""
+        """Write a better bound into the newest row, so that not every batch searches for expired entries."""
         self.expiry_ms = expiry_ms
         execute(
             "UPDATE log SET expiry_ms = ? WHERE id = ?",

@@ -1,4 +1,4 @@
-"""Which SQLite is in use, and whether it has the fault that loses commits when two checkpoints race."""
+"""The SQLite library in use, and whether it can lose commits when two checkpoints race."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import apsw
 
 _MENDED: Final = (3, 51, 3)
-"""The first release without the fault; 3.7.0 and all between have it (and 3.44.6 and 3.50.7 do not)."""
+"""The first release without the fault. 3.7.0 and later have it, except 3.44.6 and 3.50.7."""
 _MENDED_EARLIER: Final = ((3, 44, 6), (3, 50, 7))
 
 

@@ -1,7 +1,8 @@
-"""The lock file beside a database, which one writer of the host holds at a time.
+"""The lock file next to a database, which one writer of the host holds at a time.
 
-Held for every write and every checkpoint. SQLite's own write lock lets waiters sleep up to 100 ms between
-looks, so that a busy writer starves the others for seconds, and does not keep two checkpoints apart.
+It is held for every write and every checkpoint. SQLite's own write lock is not enough: its waiters sleep up
+to 100 ms between attempts, so a busy writer starves the others for seconds, and it does not separate two
+checkpoints.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from keepstate.errors import StoreUnavailableError
 _LOOK_S: Final = 0.0001
 _STUCK_S: Final = 1.0
 _STUCK_LOOK_S: Final = 0.002
-"""Who waits looks often, and less often once nobody seems to write.
+"""Pauses between attempts; a waiter tries less often once the holder seems to be stuck.
 
-Sleeping in `flock` itself could not be given up. With four writing processes it also let some wait longer
-(54 to 68 ms in eight runs, against 43), as did looks that grow rarer (320 ms).
+A wait in `flock` itself could not be given up. With four writing processes it also let some wait longer (54
+to 68 ms in eight runs, against 43), and so did attempts that become rarer (320 ms).
 """
 
 
@@ -34,13 +35,13 @@ def lock_path(database: str) -> str:
 class FileLock:
     """An exclusive `flock`, for one thread of the process at a time.
 
-    The file stays when it is closed: who removes it while somebody holds it makes two locks of one.
+        Closing does not remove the file: removing it while a process holds it would create a second lock.
 
     Args:
         database: The path of the database.
 
     Raises:
-        InvalidError: A link stands where the lock file belongs.
+        InvalidError: The lock file's path is a link.
     """
 
     def __init__(self, database: str) -> None:
@@ -48,28 +49,28 @@ class FileLock:
         try:
             self._fd = open_beside(path, database)
         except PermissionError as forbidden:
-            try:  # enough to lock it; that nothing can be written shows at the database
+            try:  # enough to lock it; opening the database reports that it is not writable
                 self._fd = open_own(path, os.O_RDONLY)
             except FileNotFoundError:
                 raise forbidden from None
         self.release = partial(fcntl.flock, self._fd, fcntl.LOCK_UN)
-        """Lets the next one have it, if it is held: in C, where no interrupt can come before it is done."""
+        """Release the lock, if it is held. It runs in C, where no interrupt can come before it is done."""
 
     @property
     def descriptor(self) -> int:
-        """The opened file's."""
+        """The descriptor of the lock file."""
         return self._fd
 
     def keep_private(self, database: str) -> None:
-        """Take other users' permissions from the file where no database is yet: that one gets the same."""
+        """Remove other users' permissions if there is no database yet, because that gets the same ones."""
         if not os.path.exists(database):
             os.fchmod(self._fd, FILE_MODE)
 
     def acquire(self, timeout_s: float) -> None:
-        """Return when the lock is held.
+        """Acquire the lock.
 
         Raises:
-            StoreUnavailableError: Another process kept it for `timeout_s`.
+            StoreUnavailableError: Another process held it for `timeout_s`.
         """
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,9 +89,10 @@ class FileLock:
             else:
                 return
         raise StoreUnavailableError(
-            f"another process has held {self._path} for {timeout_s:g} s; nothing was written: is it stopped?"
+            f"Another process has held {self._path} for {timeout_s:g} s. Nothing was written. Check whether "
+            f"that process is stopped."
         )
 
     def close(self) -> None:
-        """Close the file; a forked child may do so without taking the lock from its parent."""
+        """Close the file; in a forked child this does not release the parent's lock."""
         os.close(self._fd)

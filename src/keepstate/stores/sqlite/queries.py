@@ -1,4 +1,4 @@
-"""What only reads: each function's statements see one moment, inside the caller's read transaction."""
+"""Queries, each of which reads one snapshot inside the caller's read transaction."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _EXPIRED: Final = f"""
 
 
 def read(execute: Execute, head: Head, path: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
-    """Return the entries of these keys that are live at a time, or now."""
+    """Return the entries of these keys that are live at `at_ms`, or now."""
     number = head.id
     if at_ms is None:
         at_ms = head.now_ms
@@ -81,7 +81,7 @@ def scan(
     reverse: bool,
     at_ms: int | None,
 ) -> Page:
-    """Return the next page of entries that are live at a time, or now."""
+    """Return the next page of entries that are live at `at_ms`, or now."""
     if at_ms is None:
         at_ms = head.now_ms
     found: list[Entry] = []
@@ -106,7 +106,7 @@ def scan(
 def _rows(execute: Execute, number: int, prefix: bytes, after: bytes | None, *, reverse: bool) -> Rows:
     rows = limits.PAGE_ROWS + 1
     above = successor(prefix)
-    assert above is not None  # a prefix begins with a section, which is no FF
+    assert above is not None  # a prefix begins with a section, which is never FF
     if reverse:
         return execute(_DOWNWARDS, (number, prefix, above if after is None else after, rows))
     if after is None:
@@ -115,7 +115,7 @@ def _rows(execute: Execute, number: int, prefix: bytes, after: bytes | None, *, 
 
 
 def changes(execute: Execute, head: Head, path: str, after: int, limit: int) -> Changes:
-    """Return whole logged revisions above `after`."""
+    """Return the logged changes above `after`, in whole revisions."""
     require_logged(head.name.decode(), after, floor=head.floor, revision=head.revision)
     first, last = schema.log_range(head.id)
     nonces = {after: _nonce_of(execute, head, after)}
@@ -137,7 +137,7 @@ def changes(execute: Execute, head: Head, path: str, after: int, limit: int) -> 
 
 
 def _nonce_of(execute: Execute, head: Head, revision: int) -> bytes:
-    """Return the nonce of a revision from the floor up to the newest."""
+    """Return the nonce of a revision at or above the floor."""
     if revision in (head.floor, head.revision):
         return head.floor_nonce if revision == head.floor else head.nonce
     nonce: bytes | None = execute(
@@ -153,21 +153,21 @@ def leap(execute: Execute, name: bytes) -> Leap | None:
 
 
 def spaces(execute: Execute, prefix: str, after: str | None, limit: int) -> list[str]:
-    """Return names of spaces that hold something."""
+    """Return names of spaces that are not empty."""
     start = prefix.encode()
     names = execute(_SPACES, (start, (after or "").encode(), start + b"\xff", limit))
     return [schema.decode_name(name) for (name,) in names]
 
 
 def expired_spaces(execute: Execute, prefix: str, clock_ms: int, limit: int) -> list[str]:
-    """Return up to `limit` names of spaces with an expired entry, jumping from space to space."""
+    """Return up to `limit` names of spaces with an expired entry; the query jumps from space to space."""
     start = prefix.encode()
     names = execute(_EXPIRED, (start, start + b"\xff", clock_ms, limit))
     return [schema.decode_name(name) for (name,) in names]
 
 
 def has_garbage(execute: Execute) -> bool:
-    """Return whether rows of a dropped space are still there."""
+    """Return whether rows of a dropped space are left."""
     found: int = execute("SELECT count(*) FROM (SELECT 1 FROM spaces WHERE name IS NULL LIMIT 1)").get
     return found > 0
 

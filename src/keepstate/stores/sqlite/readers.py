@@ -1,4 +1,4 @@
-"""The connections of a process that read; each serves one thread at a time."""
+"""The reading connections of a process; each serves one thread at a time."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ T = TypeVar("T")
 _Reader: TypeAlias = tuple[apsw.Connection, Execute]
 
 _KEPT: Final = 8
-"""How many connections wait for their next reader; more are closed after use."""
+"""Number of idle connections that are kept open; more are closed after use."""
 _LOOK_S: Final = 0.001
 
 
 class Readers:
-    """Connections taken for one read each; a read that finds none opens another."""
+    """A pool of connections; each read takes one, or opens another."""
 
     def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
         self._connect = connect
         self._changing = threading.Lock()
         self._idle: list[_Reader] = []
-        self._made = WeakSet[apsw.Connection]()  # one that an interrupt dropped is counted no longer
+        self._made = WeakSet[
+            apsw.Connection
+        ]()  # weak, so that a connection dropped by an interrupt is not counted
         self._is_closed = False
 
     def read(self, work: Callable[[Execute], T]) -> T:
-        """Return what `work` returns; all of its statements see one moment."""
+        """Run `work` on one snapshot, and return its result."""
         try:
             reader = self._idle.pop()
         except IndexError:
@@ -45,7 +47,7 @@ class Readers:
             execute("COMMIT")
         except BaseException:
             with self._changing:
-                connection.close(True)  # it undoes the transaction, whatever state that is in
+                connection.close(True)  # rolls the transaction back, whatever its state
                 self._made.discard(connection)
             raise
         self._idle.append(reader)
@@ -67,14 +69,14 @@ class Readers:
                 self._made.discard(connection)
 
     def close(self) -> None:
-        """Close those that are idle; the others when their read has ended."""
+        """Close idle connections now, and the others after their reads."""
         self._is_closed = True
         self._shrink()
 
     # ---- forking
 
     def pause(self, timeout_s: float) -> bool:
-        """Take all connections until `resume`, and return whether no read is under way."""
+        """Take all connections until `resume`, and return whether none is in use."""
         self._changing.acquire()
         deadline_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         self._held: list[_Reader] = []
@@ -88,12 +90,12 @@ class Readers:
         return True
 
     def resume(self) -> None:
-        """End `pause`."""
+        """Undo `pause`."""
         self._idle += self._held
         self._held = []
         self._changing.release()
 
     def leave_to_parent(self) -> list[apsw.Connection]:
-        """Return the connections that are idle, in a forked child, and forget them."""
+        """Return, in a forked child, the idle connections."""
         self._is_closed = True
         return [connection for connection, _ in self._held]

@@ -1,7 +1,7 @@
-"""The databases that this process has open: one a file, whatever its name, however many handles.
+"""The open databases of this process: one per file, whatever its name, however many handles use it.
 
-POSIX locks belong to a process, and SQLite's own knowledge of them too, so a file is opened once, and a
-forked child must not use, close or forget the parent's connections while one of them is at work.
+POSIX locks belong to a process, and so does SQLite's record of them, so a file is opened once. A forked child
+must not use, close or forget the parent's connections while one of them is in use.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from keepstate.stores.sqlite.database import Database
 from keepstate.stores.sqlite.files import Identity, identity
 
 _OPTIONS: Final = {Durability.POWER: "full", Durability.PROCESS: "normal"}
-"""What a user writes for each."""
+"""The value of the option `durability` for each."""
 FORK_WAIT_S = 5.0
-"""How long a fork waits for the threads that are at work on a database."""
+"""Seconds for which a fork waits for threads that use a database."""
 
 _lock = threading.Lock()
 _open: dict[Identity, Database] = {}
@@ -31,11 +31,11 @@ _has_fork_hooks = False
 
 
 def acquire(path: str, durability: Durability, wait_s: float) -> Database:
-    """Return the database at an absolute path, opened if nobody has it open; to be released.
+    """Return the database at an absolute path, opening it if necessary; the caller releases it.
 
     Raises:
-        InvalidError: It is open with another durability.
-        UnsupportedError: The process was forked while its parent was at work on the file.
+        InvalidError: The database is open with another durability.
+        UnsupportedError: The process was forked while its parent used the file.
     """
     path = os.path.realpath(path)
     with _lock:
@@ -44,8 +44,8 @@ def acquire(path: str, durability: Durability, wait_s: float) -> Database:
         file = identity(path)
         if file in _busy_at_fork:
             raise UnsupportedError(
-                f"{path} was in use when this process was forked, and SQLite cannot open it here: "
-                "start processes by spawn, or fork before opening"
+                f"{path} was in use when this process was forked, so SQLite cannot open it here. "
+                "Start processes with spawn, or fork before opening the store."
             )
         database = None if file is None else _open.get(file)
         if database is None:
@@ -54,26 +54,27 @@ def acquire(path: str, durability: Durability, wait_s: float) -> Database:
             _open[database.identity] = database
         elif database.durability is not durability:
             raise InvalidError(
-                f"{path} is open in this process with durability={_OPTIONS[database.durability]}, and a file "
-                "has one writer: give all handles the same"
+                f"{path} is open in this process with durability={_OPTIONS[database.durability]}. A file "
+                "has one writer. Pass the same durability= to all handles."
             )
         database.users += 1
         return database
 
 
 def release(database: Database) -> None:
-    """Give a database back; the last one closes it."""
+    """Release a database; the last release closes it."""
     with _lock:
         if _is_last(database):
             database.close()
 
 
 def forget(database: Database) -> None:
-    """Give back a database whose handle has become garbage, in whatever place of whatever call.
+    """Release a database whose handle was garbage-collected, which may happen inside any call.
 
-    So it waits for nothing: neither for a lock, which this thread may hold, nor to move the log, which who
-    opens the file next does. Where the databases are being changed, the next that is opened or given back
-    is closed with it.
+    So this function never waits: neither for a lock, which this thread may hold, nor for moving the log,
+    which
+    the next process that opens the file does. If the registry is locked, the next `acquire` or `release`
+    closes the database.
     """
     _forgotten.append(database)
     if _lock.acquire(blocking=False):
@@ -91,7 +92,7 @@ def _close_forgotten() -> None:
 
 
 def _is_last(database: Database) -> bool:
-    """Count one handle less, and return whether nobody has the database any more."""
+    """Count one handle less, and return whether it was the last."""
     file = database.identity
     if file is None or _open.get(file) is not database:  # a forked child dropped its parent's
         return False
@@ -121,13 +122,13 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """Close copies of idle connections: without a transaction that touches no file and frees no lock."""
+    """Close copies of idle connections, which without a transaction changes no file and frees no lock."""
     for database, is_idle in _held_for_fork:
         for connection in database.leave_to_parent():
             if is_idle:
                 connection.close()
             else:
-                # A thread that is not here may own its mutex: closing it, at the latest as garbage, would
+                # A thread that does not exist here may own its mutex, so closing it, even as garbage, would
                 # hang.
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
         if not is_idle and database.identity is not None:

@@ -1,8 +1,8 @@
-"""Writes a database anew after another program moved its log: plain SQLite gives pages no checksums.
+"""Rewrites a database after another program moved its log, because plain SQLite writes no checksums.
 
-Who is the last to close a database moves its log into the file, also a program that only looked at what a
-crash had left. The rows are whole then, and their pages look damaged. It shows by a log that is gone while
-the lock file still notes its newest row; only then is a database written anew, and only if all is whole.
+The last program that closes a database moves its log into the file, even a program that only looked at what a
+crash had left. The rows are whole then, but their pages look damaged. The sign is a missing log while the
+lock file still notes its newest row. Only then is a database rewritten, and only if all of it is whole.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _log = logging.getLogger("keepstate.stores")
 
 @contextmanager
 def opening_guard(path: str, newest: Newest, wait_s: float) -> Generator[None]:
-    """Make sure of what stands before it is opened, and that meanwhile nobody else is the last to close it.
+    """Check a database before it is opened, and prevent meanwhile that another program closes it as the last.
 
-    The caller holds the lock file. Takes long only where another program moved the log.
+    The caller holds the lock file. It takes long only if another program moved the log.
 
     Raises:
-        CorruptError: Something that was acknowledged is not there.
+        CorruptError: An acknowledged write is missing.
     """
     if require_whole_file(path):
         newest.note(0)
@@ -64,19 +64,19 @@ def _verify(execute: Execute, switch: Literal["ON", "OFF"]) -> None:
 
 
 def _renew(held: apsw.Connection, path: str) -> None:
-    """Give all pages their checksums, if the tree and every row are what was written; else does nothing."""
+    """Rewrite all pages with checksums, if the tree and every row are as written; otherwise do nothing."""
     execute = execute_on(held)
     if _is_whole(execute):
         return
     _verify(execute, "OFF")
     if _is_whole(execute):
-        _log.warning("another program moved the log of %s: it was checked and is written anew", path)
+        _log.warning("Another program moved the log of %s. The database was checked and is rewritten.", path)
         execute("VACUUM").fetchall()
     _verify(execute, "ON")
 
 
 def _is_whole(execute: Execute) -> bool:
-    """Return whether SQLite finds nothing wrong with pages and tree, and every row has its seal."""
+    """Return whether SQLite finds pages and tree whole, and every row matches its seal."""
     try:
         found: Any = execute("PRAGMA integrity_check").fetchall()
         return found == [("ok",)] and _entries_are_whole(execute) and _log_is_whole(execute)

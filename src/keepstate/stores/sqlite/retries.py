@@ -1,4 +1,4 @@
-"""What retries were answered, kept beyond the log for originals that come late."""
+"""Outcomes of retries, stored apart from the log for originals that arrive late."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from keepstate.stores.protocol import Applied, Conflict, Outcome
 from keepstate.stores.sqlite.statements import Execute
 
 KEPT_MS = 3_600_000
-"""How long an answer is kept."""
+"""Milliseconds for which an outcome is stored."""
 
 _Answer: TypeAlias = tuple[Literal["applied", "conflict", "unknown", "invalid"], bytes | None, int, int, str]
-"""The kind, and what it has of a key, a revision or version, a time, a message."""
+"""The kind, a key, a revision or version, a time, and a message, as far as the kind has them."""
 
 _decoder = msgspec.msgpack.Decoder(_Answer)
 
 
 def keep(execute: Execute, space: int, token: bytes, outcome: Outcome, now_ms: int) -> None:
-    """Keep a retry's outcome, and forget the space's old ones."""
+    """Store a retry's outcome, and delete the space's old ones."""
     match outcome:
         case Applied(revision, at_ms):
             answer: _Answer = ("applied", None, revision, at_ms, "")
@@ -30,7 +30,7 @@ def keep(execute: Execute, space: int, token: bytes, outcome: Outcome, now_ms: i
             answer = ("unknown", None, 0, 0, message)
         case InvalidError(message=message):
             answer = ("invalid", None, 0, 0, message)
-        case _:  # that the store could not do it says nothing of the next attempt
+        case _:  # a failure of the store does not decide the next attempt
             return
     forget(execute, space, now_ms)
     execute(
@@ -40,15 +40,15 @@ def keep(execute: Execute, space: int, token: bytes, outcome: Outcome, now_ms: i
 
 
 def forget(execute: Execute, space: int, now_ms: int) -> None:
-    """Forget the space's old answers."""
+    """Delete the space's old outcomes."""
     execute("DELETE FROM retries WHERE space = ? AND until_ms <= ?", (space, now_ms))
 
 
 def find(execute: Execute, space: int, name: str, token: bytes, now_ms: int) -> Outcome | None:
-    """Return the outcome kept under a token, if there is one.
+    """Return the outcome stored under a token, or None.
 
     Raises:
-        CorruptError: What is kept is no outcome.
+        CorruptError: The stored bytes are not an outcome.
     """
     encoded: Any = execute(
         "SELECT answer FROM retries WHERE space = ? AND token = ? AND until_ms > ?", (space, token, now_ms)
@@ -58,8 +58,10 @@ def find(execute: Execute, space: int, name: str, token: bytes, now_ms: int) -> 
     try:
         kind, key, number, at_ms, message = _decoder.decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        place = f"the answer kept for token {token!r} of space {name!r}"
-        raise CorruptError(f"{place} is damaged: {error}", place=place, space=name) from error
+        place = f"the outcome stored for token {token!r} of space {name!r}"
+        raise CorruptError(
+            f"{place} is damaged: {error}. Restore the file from a backup.", place=place, space=name
+        ) from error
     if kind == "applied":
         return Applied(number, at_ms)
     if kind == "conflict":
@@ -70,6 +72,6 @@ def find(execute: Execute, space: int, name: str, token: bytes, now_ms: int) -> 
 
 
 def reassign(execute: Execute, space: int, to: int, now_ms: int) -> None:
-    """Hand a space's answers on to the number that it has after a drop."""
+    """Move a space's outcomes to the number that it has after a drop."""
     forget(execute, space, now_ms)
     execute("UPDATE retries SET space = ? WHERE space = ?", (to, space))

@@ -1,4 +1,4 @@
-"""One batch's writes as rows: looked up, written, logged."""
+"""The rows of one batch's writes: looked up, written and logged."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _UPSERT: Final = """
 
 
 class Revision:
-    """The next revision of a space, in the making."""
+    """The next revision of a space, under construction."""
 
     def __init__(self, execute: Execute, path: str, head: Head, token: bytes | None, nonce: bytes) -> None:
         self._execute, self._path, self._head = execute, path, head
         self._token, self._nonce = token, nonce
         self.replaced_bytes = 0
-        """Of values that the log is to keep because they are replaced or removed."""
+        """Size of the replaced and removed values that the log will store."""
         self._puts: list[tuple[bytes, Put]] = []
         self._removed: list[bytes] = []
         self._logged_puts: list[Logged] = []
@@ -45,7 +45,7 @@ class Revision:
         self._puts.append((key, write))
         if key[0] == WITH_VALUES:
             row = self._row(key)
-            # The value of an expired entry is told too: with this write it is removed.
+            # The value of an expired entry is included: this write removes it.
             old = None if row is None else row[3]
             if old is not None:
                 self.replaced_bytes += len(old)
@@ -55,13 +55,13 @@ class Revision:
             self._logged_puts.append((key, PUT, None, None))
 
     def look_up_removal(self, key: bytes) -> None:
-        """Plan the removal of a key; an absent one is no change."""
+        """Plan the removal of a key; an absent key is not a change."""
         row = self._row(key) if key[0] == WITH_VALUES else self._exists(key)
         if row is None:
             return
         self._removed.append(key)
         if key[0] != OBJECTS:
-            # Also an expired value's removal tells what it was.
+            # The removal of an expired value is logged with that value.
             old = row[3] if key[0] == WITH_VALUES else None
             if old is not None:
                 self.replaced_bytes += len(old)
@@ -82,7 +82,7 @@ class Revision:
     # ---- writing
 
     def write(self) -> None:
-        """Write what was planned, and the log."""
+        """Write the planned rows and the log."""
         head, version = self._head, self._head.revision + 1
         for key, put in self._puts:
             expires_at_ms = None if put.ttl_ms is None else head.now_ms + put.ttl_ms
@@ -94,12 +94,12 @@ class Revision:
         self.log()
 
     def remove(self) -> None:
-        """Remove what was planned to go."""
+        """Remove the keys that were planned for removal."""
         for key in self._removed:
             self._execute("DELETE FROM entries WHERE space = ? AND key = ?", (self._head.id, key))
 
     def log(self) -> None:
-        """Make the revision the space's newest."""
+        """Write the revision's row of the log, which makes it the space's newest."""
         size_bytes = limits.CHANGE_BYTES * (1 + len(self._puts) + len(self._removed))
         logged = self._logged_puts + self._logged_removals
         for key, _, old, new in logged:

@@ -1,25 +1,23 @@
-"""The layout of a database, and its promise: what one released version wrote, later ones read.
+"""The layout of a database. Later versions read what a released version wrote.
 
-`PRAGMA application_id` says that a file is keepstate's, `PRAGMA user_version` which layout it has; a newer
-one is refused. Layout 1:
+`PRAGMA application_id` marks a file of keepstate, and `PRAGMA user_version` is its layout. A newer layout is
+rejected. Layout 1:
 
-* `spaces` gives each space a number. A drop takes the name off its row, and the name a new row: rows of a
-  number
-  without a name are absent, and are removed a few at a time. `leap` is the last leap of the space's time:
-  revision, time before and time after, of eight bytes each; a drop hands it on.
-* `entries` holds one row a key. Rows have a number of their own, and `(space, key)` an index, because
-  values of 0.5 to
-  4 KB then stay on one page: 1.14 times the bytes of the values, where a clustered key took 1.36.
-* `log` holds one row a revision, numbered `space << 36 | revision`. A space's newest row is also its head:
-  with
-  revision and clock it carries the log's floor and size, and a bound below which no entry expires. So a
-  batch changes two pages, not three, and there is no counter that could disagree with the log. Rows up to
-  the floor are absent. `nonce` is random and the revision's own, `floor_nonce` that of the floor.
-* `retries` keeps what retries were answered, under their tokens, also over a drop.
+* `spaces` maps a space's name to a number. A drop clears the name of its row and gives the name to a new row.
+  Rows of a number without a name count as absent, and are removed a few at a time. `leap` is the last leap of
+  the space's time: revision, time before and time after, of eight bytes each; a drop copies it.
+* `entries` has one row per key. Rows have a number of their own, and `(space, key)` an index, because values
+  of 0.5 to 4 KB then stay on one page: 1.14 times the bytes of the values, where a clustered key took 1.36.
+* `log` has one row per revision, numbered `space << 36 | revision`. A space's newest row is also its head:
+  besides revision and clock it carries the log's floor and size, and a time before which no entry expires. So
+  a batch changes two pages instead of three, and no counter can disagree with the log. Rows up to the floor
+  count as absent. `nonce` is random for each revision, and `floor_nonce` is that of the floor.
+* `retries` stores the outcomes of retries by their tokens, even over a drop.
 
-Every page ends with a checksum of eight bytes (see `pages`). `seal` is a CRC-32 of what a row holds, seeded
-with where it stands: it also tells a row in a sound page that is old, or another's. Names are UTF-8
-in blobs: any text, in the order of its bytes.
+Every page ends with a checksum of eight bytes (see `pages`). `seal` is a CRC-32 of a row's content, seeded
+with
+the row's position, so it also detects an old or misplaced row in a sound page. Names are UTF-8 in blobs: any
+text, in the order of its bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ LAYOUT: Final = 1
 
 REVISION_BITS: Final = 36
 LAST_REVISION: Final = (1 << REVISION_BITS) - 1
-"""What a row number of the log has room for: 68 thousand million revisions of a space."""
+"""The last revision that a row number of the log can hold: 68 billion revisions per space."""
 LAST_SPACE: Final = (1 << 63 - REVISION_BITS) - 1
 
 _LEAP: Final = Struct(">QQQ")
@@ -88,29 +86,28 @@ _TABLES = (
 
 
 def is_made(execute: Execute, path: str) -> bool:
-    """Return whether the file has this layout; False if it has nothing in it.
+    """Return whether the file has this layout; False if it is empty.
 
     Raises:
-        CorruptError: It is somebody else's database.
-        UnsupportedError: A newer keepstate made it.
+        CorruptError: The file is a database of another program.
+        UnsupportedError: A newer keepstate created it.
     """
     owner: Any = execute("PRAGMA application_id").get
     layout: Any = execute("PRAGMA user_version").get
     if owner != APPLICATION_ID:
         if layout or execute("SELECT count(*) FROM sqlite_schema").get:
-            raise CorruptError(
-                f"{path} is a database, but none of keepstate's; give a file of its own", place=path
-            )
+            raise CorruptError(f"{path} is a database of another program. Use a file of its own.", place=path)
         return False
     if layout > LAYOUT:
         raise UnsupportedError(
-            f"{path} has layout {layout}, made by a newer keepstate; this one knows {LAYOUT}: upgrade"
+            f"{path} has layout {layout} of a newer keepstate. This one reads up to layout {LAYOUT}. "
+            f"Upgrade keepstate."
         )
     return True
 
 
 def make(execute: Execute) -> None:
-    """Make the tables, inside the caller's transaction."""
+    """Create the tables in the caller's transaction."""
     for statement in _TABLES:
         execute(statement)
     execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -124,25 +121,27 @@ def log_range(space: int) -> tuple[int, int]:
 
 
 def decode_name(stored: bytes) -> str:
-    """Return the name of a space as its row has it.
+    """Decode the name of a space.
 
     Raises:
-        CorruptError: It is no name.
+        CorruptError: The bytes are not UTF-8.
     """
     try:
         return stored.decode()
     except UnicodeDecodeError as error:
         place = f"the name {stored!r} in the table of spaces"
-        raise CorruptError(f"{place} is damaged: it is no UTF-8", place=place) from error
+        raise CorruptError(
+            f"{place} is damaged: it is not UTF-8. Restore the file from a backup.", place=place
+        ) from error
 
 
 def decode_leap(stored: bytes | None) -> Leap | None:
-    """Return the leap that a row of `spaces` has; None for none, or for what is no leap."""
+    """Decode the leap in a row of `spaces`; None if there is none, or if the bytes are not a leap."""
     return Leap(*_LEAP.unpack(stored)) if stored is not None and len(stored) == _LEAP.size else None
 
 
 def encode_leap(leap: Leap) -> bytes:
-    """Return a leap as its row has it."""
+    """Encode a leap for its row."""
     return _LEAP.pack(*leap)
 
 
@@ -157,10 +156,10 @@ def log_seal(row: int, nonce: bytes, changes: bytes) -> int:
 
 
 def damage_error(what: str, path: str, space: bytes) -> CorruptError:
-    """Return the error that names a row whose bytes are not what was written."""
+    """Return the error for a row whose bytes are not as written."""
     name = space.decode()
     return CorruptError(
-        f"{what} of space {name!r} in {path} is damaged: restore the file from a backup",
+        f"{what} of space {name!r} in {path} is damaged. Restore the file from a backup.",
         place=path,
         space=name,
     )

@@ -1,4 +1,4 @@
-"""How the rest of the folder sees a connection: a function that executes one statement."""
+"""The interface of a connection in this folder: a function that executes one statement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Binding: TypeAlias = bytes | int | None
 
 
 class Rows(Protocol):
-    """What a statement answers; gone with the next one on the same connection."""
+    """The result of a statement, valid until the next statement on the same connection."""
 
     @property
     def get(self) -> Any:
@@ -26,10 +26,10 @@ class Rows(Protocol):
 
 
 class Execute(Protocol):
-    """Executes a statement with its bindings."""
+    """A function that executes a statement with its bindings."""
 
     def __call__(self, statement: str, bindings: Sequence[Binding] = (), /) -> Rows:
-        """Return what the statement answers."""
+        """Execute the statement and return its result."""
         ...
 
 

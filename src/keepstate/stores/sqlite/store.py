@@ -1,4 +1,4 @@
-"""The SQLite store: a handle of one colour on a database that the process opens once."""
+"""The SQLite store: a handle of one mode on a database that the process opens once."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ from keepstate.stores.urls import StoreUrl
 T = TypeVar("T")
 
 WAIT_S = 10.0
-"""How long a writer waits for others, in seconds."""
+"""Seconds for which a writer waits for other writers."""
 
 _SOONEST_LOOK_S, _LATEST_LOOK_S = 0.001, 0.05
 _COLLECTED_AT_ONCE = 200
-"""Rows, of up to 1 MiB each, whose removal keeps no writer waiting for long."""
+"""Number of rows, of up to 1 MiB each, that are removed at once so that no writer waits long."""
 _log = logging.getLogger("keepstate.stores")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What a `sqlite:` URL may say after its question mark.
+    """Options of a `sqlite:` URL.
 
-    `full` survives a power cut, `normal` a crash of the process. With `unsafe_fs=1` a network file system
-    and a file with a second name are taken. `wait_s` is how long a writer waits for others before it gives
-    up, in seconds.
+    `full` survives a power cut, `normal` a crash of the process. With `unsafe_fs=1` a network file system and
+    a file with a second name are accepted. `wait_s` is the number of seconds for which a writer waits for
+    others before it fails.
     """
 
     durability: Literal["full", "normal"] = "full"
@@ -76,18 +76,18 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class SqliteStore(StoreBase):
-    """Keeps spaces in one SQLite file that the processes of a host share.
+    """A store in one SQLite file that the processes of a host share.
 
-    All handles of a process share one writer. Reads never see what is not as durable as `durability` says,
-    as long as all processes say the same: what a `normal` process wrote becomes durable with the next
-    `full` write of any.
+    All handles of a process share one writer. Readers see only data that is as durable as `durability` says,
+    if all processes use the same value: the writes of a `normal` process become durable with the next `full`
+    write of any process.
 
     Args:
-        path: The file; made absolute when it is opened, and made if it is not there. Its folder must be.
-        durability: What an acknowledged write survives, `full` a power cut, `normal` a crash of the process.
-        unsafe_fs: Take a network file system, where SQLite's locks do not hold between hosts, and a file that
-            has a hard link or is itself a mount point, whose other path has a log of its own.
-        wait_s: How long a writer waits for others before it gives up, in seconds.
+        path: The file, made absolute when it is opened, and created if it is absent. Its folder must exist.
+        durability: The failures that an acknowledged write survives: `full` a power cut, `normal` a crash.
+        unsafe_fs: Accept a network file system, where SQLite's locks do not work between hosts, and a file
+            that has a hard link or is itself a mount point, although its other path has a log of its own.
+        wait_s: Seconds for which a writer waits for others before it fails.
     """
 
     schemes: ClassVar[Sequence[str]] = ("sqlite",)
@@ -117,8 +117,8 @@ class SqliteStore(StoreBase):
         options = url.parse_options(Options)
         if url.host or url.user is not None or not url.path or url.path.endswith("/"):
             raise InvalidError(
-                f"{url} names no file; sqlite:///app.db is one in the working folder, "
-                "sqlite:////var/app.db an absolute one"
+                f"{url} does not name a file. Use sqlite:///app.db for a file in the working folder, "
+                "or sqlite:////var/app.db for an absolute path."
             )
         return cls(
             url.path,
@@ -129,7 +129,7 @@ class SqliteStore(StoreBase):
         )
 
     def twin(self, runner: Runner) -> SqliteStore:
-        """Return a store on the same file for another colour, not yet opened."""
+        """Return an unopened store on the same file for another mode."""
         durability: Literal["full", "normal"] = "full" if self._durability is Durability.POWER else "normal"
         return SqliteStore(
             self._path,
@@ -156,14 +156,18 @@ class SqliteStore(StoreBase):
 
     def _acquire(self) -> Database:
         if os.path.basename(self._path) == ":memory:" or "\0" in self._path:
-            raise InvalidError(f"{self._path!r} names no file; memory:// keeps spaces without one")
+            raise InvalidError(
+                f"{self._path!r} does not name a file. Use memory:// for a store without a file."
+            )
         path = self._path = os.path.abspath(self._path)
         folder = os.path.dirname(os.path.realpath(path))
         if path == os.sep or os.path.isdir(path):
-            raise InvalidError(f"{path} is a folder; name a file in it: {os.path.join(path, 'keepstate.db')}")
+            raise InvalidError(
+                f"{path} is a folder. Pass a file in it, such as {os.path.join(path, 'keepstate.db')}"
+            )
         if not os.path.isdir(folder):
             raise StoreUnavailableError(
-                f"the folder {folder} of {self.url} is not there; make it", url=self.url
+                f"The folder {folder} of {self.url} does not exist. Create it.", url=self.url
             )
         require_regular_file(path)
         require_regular_companions(os.path.realpath(path))
@@ -175,8 +179,8 @@ class SqliteStore(StoreBase):
         except OSError as error:
             kind = StorageError if is_forbidden(error) else StoreUnavailableError
             raise kind(
-                f"{error.filename or path} cannot be opened or written to ({error.strerror}); keepstate "
-                "writes to the file and beside it: make it and its folder writable",
+                f"{error.filename or path} cannot be opened or written to ({error.strerror}). keepstate "
+                "writes to the file and next to it. Make the file and its folder writable.",
                 url=self.url,
             ) from error
 
@@ -190,7 +194,7 @@ class SqliteStore(StoreBase):
     @property
     def _open_database(self) -> Database:
         if self._database is None:
-            raise ClosedError(f"{self!r} is not open; open it first")
+            raise ClosedError(f"{self!r} is not open. Call open() first.")
         return self._database
 
     # ---- writing
@@ -206,7 +210,9 @@ class SqliteStore(StoreBase):
         except (StoreFullError, CorruptError):
             if len(batches) == 1:
                 raise
-            return [self._apply_alone(batch) for batch in batches]  # others may find room and whole pages
+            return [
+                self._apply_alone(batch) for batch in batches
+            ]  # the other batches may fit, or meet undamaged pages
 
     def _apply_alone(self, batch: Batch) -> Outcome:
         try:
@@ -236,7 +242,7 @@ class SqliteStore(StoreBase):
         self._collect()
 
     def _collect(self) -> None:
-        """Remove the rows of dropped spaces, this one's and those that another process was killed over."""
+        """Remove the rows of dropped spaces, including those left by a process that was killed."""
         while self._open_database.read(queries.has_garbage):
             self._write(lambda flush: flush.collect(_COLLECTED_AT_ONCE))
 
@@ -283,7 +289,7 @@ class SqliteStore(StoreBase):
         )
 
     def _look(self, space: str, work: Callable[..., T], *args: object) -> T:
-        """Return what `work` returns from one moment of the space."""
+        """Run `work` on one snapshot of the space, and return its result."""
         database, clock_ms = self._open_database, self._clock.now_ms()
 
         def look(execute: Execute) -> T:
@@ -311,7 +317,7 @@ class SqliteStore(StoreBase):
         return ()
 
     async def _changed(self) -> list[str]:
-        """Ask for the revisions of who is listened to now, if anybody committed."""
+        """Return the changed spaces among those with listeners, if another connection committed."""
         poller = self._poller
         if poller is None or not poller.has_moved():
             return []
@@ -333,7 +339,7 @@ def _apply_all(flush: Flush, batches: Sequence[Batch]) -> list[Outcome]:
         try:
             flush.sweep(space, SWEPT_BY_FLUSH)
         except CorruptError as error:
-            _log.warning("expired entries stay for now: %s", error)
+            _log.warning("Expired entries could not be removed for now: %s", error)
     return outcomes
 
 
@@ -348,7 +354,7 @@ def _release(database: Database, poller: Poller | None) -> None:
 
 
 class _Opening:
-    """A database being opened in another thread, whose caller may be cancelled meanwhile."""
+    """The opening of a database in another thread, whose caller may be cancelled."""
 
     def __init__(self, acquire: Callable[[], Database]) -> None:
         self._acquire = acquire
@@ -357,7 +363,7 @@ class _Opening:
         self._is_given_up = False
 
     def run(self) -> Database:
-        """Return the database, or let go of it if nobody waits for it any more."""
+        """Open and return the database; release it at once if the caller gave up."""
         database = self._acquire()
         with self._lock:
             self._database = database
@@ -366,7 +372,7 @@ class _Opening:
         return database
 
     def give_up(self) -> None:
-        """Say that the caller takes no database."""
+        """Give up waiting; the database is released as soon as it is open."""
         with self._lock:
             self._is_given_up = True
             if self._database is not None:

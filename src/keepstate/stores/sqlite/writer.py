@@ -1,11 +1,11 @@
-"""The process's only writing connection to a file, and the sections in which it writes.
+"""The process's only writing connection to a file, and its write sections.
 
-The law of a section: the thread lock first, then the lock file, then `BEGIN IMMEDIATE`. Before anything is
-acknowledged the files are looked at: a file that was replaced under SQLite has taken no write that counts.
+A section takes the thread lock first, then the lock file, then `BEGIN IMMEDIATE`. The files are checked
+before a write is acknowledged, because a write to a file that was replaced under SQLite is lost.
 
-Ctrl-C raises in the main thread wherever Python code runs. So each of the three is taken inside what gives it
-back, and is given back by the first call there, which is none of a Python function: an interrupt, and one
-that follows it at once, come before or after it.
+Ctrl-C raises in the main thread wherever Python code runs. So each of the three is acquired inside the block
+that releases it. The first call in that block releases it, and that call is not a Python function, so even
+two interrupts in a row come before or after the release.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _log = logging.getLogger("keepstate.stores")
 
 
 class Writer:
-    """Writes, and moves the write-ahead log when it has grown; opened by making it.
+    """The writer of one file, which the constructor opens; it also moves the write-ahead log.
 
     Args:
         path: Absolute, without symbolic links.
-        durability: What an acknowledged write survives.
-        wait_s: How long to wait for other processes' locks.
+        durability: The failures that an acknowledged write survives.
+        wait_s: Seconds to wait for other processes' locks.
     """
 
     def __init__(self, path: str, durability: Durability, wait_s: float) -> None:
@@ -99,12 +99,12 @@ class Writer:
     # ---- writing
 
     def write(self, work: Callable[[Flush], T], clock: Clock) -> T:
-        """Return what `work` returns, after what it wrote is committed and as durable as was asked for.
+        """Run `work`, and return its result once its writes are committed and durable.
 
         Raises:
-            StoreUnavailableError: Others kept the file locked; nothing was written.
-            StoreFullError: There is no room; nothing was written.
-            OutcomeUnknownError: The disk failed while committing.
+            StoreUnavailableError: Other processes kept the file locked. Nothing was written.
+            StoreFullError: There is no room. Nothing was written.
+            OutcomeUnknownError: The disk failed during the commit.
             CorruptError: The file is damaged, or was replaced while it was open.
         """
         with self._writing:
@@ -124,10 +124,10 @@ class Writer:
 
     def _check_usable(self) -> None:
         if self._is_closed:
-            raise ClosedError(f"{self._path} is closed; open it again")
+            raise ClosedError(f"{self._path} is closed. Open the store again.")
         self.files.require_unchanged()
         if self._failure is not None:
-            raise StorageError(f"{self._failure}; nothing was written")
+            raise StorageError(f"{self._failure} Nothing was written.")
 
     def _transact(self, work: Callable[[Flush], T], clock: Clock) -> tuple[T, int | None]:
         execute, is_committing = self._execute, False
@@ -138,9 +138,9 @@ class Writer:
             is_committing = flush.wrote
             execute("COMMIT" if is_committing else "ROLLBACK")
         except BaseException as error:
-            try:  # noqa: SIM105  a second interrupt could come first
+            try:  # noqa: SIM105  `suppress` leaves room for a second interrupt
                 execute("ROLLBACK")
-            except apsw.Error:  # none was begun, or SQLite undid it by itself
+            except apsw.Error:  # no transaction was begun, or SQLite rolled it back itself
                 pass
             if isinstance(error, apsw.Error):
                 raise self._map_error(error, is_committing=is_committing) from error
@@ -154,40 +154,40 @@ class Writer:
             return failures.storage_error(error, self._path)
         self._turn_read_only(error)
         if is_committing:
-            return OutcomeUnknownError(f"the disk failed while committing: {self._failure}")
-        return StorageError(f"{self._failure}; nothing was written")
+            return OutcomeUnknownError(f"The disk failed during a commit. {self._failure}")
+        return StorageError(f"{self._failure} Nothing was written.")
 
     def _turn_read_only(self, error: apsw.Error) -> None:
-        # What a failed fsync left in the kernel's cache looks written and is not, so no later fsync proves
-        # anything.
+        # After a failed fsync, unwritten data in the kernel's cache looks written, so a later fsync proves
+        # nothing.
         self._failure = (
-            f"{self._path} takes no more writes since its disk failed ({type(error).__name__}: {error}); "
-            "see to the disk and open it again"
+            f"{self._path} takes no more writes since its disk failed ({type(error).__name__}: {error}). "
+            "Check the disk and open the store again."
         )
         _log.warning("%s", self._failure)
 
     def latest_ms(self, space: bytes, now_ms: int) -> int:
-        """Return a space's now: the one given, or the last that this process knew if that is later."""
+        """Return a space's time: the given one, or the last that this process knew if that is later."""
         known_ms = self._clocks.get(space, 0)
         if known_ms >= now_ms:
             return known_ms
         if len(self._clocks) >= _CLOCKS:
-            self._clocks.clear()  # the now of a space's last revision stands in the file
+            self._clocks.clear()  # the time of each space's last revision is in the file
         self._clocks[space] = now_ms
         return now_ms
 
     # ---- moving the log
 
     def _checkpoint(self) -> None:
-        """Move the log into the file; what was committed stands in the log whether this works or not."""
+        """Move the log into the file; commits stay in the log if this fails."""
         try:
             try:
-                self._execute("BEGIN IMMEDIATE")  # against programs that know nothing of the lock file
+                self._execute("BEGIN IMMEDIATE")  # against programs that do not use the lock file
                 is_all = checkpoint.move_log(self._checkpointer, self._path)
             finally:
                 try:  # noqa: SIM105  as above
                     self._execute("ROLLBACK")
-                except apsw.Error:  # none was begun
+                except apsw.Error:  # no transaction was begun
                     pass
         except (apsw.Error, StorageError) as error:
             is_all = False
@@ -198,14 +198,16 @@ class Writer:
             ):
                 self._turn_read_only(error)
             else:
-                _log.warning("the write-ahead log of %s grows for now: %s", self._path, error)
+                _log.warning(
+                    "The write-ahead log of %s could not be moved and grows for now: %s", self._path, error
+                )
         if is_all:
             self._log_pages, self._checkpoint_at = 0, self._checkpoint_pages
-        else:  # a reader still needs it: the next try is when it has grown by as much once more
+        else:  # a reader still needs it, so the next attempt is after the same growth again
             self._checkpoint_at = self._log_pages + self._checkpoint_pages
 
     def close(self, *, moves_log: bool = True) -> None:
-        """Move all of the log into the file and let go of it, after the write that is under way."""
+        """Wait for the write under way, move the whole log into the file, and close it."""
         with self._writing:
             self._is_closed = True
             if moves_log and self._failure is None and not self.files.moved:
@@ -218,32 +220,32 @@ class Writer:
     def _move_all(self) -> None:
         try:
             self._lock.acquire(self._wait_s)
-            self.files.begin()  # SQLite would move the zeros of a log that was cut off over sound pages
+            self.files.begin()  # SQLite would copy the zeros of a truncated log over sound pages
             checkpoint.empty_log(self._checkpointer)
             self._newest.take_back()
         except StoreUnavailableError:
-            return  # who holds it has the file open, and closes it later
+            return  # the lock's holder has the file open, and moves the log when it closes
         except CorruptError as error:
-            _log.warning("the write-ahead log of %s was left alone at close: %s", self._path, error)
+            _log.warning("The write-ahead log of %s was not touched at close: %s", self._path, error)
         except apsw.Error as error:
-            _log.warning("the write-ahead log of %s was not moved at close: %s", self._path, error)
+            _log.warning("The write-ahead log of %s was not moved at close: %s", self._path, error)
         finally:
             self._lock.release()
 
     # ---- forking
 
     def pause(self, timeout_s: float) -> bool:
-        """Keep writers waiting until `resume`, and return whether none is at work."""
+        """Block writers until `resume`, and return whether none is writing."""
         self._is_held = self._writing.acquire(timeout=timeout_s)
         return self._is_held
 
     def resume(self) -> None:
-        """End `pause`."""
+        """Undo `pause`."""
         if self._is_held:
             self._writing.release()
 
     def leave_to_parent(self) -> list[apsw.Connection]:
-        """Give up, in a forked child, what is the parent's; returns the connections."""
+        """Release, in a forked child, the parent's resources; return the connections."""
         self._is_closed = True
         self.files.close()
         self._lock.close()
@@ -251,7 +253,7 @@ class Writer:
 
 
 def _newest_row(flush: Flush) -> int | None:
-    """Return a row that stands until something newer is noted; 0 for none, None without a change."""
+    """Return a row that exists until a newer one is noted; 0 if unknown, None without a change."""
     for space in flush.changed:
         head = flush.head(space)
         return schema.log_range(head.id)[0] + head.revision

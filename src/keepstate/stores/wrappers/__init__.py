@@ -1,6 +1,6 @@
 """WHAT ELSE happens on the way? Stores around a store, with the same protocol.
 
-Invariant: a wrapper changes no answer; it can be left out without changing what a program means.
+Invariant: a wrapper does not change results, so it can be left out without changing a program's meaning.
 
 To add one: take a `Store`, forward every method of the protocol, and run the contract suite on it.
 """

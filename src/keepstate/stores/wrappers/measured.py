@@ -1,4 +1,4 @@
-"""Tells a callback of every operation on a store: which, how long, and how it ended."""
+"""Measurement of every operation on a store, passed to a callback."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """One operation that has ended.
 
     Attributes:
-        operation: Which method of the protocol it was.
-        duration_s: How long the caller waited, in seconds.
-        count: Batches applied, keys asked for or entries found; 0 where nothing is counted.
-        conflicts: How many of its batches were refused.
-        errors: How many of its batches failed, or 1 if the whole operation did.
+        operation: The method of the protocol.
+        duration_s: Time for which the caller waited, in seconds.
+        count: Number of batches applied, keys read or entries found; 0 for other operations.
+        conflicts: Number of rejected batches.
+        errors: Number of failed batches, or 1 if the whole operation failed.
         error: The class of the first error, or None.
     """
 
@@ -40,13 +40,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredStore(StoreWrapper):
-    """A store that tells of its operations.
+    """A store that reports its operations to a callback.
 
     Args:
-        store: What does them.
-        tell: Called after each operation, where that was called. It should be quick; what it raises is logged
-            and goes no further.
-        clock: What the time is read from.
+        store: The store that executes them.
+        tell: Called after each operation, in the caller's task or thread. It should be quick. Its exceptions
+            are logged and not raised.
+        clock: The clock that measures the time.
     """
 
     def __init__(
@@ -60,28 +60,28 @@ class MeasuredStore(StoreWrapper):
         self._tell, self._clock = tell, clock
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
-        """Return the same around another store."""
+        """Return the same wrapper around another store."""
         return type(self)(store, self._tell, clock=self._clock)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Apply the batches."""
-        return await self._told(self._store.apply(batches), len(batches))
+        return await self._measure_apply(self._store.apply(batches), len(batches))
 
     async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Apply what was admitted."""
-        return await self._told(self._store.apply_checked(batches, sizes), len(batches))
+        """Apply batches that were checked."""
+        return await self._measure_apply(self._store.apply_checked(batches, sizes), len(batches))
 
-    async def _told(self, work: Awaitable[list[Outcome]], count: int) -> list[Outcome]:
-        begun_s = self._clock.monotonic_s()
+    async def _measure_apply(self, work: Awaitable[list[Outcome]], count: int) -> list[Outcome]:
+        began_s = self._clock.monotonic_s()
         try:
             outcomes = await work
-        except Exception as error:  # told, and raised again
-            self._failed("apply", begun_s, error)
+        except Exception as error:  # reported, and raised again
+            self._report_failure("apply", began_s, error)
             raise
         failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-        self._ended(
+        self._report(
             "apply",
-            begun_s,
+            began_s,
             count=count,
             conflicts=sum(type(outcome) is Conflict for outcome in outcomes),
             errors=len(failures),
@@ -91,7 +91,7 @@ class MeasuredStore(StoreWrapper):
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Read entries by key."""
-        return await self._measured("read", self._store.read(space, keys, at_ms=at_ms), lambda _: len(keys))
+        return await self._measure("read", self._store.read(space, keys, at_ms=at_ms), lambda _: len(keys))
 
     async def scan(
         self,
@@ -105,46 +105,46 @@ class MeasuredStore(StoreWrapper):
     ) -> Page:
         """Read a page of entries."""
         page = self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
-        return await self._measured("scan", page, lambda page: len(page.entries))
+        return await self._measure("scan", page, lambda page: len(page.entries))
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Read the log."""
         changes = self._store.changes(space, after, limit=limit)
-        return await self._measured("changes", changes, lambda changes: len(changes.items))
+        return await self._measure("changes", changes, lambda changes: len(changes.items))
 
     async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
         """Wait for a hint."""
-        await self._measured("wait", self._store.wait(spaces, timeout_s), lambda _: 0)
+        await self._measure("wait", self._store.wait(spaces, timeout_s), lambda _: 0)
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
         """List spaces."""
-        return await self._measured("spaces", self._store.spaces(prefix, after=after, limit=limit), len)
+        return await self._measure("spaces", self._store.spaces(prefix, after=after, limit=limit), len)
 
     async def drop(self, space: str) -> None:
         """Empty a space."""
-        await self._measured("drop", self._store.drop(space), lambda _: 0)
+        await self._measure("drop", self._store.drop(space), lambda _: 0)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Remove expired entries."""
-        return await self._measured("sweep", self._store.sweep(prefix, limit=limit), lambda removed: removed)
+        return await self._measure("sweep", self._store.sweep(prefix, limit=limit), lambda removed: removed)
 
-    async def _measured(self, operation: Operation, work: Awaitable[T], count: Callable[[T], int]) -> T:
-        begun_s = self._clock.monotonic_s()
+    async def _measure(self, operation: Operation, work: Awaitable[T], count: Callable[[T], int]) -> T:
+        began_s = self._clock.monotonic_s()
         try:
             answer = await work
-        except Exception as error:  # told, and raised again
-            self._failed(operation, begun_s, error)
+        except Exception as error:  # reported, and raised again
+            self._report_failure(operation, began_s, error)
             raise
-        self._ended(operation, begun_s, count=count(answer))
+        self._report(operation, began_s, count=count(answer))
         return answer
 
-    def _failed(self, operation: Operation, begun_s: float, error: Exception) -> None:
-        self._ended(operation, begun_s, errors=1, error=type(error).__name__)
+    def _report_failure(self, operation: Operation, began_s: float, error: Exception) -> None:
+        self._report(operation, began_s, errors=1, error=type(error).__name__)
 
-    def _ended(
+    def _report(
         self,
         operation: Operation,
-        begun_s: float,
+        began_s: float,
         *,
         count: int = 0,
         conflicts: int = 0,
@@ -153,7 +153,7 @@ class MeasuredStore(StoreWrapper):
     ) -> None:
         measurement = Measurement(
             operation=operation,
-            duration_s=self._clock.monotonic_s() - begun_s,
+            duration_s=self._clock.monotonic_s() - began_s,
             count=count,
             conflicts=conflicts,
             errors=errors,
@@ -161,5 +161,5 @@ class MeasuredStore(StoreWrapper):
         )
         try:
             self._tell(measurement)
-        except Exception:  # noqa: BLE001  the caller's own code, and no reason to fail what has already happened
-            _log.exception("the callback of %r failed on %s", self, operation)
+        except Exception:  # noqa: BLE001  a callback's failure must not fail an operation that is done
+            _log.exception("The callback of %r failed for %s", self, operation)

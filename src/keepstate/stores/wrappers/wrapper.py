@@ -1,4 +1,4 @@
-"""A store around another: every call handed on, so that a wrapper writes only what it does otherwise."""
+"""The base of wrappers: it forwards every call to another store, and a subclass overrides some."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from keepstate.stores.protocol import (
 
 
 class StoreWrapper:
-    """Hands each call on. A wrapper has the lifetime of its store: either's `close` closes both.
+    """A store that forwards each call. A wrapper and its store have one lifetime: closing either closes both.
 
     Args:
-        store: What it stands around, opened or not.
+        store: The wrapped store, open or not.
     """
 
     def __init__(self, store: StoreBase | StoreWrapper) -> None:
@@ -37,20 +37,20 @@ class StoreWrapper:
         return f"<{type(self).__name__} {self.url} {'open' if self.is_open else 'closed'}>"
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        raise TypeError(f"{self!r} cannot be pickled; pickle its URL and open it where it is used")
+        raise TypeError(f"{self!r} cannot be pickled. Pickle its URL and open that in the other process.")
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
         """Return the same wrapper around another store."""
         raise UnsupportedError(
-            f"{self!r} cannot be made again, for another colour or after it failed to open: "
-            f"{type(self).__name__} has no `around`"
+            f"{self!r} cannot be created again, for another mode or after a failed opening, because "
+            f"{type(self).__name__} does not implement `around`. Add that method."
         )
 
     # ---- opening and closing
 
     @property
     def is_open(self) -> bool:
-        """Return whether it was opened and not closed."""
+        """Return whether the store was opened and is not closed."""
         return self._store.is_open
 
     async def open(self) -> Self:
@@ -60,20 +60,20 @@ class StoreWrapper:
         return self
 
     async def close(self) -> None:
-        """Close the store; twice is once."""
+        """Close the store; a second call does nothing."""
         await self._store.close()
 
     def warn_if_open(self) -> None:
-        """Warn, once, that who held it has dropped it and not closed it."""
+        """Warn, once, that the store was dropped without being closed."""
         self._store.warn_if_open()
 
     def twin(self, runner: Runner) -> Self:
-        """Return the same wrapper around the store's twin for another colour, not yet opened."""
+        """Return the same wrapper around the store's unopened twin for another mode."""
         return self.around(self._store.twin(runner))
 
     @property
     def url(self) -> str:
-        """Return what names the store, without a password."""
+        """Return the URL of the store, without a password."""
         return self._store.url
 
     @property
@@ -83,22 +83,22 @@ class StoreWrapper:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return what the store offers."""
+        """Return the capabilities of the store."""
         return self._store.capabilities
 
     @property
     def retries(self) -> bool:
-        """Return whether replies can be lost: then every batch is tried again under a token."""
+        """Return whether replies can be lost. If so, every batch is retried under a token."""
         return self._store.retries
 
     # ---- the protocol
 
     def check_batches(self, batches: Sequence[Batch]) -> list[int]:
-        """Return the batches' sizes, all of them well-formed."""
+        """Validate batches and return their sizes in bytes."""
         return self._store.check_batches(batches)
 
     async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Apply what a wrapper around this one has admitted."""
+        """Apply batches that a wrapper around this one has checked."""
         return await self._store.apply_checked(batches, sizes)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
@@ -143,7 +143,7 @@ class StoreWrapper:
         return await self._store.sweep(prefix, limit=limit)
 
     def losses(self, space: str) -> int:
-        """Return how often the store found that the space had lost history."""
+        """Return the number of losses that the store found in the space's history."""
         return self._store.losses(space) if isinstance(self._store, DetectsLosses) else 0
 
     async def last_leap(self, space: str) -> Leap | None:
@@ -151,13 +151,13 @@ class StoreWrapper:
         return await self._store.last_leap(space)
 
     def listen(self, spaces: Collection[str]) -> HintListener:
-        """Return a listener that hears every hint of these spaces from now on."""
+        """Return a listener that receives every hint of these spaces from now on."""
         return self._store.listen(spaces)
 
     async def settings(self) -> Sequence[Setting]:
-        """Return what decides beneath the store what it keeps."""
+        """Return the settings of the system under the store that decide its durability."""
         return await self._store.settings() if isinstance(self._store, Inspected) else ()
 
     def object_name(self, space: str, content: bytes) -> bytes | None:
-        """Return the name of what is named by its content, None where a digest will do."""
+        """Return the name of a content-named object, or None if a digest may be its name."""
         return self._store.object_name(space, content) if isinstance(self._store, StoreWrapper) else None

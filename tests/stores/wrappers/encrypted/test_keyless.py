@@ -19,7 +19,7 @@ from keepstate.cli import exits
 from keepstate.cli.commands import run
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import ENCRYPTION_SPACE, Applied, Batch, Check, Delete, Put
-from keepstate.stores.wrappers.keyless import RECORD, KeylessStore, refused_if_encrypted
+from keepstate.stores.wrappers.keyless import RECORD, KeylessStore, reject_writes_if_encrypted
 from keepstate.sync import of
 
 RING = KeyRing(bytes(range(32)))
@@ -55,7 +55,7 @@ def test_no_kind_of_write_gets_in_without_the_keys(url: str) -> None:
         before = ks.space("s").revision()
         with sync.open(url) as keyless:
             for write in WRITES.values():
-                with pytest.raises(InvalidError, match=r"is encrypted; open it with encryption=KeyRing\(…\)"):
+                with pytest.raises(InvalidError, match=r"is encrypted. Open it with encryption=KeyRing\(…\)"):
                     write(keyless.space("s"))
             with suppress(InvalidError, CorruptError):
                 keyless.space("s").documents.update("plan", {"step": 2})
@@ -129,7 +129,7 @@ def test_the_commands_that_only_look_work_and_put_is_refused(
 def test_a_batch_that_only_checks_is_answered() -> None:
     plain = finish(MemoryStore(runner=ThreadRunner()).open())
     finish(plain.apply([Batch(ENCRYPTION_SPACE, [Put(RECORD, b"sealed")])]))
-    store = finish(refused_if_encrypted(plain))
+    store = finish(reject_writes_if_encrypted(plain))
 
     (outcome,) = finish(store.apply([Batch("s", (), [Check(b"\x01k", version=0)])]))
     finish(store.close())
@@ -143,7 +143,7 @@ def test_a_record_that_cannot_be_read_lets_nothing_be_written() -> None:
         async def read(self, space: str, keys: Any, *, at_ms: int | None = None) -> Any:
             raise CorruptError("the page is damaged", url=self.url)
 
-    store = finish(refused_if_encrypted(finish(Damaged(runner=ThreadRunner()).open())))
+    store = finish(reject_writes_if_encrypted(finish(Damaged(runner=ThreadRunner()).open())))
     with pytest.raises(CorruptError, match="the page is damaged"):
         finish(store.apply([Batch("s", [Put(b"\x01k", b"")])]))
     finish(store.close())
@@ -189,7 +189,7 @@ def test_no_tenant_and_no_listing_leads_to_the_record(url: str) -> None:
 def test_the_store_of_a_keyless_handle_refuses_the_record_too(is_sealed: bool) -> None:
     plain = finish(MemoryStore(runner=ThreadRunner()).open())
     finish(plain.apply([Batch(ENCRYPTION_SPACE, [Put(RECORD, b"sealed")])]))
-    store = finish(refused_if_encrypted(plain))
+    store = finish(reject_writes_if_encrypted(plain))
     if not is_sealed:
         store = KeylessStore(plain, CorruptError("the record is damaged"))
 

@@ -43,7 +43,7 @@ from keepstate.stores.wrappers.encrypted.sealing import (
     Terms,
     plain_size,
 )
-from keepstate.stores.wrappers.keyless import RECORD, refuse_record, spaces_but_record
+from keepstate.stores.wrappers.keyless import RECORD, list_spaces, reject_record_space
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values import limits
 from keepstate.values.digest import DIGEST_SIZE
@@ -178,7 +178,7 @@ class EncryptedStore(StoreWrapper):
         return outcomes
 
     def _sealed(self, batch: Batch) -> Batch:
-        refuse_record(batch.space)
+        reject_record_space(batch.space)
         sealer, space = self._sealer, batch.space
         writes: list[Write] = []
         created = {check.key: check.created or THIS_WRITE for check in batch.checks if not check.version}
@@ -241,7 +241,7 @@ class EncryptedStore(StoreWrapper):
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Read and open entries by key."""
         admission.check_read(space, keys, at_ms)
-        refuse_record(space)
+        reject_record_space(space)
         reading = await self._stored(space, keys, at_ms)
         now_ms = reading.now_ms
         entries = [None if entry is None else self._opened(space, entry, now_ms) for entry in reading.entries]
@@ -288,7 +288,7 @@ class EncryptedStore(StoreWrapper):
         at_ms: int | None = None,
     ) -> Page:
         """Read and open a page of entries."""
-        refuse_record(space)
+        reject_record_space(space)
         page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
         now_ms = page.now_ms
         judged_ms = now_ms if at_ms is None else at_ms
@@ -310,7 +310,7 @@ class EncryptedStore(StoreWrapper):
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Read the log and open what it holds; what was only sealed again is no change."""
-        refuse_record(space)
+        reject_record_space(space)
         changes = await self._store.changes(space, after, limit=limit)
         items = [change for change in map(self._told, [space] * len(changes.items), changes.items) if change]
         return Changes(items, changes.upto, changes.floor, changes.nonces)
@@ -331,11 +331,11 @@ class EncryptedStore(StoreWrapper):
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
         """List spaces, but for the one that is the wrapper's own."""
-        return await spaces_but_record(self._store, prefix, after, limit)
+        return await list_spaces(self._store, prefix, after, limit)
 
     async def drop(self, space: str) -> None:
         """Empty a space."""
-        refuse_record(space)
+        reject_record_space(space)
         await self._store.drop(space)
 
 
