@@ -261,7 +261,8 @@ class StoreBase(ABC):
         if batch.token is None:
             settles = f"Open {self.url} again and read the space."
         error = OutcomeUnknownError(
-            f"A batch on space {batch.space!r} may or may not have applied ({str(cause).rstrip('.')}). {settles}",
+            f"A batch on space {batch.space!r} may or may not have applied "
+            f"({str(cause).rstrip('.')}). {settles}",
             token=batch.token,
             space=batch.space,
             url=self.url,

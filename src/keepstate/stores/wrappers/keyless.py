@@ -36,7 +36,9 @@ async def reject_writes_if_encrypted(store: StoreBase | StoreWrapper) -> StoreBa
 def reject_record_space(space: str) -> None:
     """Raise `InvalidError` for the space of the record, without which no value can be decrypted."""
     if space == ENCRYPTION_SPACE:
-        raise InvalidError(f"Space {ENCRYPTION_SPACE!r} is reserved for encryption. Use another name.")
+        raise InvalidError(
+            f"Space name {ENCRYPTION_SPACE!r}, which encryption reserves, cannot be used. Use another name."
+        )
 
 
 async def list_spaces(

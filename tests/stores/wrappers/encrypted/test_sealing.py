@@ -190,9 +190,9 @@ def test_the_wrapper_s_own_space_is_hidden_and_refused(store: EncryptedStore, pl
     assert finish(plain.spaces()) == [own, "s"]
     assert finish(store.spaces()) == finish(store.spaces(limit=1)) == ["s"]
     for call in (store.read(own, [A]), store.scan(own, b"\x01"), store.changes(own, 0), store.drop(own)):
-        with pytest.raises(InvalidError, match="reserved for encryption"):
+        with pytest.raises(InvalidError, match="which encryption reserves"):
             finish(call)
-    with pytest.raises(InvalidError, match="reserved for encryption"):
+    with pytest.raises(InvalidError, match="which encryption reserves"):
         finish(store.apply([Batch(own, [Put(A, b"")])]))
 
 
