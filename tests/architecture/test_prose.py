@@ -44,7 +44,6 @@ UNREVISED: tuple[str, ...] = (
     "src/keepstate/stores/redis/",
     "src/keepstate/stores/wrappers/",
     "src/keepstate/testing/",
-    "src/keepstate/values/",
     "src/keepstate/workspace/",
     "src/keepstate/__init__.py",
     "src/keepstate/__main__.py",

@@ -220,9 +220,7 @@ def _said(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):
-        # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        return " ".join(_said(part) for key, part in content.items() if key in ("text", "content"))
+        return " ".join(_said(part) for key, part in content.items() if key in ("text", "content"))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(content, list | tuple):
-        # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        return " ".join(_said(part) for part in content)
+        return " ".join(_said(part) for part in content)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return ""

@@ -161,8 +161,7 @@ class PlainModel(Model[M]):
 def to_plain_fields(stored: object) -> object:
     """Return a stored state as fields by name, also for an object of a registered class."""
     is_object = CLASSES.of(type(stored)) is not None
-    # pyright: ignore[reportPrivateUsage]
-    return Model(type(stored))._fields_in(stored) if is_object else stored
+    return Model(type(stored))._fields_in(stored) if is_object else stored  # pyright: ignore[reportPrivateUsage]
 
 
 def _is_array(kind: Any) -> bool:

@@ -415,8 +415,7 @@ def _check_messages(messages: object) -> Sequence[object]:
 
 
 def _parts(message: object) -> dict[str, Any]:
-    # pyright: ignore[reportUnknownMemberType]
-    if not isinstance(message, Mapping) or not message.keys() <= _PARTS:
+    if not isinstance(message, Mapping) or not message.keys() <= _PARTS:  # pyright: ignore[reportUnknownMemberType]
         raise InvalidError(f"A message is {message!r}. Pass a dict of {', '.join(sorted(_PARTS))}.")
     return dict(cast("Mapping[str, Any]", message))
 

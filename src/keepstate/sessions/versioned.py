@@ -200,8 +200,7 @@ class VersionedState(AsyncResource):
             InvalidError: The rules are none.
             NotFoundError: There is no such fork.
         """
-        # pyright: ignore[reportUnnecessaryIsInstance]
-        if rules is not None and not isinstance(rules, Mapping):
+        if rules is not None and not isinstance(rules, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidError(f"`rules` is {rules!r}. Pass a dict of paths and rules.")
         other = VersionedState.__new__(VersionedState)
         other._begin(self._binding, self.id, fork, closes=False)

@@ -107,8 +107,7 @@ class HeldRun:
             self.record, self.is_unsure = record, False
 
         message = f"run {record.run_id}: " + (f"step {record.steps}" if status == "running" else status)
-        # pyright: ignore[reportPrivateUsage]
-        await self.state._commit(batch, extra_writes=extra_writes, applied=applied, message=message)
+        await self.state._commit(batch, extra_writes=extra_writes, applied=applied, message=message)  # pyright: ignore[reportPrivateUsage]
 
     async def renew(self, signal: Signal) -> None:
         """Renew the lease until the signal is set, or another process takes over the run."""

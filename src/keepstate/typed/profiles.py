@@ -298,8 +298,7 @@ class ProfileAccess:
 
         # A plain function around it, because blocking handles take no coroutine functions.
         documents = self._target(owner).documents
-        # pyright: ignore[reportPrivateUsage]
-        made, version = await documents._update_versioned(name, lambda old: changed(old), None)  # noqa: PLW0108
+        made, version = await documents._update_versioned(name, lambda old: changed(old), None)  # noqa: PLW0108  # pyright: ignore[reportPrivateUsage]
         if version:
             self._read.record_read(owner, profile_key.KEY, version)
         else:

@@ -150,8 +150,7 @@ class AgentRun:
             raise InvalidError("`run_id` is empty. Pass the run's id.")
         space, names = self._binding.resolve_thread(thread_id)
         assert isinstance(space, Space)
-        # pyright: ignore[reportPrivateUsage]
-        state = KeyedState._in_run(space, names, run_id, self._registry, self._hooks)
+        state = KeyedState._in_run(space, names, run_id, self._registry, self._hooks)  # pyright: ignore[reportPrivateUsage]
         starting = _StartingRun(run_id)
         if not self._replace_run(starting, instead_of=None):
             raise StateError(f"Run {_id_of(self._held)!r} is active. Finish it before you start another.")

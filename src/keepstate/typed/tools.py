@@ -140,8 +140,7 @@ async def call(runner: Runner, index: int, tool: Tool, context: ToolCallContext)
     output = answer if isinstance(answer, ToolOutput) else ToolOutput(answer)
     if isinstance(answer, MutationBatch):
         output = ToolOutput(batch=answer)
-    # pyright: ignore[reportUnnecessaryIsInstance]
-    if output.batch is not None and not isinstance(output.batch, MutationBatch):
+    if output.batch is not None and not isinstance(output.batch, MutationBatch):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidError(
             f"Tool {name_of(tool)!r} returned the batch {output.batch!r}. Return a MutationBatch."
         )

@@ -1,7 +1,7 @@
-"""numpy arrays and scalars as bytes. The only place that imports numpy, and only to read one.
+"""numpy arrays and scalars as bytes. Only this module imports numpy, and only to read an array.
 
-Numbers, bools, fixed-width text and bytes, dates and spans come back; objects, records and long doubles,
-whose bytes mean nothing elsewhere, are refused.
+Supported are numbers, bools, fixed-width text and bytes, dates and time spans. Objects, records and long
+doubles are rejected, because their bytes have no meaning on another machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_array(value: Any) -> TypeGuard[Array]:
 
 
 def is_scalar(value: Any) -> TypeGuard[Scalar]:
-    """Return whether the value is a numpy scalar that comes back (text and bytes lose trailing zeros)."""
+    """Return whether the value is a supported numpy scalar (text and bytes would lose trailing zeros)."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic) or value.dtype.kind not in "biufcmM":
         return False
@@ -40,10 +40,10 @@ def is_scalar(value: Any) -> TypeGuard[Scalar]:
 
 
 def write(value: Array | Scalar) -> bytes:
-    """Return dimensions, dtype, shape and elements.
+    """Return dimensions, dtype, shape and elements as bytes.
 
     Raises:
-        InvalidError: The dtype cannot come back.
+        InvalidError: The dtype is not supported.
     """
     dtype: str = value.dtype.str
     if _DTYPE.fullmatch(dtype) is None:
@@ -85,7 +85,7 @@ def read_scalar(data: bytes) -> Scalar:
 
 
 def _check_elements(array: Array) -> None:
-    """Raise ValueError for elements whose bytes numpy takes on trust."""
+    """Raise `ValueError` for invalid elements, which numpy itself does not check."""
     if not array.size or array.dtype.kind not in "bU":
         return
     if array.dtype.kind == "b":

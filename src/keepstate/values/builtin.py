@@ -1,7 +1,7 @@
-"""Builtin form: stored values for tools that have none of the application's classes, and the same as JSON.
+"""Builtin form: stored values for tools without the application's classes, and the same as JSON.
 
-An object of a class becomes `{"@type": "profile@2", …}` with its fields. In JSON every value that JSON does
-not have becomes such a dict too, under a name without a version: `{"@type": "tuple", "items": […]}`.
+An object of a class becomes `{"@type": "profile@2", …}` with its fields. In JSON, every value without a JSON
+type becomes such a dict too, with a name without a version: `{"@type": "tuple", "items": […]}`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SCALARS: Final = frozenset({str, bytes, int, float, bool, UUID, datetime, date,
 
 
 class Record(dict[str, Any]):
-    """The builtin form of an object: a type of its own, for which no dict of the application is taken."""
+    """The builtin form of an object; its own type, so that no dict is mistaken for it."""
 
     def __hash__(self) -> int:  # type: ignore[override]  # a dict has none
         # Equal forms have equal scalars; without them all objects of a class in a set would have one hash.
         return hash(frozenset((name, value) for name, value in self.items() if type(value) in _SCALARS))
 
     def named(self) -> tuple[str, int]:
-        """Return name and version of the class."""
+        """Return the name and version of the class."""
         name, _, version = str(self[TYPE]).rpartition("@")
         return name, int(version)
 
@@ -44,7 +44,7 @@ class Record(dict[str, Any]):
 
 
 class _FormlessError(Exception):
-    """A value of a class that JSON has no form for."""
+    """A value of a class has no JSON form."""
 
     def __init__(self, value: object) -> None:
         super().__init__(value)
@@ -52,15 +52,15 @@ class _FormlessError(Exception):
 
 
 def json_form(value: object, path: str = "") -> Any:
-    """Return the builtin form as JSON has it: dicts with str keys, lists, text, numbers, bools and None.
+    """Return the builtin form in JSON types: dicts with str keys, lists, text, numbers, bools and None.
 
     Args:
-        value: In builtin form.
-        path: Where it stands, for refusals.
+        value: A value in builtin form.
+        path: Path of the value, for error messages.
 
     Raises:
-        InvalidError: It holds an object, whose path is named; or it nests too deep for the room left on the
-            call stack.
+        InvalidError: The value contains an object, whose path the error names, or nests too deep for the room
+            left on the call stack.
     """
     try:
         return _json(value)
@@ -76,7 +76,7 @@ def json_form(value: object, path: str = "") -> Any:
 
 
 def _path_to(value: Any, sought: object, path: str) -> str | None:
-    """Return where an object is inside a value, as `a[0].b`; None if it is not there."""
+    """Return the path of an object inside a value, as `a[0].b`; None if it is absent."""
     if value is sought:
         return path
     parts: Iterable[tuple[str, object]] = ()

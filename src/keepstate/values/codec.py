@@ -1,8 +1,8 @@
 """Values to stored bytes and back: lossless, or an error that names the path.
 
-The first byte of what is stored says how the rest is written: the format in its low four bits, how it was
-packed above. The rest is the canonical encoding (`writing`, `types`), which is the same for equal values of
-equal types, apart from the order in which a dict was filled: that order is part of a dict's value here.
+The first byte of a stored value names its encoding: the format in the low four bits, the packing in the high
+four. The rest is the canonical encoding (`encode`, `types`). It is the same for equal values of equal types;
+the insertion order of a dict counts as part of its value.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Codec:
         """Return the bytes to store.
 
         Raises:
-            InvalidError: The value would not come back equal and of the same type; `path` says which part.
+            InvalidError: The value would not come back equal and with the same type; `path` names the part.
         """
         return packed(self._write(value))
 
@@ -72,11 +72,11 @@ class Codec:
     def decode(self, data: bytes, type: Any) -> Any: ...
 
     def decode(self, data: bytes, type: Any = None) -> Any:
-        """Return the stored value, a new one each time; with `type`, checked and converted to fit it.
+        """Return the stored value as a new object; with `type`, validated and converted to that type.
 
         Raises:
-            CorruptError: These bytes were never written.
-            InvalidError: The value does not fit `type`, or its class is not registered or does not take it.
+            CorruptError: The bytes are not a stored value.
+            InvalidError: The value does not fit `type`, or its class is not registered or rejects it.
             UnsupportedError: A class is stored in a newer version than the registered one.
         """
         body = body_of(data)
@@ -102,10 +102,10 @@ class Codec:
     def to_builtin(self, data: bytes) -> Any:
         """Return the stored value with a dict, `{"@type": "profile@2", …}`, for each object of a class.
 
-        It needs no class, no numpy and no time zone to be there.
+        Neither classes, nor numpy, nor time zone data are needed.
 
         Raises:
-            CorruptError: These bytes were never written.
+            CorruptError: The bytes are not a stored value.
         """
         return self._read_forms(body_of(data[_SIGNATURE_BYTES:] if data.startswith(SIGNED) else data))
 
@@ -146,8 +146,8 @@ def body_of(data: bytes) -> bytes:
     """Return the encoding in a stored form.
 
     Raises:
-        CorruptError: It is none.
-        InvalidError: It is a signed one, which holds a pickle.
+        CorruptError: The bytes are not a stored form.
+        InvalidError: The stored form is signed, because it contains a pickle.
     """
     first = data[:1]
     if first == PLAIN:

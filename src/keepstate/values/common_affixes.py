@@ -1,4 +1,4 @@
-"""What two lists' encodings do not share at their ends, without looking into what they do share."""
+"""The differing middle of two encoded lists, found without decoding their common beginning and end."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _raws: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def between(old: bytes, new: bytes, count: int) -> tuple[int, Sequence[bytes], Sequence[bytes]]:
-    """Return how many items two lists share at the beginning, and what each has before those at the end.
+    """Return the number of common leading items, and the items of each list before the common end.
 
     Args:
         old: The encoding of a list.
-        new: That of another.
-        count: How many items the other has.
+        new: The encoding of another list.
+        count: The number of items of the other list.
 
     Raises:
-        CorruptError: One is none.
+        CorruptError: One of them is not the encoding of a list.
     """
     try:
         return _between(old, new, count)
@@ -63,7 +63,7 @@ def _split(data: bytes, begin: int, end: int, count: int) -> list[bytes]:
 
 
 def _shared(old: bytes, begin: int, new: bytes, new_begin: int, way: int) -> int:
-    """Return how many bytes are the same behind two places, or before them where `way` is -1."""
+    """Return the number of equal bytes after two offsets, or before them if `way` is -1."""
     view = memoryview(old)
     most = min(len(old) - begin, len(new) - new_begin) if way > 0 else min(begin, new_begin)
     low, high = 0, most

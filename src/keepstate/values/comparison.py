@@ -1,8 +1,7 @@
-"""What was changed inside a list or dict that the caller has, told by two encodings: of before and of now.
+"""Comparison of two full encodings of a list or dict, before and after a change in place.
 
-Both are encodings of the whole, without references, so that nothing is fetched, and the value itself is not
-looked at again: what comes out is made of what was compared. It are the edits that lead from the one Merkle
-form to the other.
+Both encodings are complete, without references, so nothing is fetched. The result is made from the encodings
+alone: the edits that lead from the old Merkle form to the new one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ORDERED: Final = TREE_BYTES // 2
 
 
 def compared(old: bytes, new: bytes) -> Edits | MerkleValue | None:
-    """Return what to do to a value whose encoding was `old` and is `new`; None if nothing has changed."""
+    """Return the edits from `old` to `new`; None if nothing changed."""
     if old == new:
         return None
     if len(old) > TREE_BYTES and len(new) > TREE_BYTES and is_container(old) and is_container(new):

@@ -1,4 +1,4 @@
-"""zstd, as the standard library has it from Python 3.14 on, and its backport before."""
+"""zstd, from the standard library since Python 3.14, and from its backport before."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SMALL_BYTES: Final = 1 << 17
 """Up to so many are compressed by one that is at hand: to make one takes longer than to compress 4 KB."""
 
 _idle: Final[list[zstd.ZstdCompressor]] = []
-"""Compressors that nobody uses just now; each keeps the memory that its largest value has needed."""
+"""Idle compressors; each retains the memory that its largest value needed."""
 
 
 def compress(data: bytes) -> bytes | None:
-    """Return the bytes compressed, or None if that does not save a tenth, or more than is read again.
+    """Return the compressed bytes, or None if that saves less than a tenth, or could not be read again.
 
     Raises:
-        InvalidError: There are more than `limits.DECODED_BYTES`, which nobody would inflate again.
+        InvalidError: There are more than `limits.DECODED_BYTES`, which could not be decompressed again.
     """
     if len(data) > limits.DECODED_BYTES:
         raise InvalidError(
@@ -47,10 +47,10 @@ def _compressed(data: bytes) -> bytes:
 
 
 def decompress(packed: bytes, *, at_most: int = limits.DECODED_BYTES) -> bytes:
-    """Return what was compressed; memory is bounded by the number of bytes, whatever they claim.
+    """Return the decompressed bytes. Memory is bounded by `at_most`, whatever size the bytes claim.
 
     Raises:
-        CorruptError: The bytes are no single whole frame, or become more than so many may.
+        CorruptError: The bytes are not a single complete frame, or exceed the bound.
     """
     at_most = min(at_most, most_inflated(len(packed)))
     try:

@@ -1,4 +1,4 @@
-"""What a list or dict holds, whether it stands in its encoding or is a tree: the same entries either way."""
+"""The items of a list or dict, through one interface for plain encodings and trees."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Contents(msgspec.Struct, frozen=True):
     """The items of a list or dict.
 
     Attributes:
-        style: Which of the two.
-        tree: If it is one.
-        entries: If it is none: its items in order.
+        style: List or dict.
+        tree: The tree, or None.
+        entries: Without a tree: the items in order.
     """
 
     style: Style
@@ -38,13 +38,13 @@ class Contents(msgspec.Struct, frozen=True):
         return len(self.entries) if self.tree is None else self.tree.count
 
     def items(self) -> Fetching[Sequence[Entry]]:
-        """Return all items in order: of a dict that is a tree, in the order of their keys' encodings."""
+        """Return all items in order; for a dict that is a tree, in the order of the encoded keys."""
         if self.tree is None:
             return self.entries
         return (yield from all_items(self.tree))
 
     def find(self, step: int | bytes) -> Fetching[Entry | None]:
-        """Return the item at a place of a list, or under the encoding of a dict's key, if there is one."""
+        """Return the item at an index of a list, or under an encoded key of a dict, or None."""
         if isinstance(step, int):
             if self.tree is not None:
                 return (yield from sequence.find(self.tree, step))
@@ -55,7 +55,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def is_container(encoding: bytes) -> bool:
-    """Whether an encoding is that of a list or dict, or refers to one."""
+    """Return whether an encoding is a list or dict, or a reference to one."""
     first = encoding[0]
     if first in _TAGGED:
         return ref_of(encoding) is not None or _ext(encoding).code == types.MAP
@@ -63,12 +63,12 @@ def is_container(encoding: bytes) -> bool:
 
 
 def is_plain_list(encoding: bytes) -> bool:
-    """Whether an encoding is that of a list which is no tree."""
+    """Return whether an encoding is a list that is not a tree."""
     return 0x90 <= encoding[0] < 0xA0 or encoding[0] in (0xDC, 0xDD)
 
 
 def open_contents(encoding: bytes) -> Fetching[Contents]:
-    """Return what the list or dict of an encoding holds; of a tree only its root is fetched.
+    """Return the items of an encoded list or dict; of a tree only the root is fetched.
 
     Raises:
         CorruptError: The encoding is damaged.
@@ -86,10 +86,10 @@ def open_contents(encoding: bytes) -> Fetching[Contents]:
 
 
 def split(encoding: bytes) -> list[bytes]:
-    """Return the encodings of the items of a list that is no tree.
+    """Return the encodings of the items of a plain list.
 
     Raises:
-        CorruptError: It is none.
+        CorruptError: The encoding is not a plain list.
     """
     try:
         return [bytes(raw) for raw in _raws(encoding)]
@@ -98,10 +98,10 @@ def split(encoding: bytes) -> list[bytes]:
 
 
 def fields(encoding: bytes) -> dict[bytes, bytes]:
-    """Return the encodings of the items of a dict that is no tree, by those of their keys, in order.
+    """Return the encodings of the items of a plain dict, by encoded key, in order.
 
     Raises:
-        CorruptError: It is none.
+        CorruptError: The encoding is not a plain dict.
     """
     tagged = encoding[0] in _TAGGED
     raws = split(bytes(_ext(encoding).data) if tagged else _as_array(encoding))
@@ -111,7 +111,7 @@ def fields(encoding: bytes) -> dict[bytes, bytes]:
 
 
 def _as_array(encoding: bytes) -> bytes:
-    """Return a dict's encoding as that of a list of its keys and values."""
+    """Return the encoding of a dict as that of a list of its keys and values."""
     first = encoding[0]
     if first < 0x90:
         return b"".join((b"\xdc", (2 * (first & 0x0F)).to_bytes(2), memoryview(encoding)[1:]))
@@ -125,7 +125,7 @@ def _item(raw: bytes, key: bytes = b"") -> Entry:
 
 
 def closed(style: Style, entries: Sequence[Entry]) -> Fetching[MerkleValue]:
-    """Return a list or dict of such items: a tree if they are many bytes."""
+    """Encode a list or dict of these items: as a tree if they are large."""
     if totals(entries)[1] <= TREE_BYTES:
         return MerkleValue((yield from _composed(style, entries)), {})
     build = mapping.build if style.has_keys else sequence.build
@@ -134,7 +134,7 @@ def closed(style: Style, entries: Sequence[Entry]) -> Fetching[MerkleValue]:
 
 
 def closed_tree(editing: Editing) -> Fetching[MerkleValue]:
-    """Return a list or dict that was a tree, as changed: none any more if few bytes are left."""
+    """Encode a changed tree: as a plain list or dict if few bytes are left."""
     tree = editing.tree
     if tree.ref.size_bytes > TREE_BYTES:
         return MerkleValue(tree.ref.encoding(), editing.objects())
@@ -148,12 +148,12 @@ def _composed(style: Style, entries: Sequence[Entry]) -> Fetching[bytes]:
 
 
 def whole(entries: Sequence[Entry]) -> Fetching[list[bytes]]:
-    """Return the encodings of items, those of blobs fetched."""
+    """Return the encodings of items; blobs are fetched."""
     return [entry.encoding or b"" for entry in (yield from _whole(entries))]
 
 
 def _whole(entries: Sequence[Entry]) -> Fetching[Sequence[Entry]]:
-    """Return entries with their encodings, those of blobs fetched."""
+    """Return entries with their encodings; blobs are fetched."""
     missing = {entry.name: blob(entry) for entry in entries if entry.encoding is None}
     if not missing:
         return entries
@@ -165,7 +165,7 @@ def _whole(entries: Sequence[Entry]) -> Fetching[Sequence[Entry]]:
 
 
 def replanted(encoding: bytes) -> MerkleValue:
-    """Return the Merkle form of a value of which only the whole encoding is at hand; as `plant` makes it."""
+    """Return the Merkle form of a full encoding, the same as `to_merkle` makes."""
     objects: dict[bytes, bytes] = {}
     return MerkleValue(_replanted(encoding, objects)[0], objects)
 

@@ -23,7 +23,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def write_datetime(moment: datetime) -> bytes:
-    """Return year to microsecond and fold, then the zone if there is one."""
+    """Return year to microsecond and fold, followed by the zone if there is one."""
     fields = _DATETIME.pack(
         moment.year,
         moment.month,
@@ -58,7 +58,7 @@ def read_date(data: bytes) -> date:
 
 
 def write_time(moment: time) -> bytes:
-    """Return hour to microsecond and fold, then the zone if there is one."""
+    """Return hour to microsecond and fold, followed by the zone if there is one."""
     fields = _TIME.pack(moment.hour, moment.minute, moment.second, moment.microsecond, moment.fold)
     return fields if moment.tzinfo is None else fields + write_zone(moment.tzinfo)
 
@@ -81,7 +81,7 @@ def read_timedelta(data: bytes) -> timedelta:
 
 
 def write_zone(zone: tzinfo) -> bytes:
-    """Return a fixed offset, with its name if it has one of its own, or a ZoneInfo's key.
+    """Return a fixed offset, with its custom name if it has one, or the key of a ZoneInfo.
 
     Raises:
         InvalidError: The zone is of another class, or a ZoneInfo without a key.
@@ -102,17 +102,17 @@ def write_zone(zone: tzinfo) -> bytes:
 
 
 def read_zone(data: bytes) -> tzinfo:
-    """Return what `write_zone` was given.
+    """Return the zone that `write_zone` was given.
 
     Raises:
-        MissingExtraError: This machine knows no zone of that name.
+        MissingExtraError: This machine has no data for the zone.
     """
     kind, body = data[:1], data[1:]
     if kind == _BY_KEY:
         key = body.decode()
         try:
             return ZoneInfo(key)
-        except (ZoneInfoNotFoundError, OSError) as error:  # a folder of zones is no zone
+        except (ZoneInfoNotFoundError, OSError) as error:  # the name may be that of a folder of zones
             install = "pip install tzdata"
             raise MissingExtraError(
                 f"no time zone {key!r} on this machine; install its data: {install}", install=install

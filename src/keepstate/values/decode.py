@@ -1,4 +1,4 @@
-"""Bytes to values. Only registered classes are ever called; damaged bytes raise `CorruptError` alone."""
+"""Bytes to values. Only registered classes are ever called; damaged bytes raise only `CorruptError`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Fitting = Callable[[Registration, dict[str, Any]], dict[str, Any]]
 
 
 class _Stored(msgspec.Struct, array_like=True, frozen=True):
-    """An object as it stands in the bytes; its fields are looked into when their version is known."""
+    """A stored object. Its fields are decoded once their version is known."""
 
     name: str
     version: int
@@ -39,9 +39,9 @@ _stored: Final = msgspec.msgpack.Decoder(_Stored)
 
 
 class Reader:
-    """Decodes one level of tagged values; the next one is decoded by `_inner`. Holds nothing of any value.
+    """Decodes one level of tagged values; `_inner` decodes the next one. Holds no state of any value.
 
-    Objects of classes come back in builtin form, so this one needs no class.
+    Objects of classes come back in builtin form, so this reader needs no class.
     """
 
     def __init__(self, leaves: LeafReaders = types.LEAF_READERS, depth: int = 0) -> None:
@@ -56,10 +56,10 @@ class Reader:
         """Return the value of an encoding.
 
         Raises:
-            CorruptError: These bytes were never written.
-            InvalidError: A class is not registered, or does not take what is stored.
+            CorruptError: The bytes are not an encoding.
+            InvalidError: A class is not registered, or rejects the stored fields.
             UnsupportedError: A class is stored in a newer version than the registered one.
-            MissingExtraError: A package is needed that is not installed.
+            MissingExtraError: A required package is not installed.
         """
         try:
             return self.decode(data)
@@ -106,9 +106,9 @@ class Reader:
 
 
 class ObjectReader(Reader):
-    """Makes the objects of registered classes.
+    """Creates the objects of registered classes.
 
-    `forms` reads the same level in builtin form: what upcasters get.
+    `forms` reads the same level in builtin form, which upcasters get.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How deep an encoding nests, found without recursion."""
+"""The nesting depth of an encoding, computed without recursion."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _NO_GROUP: Final = bytes(first for first in range(256) if first not in _FIRST_OF
 
 
 def nests_deeper(data: bytes, depth: int) -> bool:
-    """Return whether an encoding nests deeper than that; for most, counting bytes is enough to tell."""
+    """Return whether an encoding nests deeper than `depth`. For most, counting bytes is enough."""
     if len(data) <= depth or len(data.translate(None, _NO_GROUP)) <= depth:
         return False
     return nesting(data, enough=depth + 1) > depth
 
 
 def nesting(data: bytes, *, enough: int = sys.maxsize) -> int:
-    """Return how many arrays and maps, tagged ones included, stand in one another at most.
+    """Return the maximum nesting of arrays and maps, tagged ones included.
 
-    Bytes that end early count as far as they go. It looks no further once there are `enough`.
+    Truncated bytes count as far as they go. The scan stops at a depth of `enough`.
     """
     open_groups = [1]
     deepest = at = 0

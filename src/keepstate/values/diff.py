@@ -1,10 +1,10 @@
-"""What differs between two values in Merkle form; of two trees only what differs is read.
+"""The differences between two values in Merkle form; of two trees only the differing nodes are read.
 
-Equal parts have equal names. So both sides are laid out from their roots, what stands in both is passed over,
-and only the rest is opened, level by level: one round of fetching each, however many places differ.
+Equal parts have equal names. Both sides are expanded from their roots, shared nodes are skipped, and the rest
+is opened level by level, in one round of fetching each, however many items differ.
 
-Lists are aligned by their items' digests: what they share at both ends first, then as `difflib` does. Where
-as many items stand against as many others, they are compared one by one.
+Lists are aligned by their items' digests: first the common beginning and end, then as in `difflib`. Where
+both sides have equally many differing items, these are compared pairwise.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Change(msgspec.Struct, frozen=True):
     """One difference.
 
     Attributes:
-        path: Where: in a list the place in the new one, of what was removed in the old one.
-        kind: What happened. A small dict keeps its keys in order: `reordered` says that this changed, with
-            lists of all keys as old and new.
-        old: The encoding before; None where there was nothing.
-        new: The encoding after; None where there is nothing.
+        path: Its path, with the index in the new list, or in the old list for a removed item.
+        kind: The kind of difference. A small dict keeps the order of its keys: `reordered` means that this
+            order changed, with lists of all keys as old and new.
+        old: The encoding before; None for an addition.
+        new: The encoding after; None for a removal.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Items of one side that stand against items of the other; either may be none."""
+    """Items of one side that correspond to items of the other; either side may be empty."""
 
     begin: int
     old: Sequence[Entry]
@@ -61,9 +61,9 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def diff(old: bytes, new: bytes, path: Path = ()) -> Fetching[list[Change]]:
-    """Return what leads from one encoding to another.
+    """Return the differences between two encodings.
 
-    `patch.patched` with these changes gives the other side, to the byte.
+    Applying them with `patch.patched` gives the other side, byte for byte.
     """
     if old == new:
         return []
@@ -135,19 +135,19 @@ def _come(entry: Entry, path: Path) -> Fetching[list[Change]]:
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """An entry of any level: 0 for an item."""
+    """An entry of any level; level 0 is an item."""
 
     level: int
     entry: Entry
 
     @property
     def mark(self) -> Hashable:
-        """Return what equal spans have in common: two trees that share a node share all below it."""
+        """Return the identity of a span: trees that share a node share everything below it."""
         return self.level, self.entry.name, self.entry.key
 
 
 class _Gap(msgspec.Struct, frozen=True):
-    """Spans of one side that stand against spans of the other, and the places where they begin."""
+    """Spans of one side that correspond to spans of the other, and the indexes at which they begin."""
 
     begin: int
     old: Sequence[_Span]
@@ -156,12 +156,12 @@ class _Gap(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> int:
-        """The highest level in it."""
+        """The highest level of its spans."""
         return max((span.level for span in (*self.old, *self.new)), default=0)
 
 
 def unlike(before: Contents, after: Contents) -> Fetching[list[Block]]:
-    """Return what two lists do not share, in order."""
+    """Return the blocks in which two lists differ, in order."""
     return [
         Block(gap.begin, [span.entry for span in gap.old], gap.new_begin, [span.entry for span in gap.new])
         for gap in (yield from _gaps(before, after))
@@ -169,7 +169,7 @@ def unlike(before: Contents, after: Contents) -> Fetching[list[Block]]:
 
 
 def unlike_keys(before: Contents, after: Contents) -> Fetching[list[tuple[Entry | None, Entry | None]]]:
-    """Return what stands under keys whose items are not the same, in order; None where a side has none."""
+    """Return the differing items of two dicts by key, in order; None for a side without the key."""
     gaps = yield from _gaps(before, after)
     old = {span.entry.key: span.entry for gap in gaps for span in gap.old}
     new = {span.entry.key: span.entry for gap in gaps for span in gap.new}
@@ -178,7 +178,7 @@ def unlike_keys(before: Contents, after: Contents) -> Fetching[list[tuple[Entry 
 
 
 def _gaps(before: Contents, after: Contents) -> Fetching[list[_Gap]]:
-    """Return the gaps between what both share, opened down to the items."""
+    """Return the gaps between the shared parts, expanded down to the items."""
     gaps = list(_split(_Gap(0, _laid_out(before), 0, _laid_out(after))))
     while level := max((gap.level for gap in gaps), default=0):
         opened = yield from together([_opened(before.style, gap, level) for gap in gaps])
@@ -197,7 +197,7 @@ def _laid_out(contents: Contents) -> list[_Span]:
 
 
 def _opened(style: Style, gap: _Gap, level: int) -> Fetching[_Gap]:
-    """Return a gap with the entries of `level` replaced by those below."""
+    """Return a gap with the entries of `level` replaced by their children."""
     refs = [child_ref(style, span.entry, level) for span in (*gap.old, *gap.new) if span.level == level]
     objects: Mapping[bytes, bytes] = (yield refs) if refs else {}
 
@@ -216,7 +216,7 @@ def _opened(style: Style, gap: _Gap, level: int) -> Fetching[_Gap]:
 
 
 def _split(gap: _Gap) -> Iterator[_Gap]:
-    """Yield the parts of a gap that its two sides do not share."""
+    """Yield the parts of a gap in which its two sides differ."""
     old, new = [span.mark for span in gap.old], [span.mark for span in gap.new]
     old_places = [*accumulate((span.entry.count for span in gap.old), initial=gap.begin)]
     new_places = [*accumulate((span.entry.count for span in gap.new), initial=gap.new_begin)]
@@ -225,7 +225,7 @@ def _split(gap: _Gap) -> Iterator[_Gap]:
 
 
 def aligned(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the parts `old[a:b]` and `new[c:d]` that stand against each other, in order."""
+    """Yield the parts `old[a:b]` and `new[c:d]` that correspond to each other, in order."""
     least = min(len(old), len(new))
     head = next((place for place in range(least) if old[place] != new[place]), least)
     tail = next((n for n in range(least - head) if old[-1 - n] != new[-1 - n]), least - head)
@@ -240,10 +240,10 @@ def aligned(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[
 
 
 def _between_anchors(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
-    """Align long lists by what stands once in each of them, and then what is between.
+    """Align long lists by the items that occur once in each, then the parts between these anchors.
 
-    As Bram Cohen's patience diff does: the anchors are a longest increasing subsequence of the places. That
-    is n log n however the lists differ. A window that moves over a list changes both of its ends.
+    As in Bram Cohen's patience diff, the anchors are a longest increasing subsequence of the indexes. The
+    cost is n log n however the lists differ. A window that moves over a list changes both of its ends.
     """
     told, new_told = Counter(old), Counter(new)
     places = {item: place for place, item in enumerate(new) if new_told[item] == 1}
@@ -261,7 +261,7 @@ def _between_anchors(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterat
 
 
 def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return as many of these pairs, which rise by their first, as rise by their second as well."""
+    """Return a longest subsequence that rises in the second number, of pairs that rise in the first."""
     least_ends: list[int] = []
     last: list[int] = []
     before: list[int] = []

@@ -12,12 +12,12 @@ DIGEST_SIZE: Final = 20
 
 
 def digest(kind: str, format_number: int, canonical_bytes: bytes) -> bytes:
-    """Return SHA-256, cut to 160 bits, of kind, format number and bytes, none of which can pass for another.
+    """Return SHA-256, cut to 160 bits, of kind, format number and bytes, unambiguously concatenated.
 
     Args:
-        kind: What the bytes are (a node, a commit); the same bytes of another kind have another name.
-        format_number: The format that the bytes are written in, below 65,536.
-        canonical_bytes: Before compression and encryption.
+        kind: The kind of the bytes (a node, a commit); the same bytes of another kind have another name.
+        format_number: The format of the bytes, below 65,536.
+        canonical_bytes: The bytes before compression and encryption.
     """
     return sha256(_head(kind, format_number) + canonical_bytes).digest()[:DIGEST_SIZE]
 

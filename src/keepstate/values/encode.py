@@ -1,9 +1,8 @@
-"""Values to canonical bytes, in C code as far as it goes.
+"""Values to canonical bytes, in C code where possible.
 
-ormsgpack encodes what is plain and hands over everything else, subclasses included. What it cannot do (keys
-that are no str, lone surrogates) and what it would flatten without a word (bytearray, memoryview, a second
-NaN) goes through `lowering`, which also finds the path of what cannot be stored at all. Both ways give the
-same bytes.
+ormsgpack encodes plain values and hands over all others, including subclasses. Values that it cannot encode
+(keys other than str, lone surrogates) or would silently flatten (bytearray, memoryview, another NaN) are
+encoded by `encode_ext`, which also finds the path of a value that cannot be stored. Both give the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _OPTIONS: Final = (
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
 _FLATTENED: Final = frozenset({bytearray, memoryview})
-"""Types that ormsgpack takes for bytes without asking."""
+"""Types that ormsgpack silently encodes as bytes."""
 _GROUPS: Final[frozenset[type]] = frozenset({list, dict})
 _DICTS: Final[frozenset[type]] = frozenset({dict})
 _VALUES: Final[Any] = cast("Any", dict).values
@@ -41,18 +40,18 @@ _OTHER_NAN: Final = re.compile(rb"\xcb(?:\x7f(?!\xf0\0{6}|\xf8\0{6})|\xff(?!\xf0
 """A NaN of other bits than Python's own; some text matches too, and is only written more slowly."""
 
 _FEW_MARKS: Final = 64
-"""Of numbers that are looked at one by one; more are left to a pattern, which reads each byte."""
+"""Maximum number of numbers checked one by one; above it a pattern scans every byte."""
 _PART: Final = 128
-"""Of a long list or dict so many items are encoded together: a buffer that grows to megabytes costs more."""
+"""Number of items of a long list or dict encoded together, because a buffer of megabytes costs more."""
 _FEW: Final = 16
 _FEW_DEEP: Final = 3
-"""What is long is looked for inside of a few items, so deep."""
+"""Depth to which short containers are searched for long ones."""
 
 _pack = ormsgpack.packb
 
 
 class Writer:
-    """Encodes one level of tagged values; the next one is encoded by `_inner`. Holds nothing of any value."""
+    """Encodes one level of tagged values; `_inner` encodes the next one. Holds no state of any value."""
 
     def __init__(self, registry: Registry, depth: int = 0, *, pickling: Pickling | None = None) -> None:
         self._registry, self._pickling = registry, pickling
@@ -63,20 +62,21 @@ class Writer:
         """Return the canonical bytes of a value.
 
         Raises:
-            InvalidError: The value would not come back equal and of the same type; names the path.
+            InvalidError: The value would not come back equal and with the same type; the error names the
+                path.
         """
         body = self._plain(value)
         return self._write_lowered(value) if body is None else body
 
     def write_long(self, value: object) -> bytes | None:
-        """Return the same as `write`, sooner if the value is long; None for what only `write` can do."""
+        """Return the same as `write`, faster for long values; None if only `write` can encode the value."""
         try:
             return b"".join([*self._parts(value, 0)])
         except TypeError:
             return None
 
     def _plain(self, value: object) -> bytes | None:
-        """Return the canonical bytes of what ormsgpack encodes as we do, with nothing to be lowered."""
+        """Return the canonical bytes if ormsgpack encodes the value the same way; otherwise None."""
         try:
             body = _pack(value, self._tagged, _OPTIONS)
         except TypeError:
@@ -92,7 +92,7 @@ class Writer:
         """Yield the encoding of a value part by part.
 
         Raises:
-            TypeError: It is to be encoded as a whole.
+            TypeError: The value must be encoded as a whole.
         """
         kind = cast("Any", type(value))
         if (kind is not list and kind is not dict) or (len(value) > _FEW and len(value) <= _PART):
@@ -128,7 +128,7 @@ class Writer:
         return Lowering(self._registry, self._depth, self._pickling).write(value)
 
     def _tagged(self, value: object) -> ormsgpack.Ext:
-        """Return what stands for a value that msgpack does not have; all it raises becomes a TypeError."""
+        """Return the tagged form of a value that msgpack does not have; any error becomes a TypeError."""
         kind = type(value)
         leaf = types.LEAF_WRITERS.get(kind)
         if leaf is not None:
@@ -176,7 +176,7 @@ def _holds_other_nan(body: bytes) -> bool:
 
 
 def _holds_flattened(value: object) -> bool:
-    """Return whether plain lists and dicts hold such a value; tagged ones were looked at by themselves."""
+    """Return whether plain lists and dicts contain such a value; tagged values are checked on their own."""
     level: list[Any] = [value]
     while level:
         kinds = set(map(type, level))

@@ -1,4 +1,4 @@
-"""Values to canonical bytes, step by step: complete, slower than `writing`, and the one that knows paths.
+"""Values to canonical bytes, step by step: complete, slower than `encode`, and the one that knows paths.
 
 A value is rewritten into what plain msgpack holds, every other type as an Ext. The first thing that would not
 come back equal and of the same type raises `InvalidError` that names its path, as do a cycle and too deep a
@@ -26,7 +26,7 @@ from keepstate.values.schema import Registration, Registry
 
 _NAN: Final = float("nan")
 _SHOWN: Final = 200
-"""Characters of a path that an error shows."""
+"""Maximum number of characters of a path in an error."""
 _SUPERSEDED: Final = (
     *(str, int, float, complex, bytes, list, dict, set, frozenset, tuple),
     *(datetime, date, time, timedelta, Decimal, UUID, PurePath),
@@ -39,7 +39,7 @@ Pickling: TypeAlias = Callable[[object], bytes | None]
 
 
 class Lowering:
-    """Rewrites one value; made for it and dropped with it."""
+    """Rewrites one value; used once."""
 
     def __init__(self, registry: Registry, tags: int = 0, pickling: Pickling | None = None) -> None:
         self._registry, self._pickling = registry, pickling
@@ -49,7 +49,7 @@ class Lowering:
         self._open: set[int] = set()
 
     def write(self, value: object) -> bytes:
-        """Return the canonical bytes, or raise `InvalidError` that names the path."""
+        """Return the canonical bytes, or raise `InvalidError` with the path."""
         try:
             return ormsgpack.packb(self._lower(value))
         except RecursionError:
@@ -212,7 +212,7 @@ class Lowering:
         self._open.add(id(group))
 
     def _enter_tag(self) -> int:
-        """Count plain nesting anew, from the list that holds the parts, and return how far it was."""
+        """Restart the count of plain nesting at the list of parts, and return the count so far."""
         if self._tags >= limits.TAG_DEPTH:
             raise self._refusal(
                 f"tuples, sets and objects stand more than {limits.TAG_DEPTH} deep in one another"
@@ -254,7 +254,7 @@ class Lowering:
         if isinstance(value, enum.Enum):
             return f"the Enum {name} is not registered; register it or store its value"
         if self._registry.replaced(kind):
-            return f"its class is an earlier definition of {name}; make it anew with the one registered last"
+            return f"its class is an earlier definition of {name}; create it again with the registered class"
         for base in _SUPERSEDED:
             if isinstance(value, base):
                 better = (
@@ -276,20 +276,20 @@ class Lowering:
 
 
 def array_head(count: int) -> bytes:
-    """Return what msgpack writes before the items of an array."""
+    """Return the bytes that msgpack writes before the items of an array."""
     if count < 16:
         return bytes((0x90 | count,))
     return b"\xdc" + count.to_bytes(2) if count < 1 << 16 else b"\xdd" + count.to_bytes(4)
 
 
 def array_count(encoding: bytes) -> int:
-    """Return how many items an array has, by how its encoding begins."""
+    """Return the number of items of an encoded array, from its first bytes."""
     first = encoding[0]
     return first & 0x0F if first < 0xA0 else int.from_bytes(encoding[1 : 3 if first == 0xDC else 5])
 
 
 def map_head(count: int) -> bytes:
-    """Return what msgpack writes before the keys and values of a map."""
+    """Return the bytes that msgpack writes before the keys and values of a map."""
     if count < 16:
         return bytes((0x80 | count,))
     return b"\xde" + count.to_bytes(2) if count < 1 << 16 else b"\xdf" + count.to_bytes(4)

@@ -1,8 +1,8 @@
-"""Bounds what few stored bytes become in memory: by compression, and by references that share one object.
+"""Bounds the memory of decoded values, against compression and repeated references that expand few bytes.
 
-The weight of an encoding is an upper bound of the memory that its decoded value takes: each byte once, and
-`_OBJECT_BYTES` for each byte that may begin a list, dict or tagged value. It is counted without decoding. The
-writer keeps to the same budgets, so that whatever it has stored is read again.
+The weight of an encoding is an upper bound of the memory of its decoded value: each byte once, and
+`_OBJECT_BYTES` for each byte that may begin a list, dict or tagged value. It is computed without decoding.
+The writer respects the same bounds, so every stored value can be read again.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _UNWEIGHED_BYTES: Final = limits.SHARED_BYTES // (1 + _OBJECT_BYTES)
 
 
 def weight(encoding: bytes) -> int:
-    """Return at most how many bytes of memory the value of an encoding takes, about."""
+    """Return an upper bound, approximately, of the memory of an encoding's value in bytes."""
     return len(encoding) + _OBJECT_BYTES * len(encoding.translate(None, _NO_HEADS))
 
 
 def most_inflated(stored_bytes: int) -> int:
-    """Return the largest encoding that so many compressed bytes may inflate to."""
+    """Return the size of the largest encoding that this many compressed bytes may expand to."""
     return min(limits.DECODED_BYTES, limits.INFLATED_BYTES + limits.EXPANSION * stored_bytes)
 
 
 def is_within(encoding: bytes, stored_bytes: int) -> bool:
-    """Return whether so many compressed bytes may become the value of this encoding."""
+    """Return whether this many compressed bytes may expand to the value of this encoding."""
     most = most_inflated(stored_bytes)
     return len(encoding) <= most and (
         len(encoding) * (1 + _OBJECT_BYTES) <= limits.INFLATED_BYTES
@@ -40,7 +40,7 @@ def is_within(encoding: bytes, stored_bytes: int) -> bool:
 
 
 def is_repeated(encoding: bytes, stored_bytes: int) -> bool:
-    """Return whether a value repeats its parts more often than a state of so many bytes may."""
+    """Return whether a value repeats its parts more often than a state of this many bytes may."""
     return (
         len(encoding) > max(stored_bytes, _UNWEIGHED_BYTES)
         and weight(encoding) > limits.SHARED_BYTES + limits.EXPANSION * stored_bytes
@@ -48,10 +48,10 @@ def is_repeated(encoding: bytes, stored_bytes: int) -> bool:
 
 
 class Expansion:
-    """Counts what is read of a state's objects, each as often as something refers to it.
+    """Counts the objects of a state that are decoded, each as often as it is referred to.
 
     Args:
-        objects: All that the state refers to.
+        objects: All objects that the state refers to.
     """
 
     def __init__(self, objects: Mapping[bytes, bytes]) -> None:
@@ -60,10 +60,10 @@ class Expansion:
         self._stored_bytes: int | None = None
 
     def spend(self, data: bytes) -> bytes:
-        """Return an object that is about to be decoded.
+        """Count an object that is about to be decoded, and return it.
 
         Raises:
-            CorruptError: The objects, repeated, weigh more than what is stored may become.
+            CorruptError: The repeated objects weigh more than the stored bytes may expand to.
         """
         self._bytes += len(data)
         if self._bytes <= _UNWEIGHED_BYTES:

@@ -1,7 +1,7 @@
-"""Typed reads: a decoded value made to fit the type asked for, or refused with the path of what does not.
+"""Typed reads: a decoded value converted to the requested type, or rejected with the path of the mismatch.
 
-msgspec does the work. Two things it does not do are done here: it takes no Enum member for its own type, and
-it does not look into objects that exist already.
+msgspec converts. Two cases are handled here: msgspec does not accept an Enum member for its own type, and
+does not look into existing objects.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _UNIONS: Final = (Union, python_types.UnionType)
 
 
 class _UnknownTypeError(InvalidError):
-    """Nobody can tell whether anything is of this type."""
+    """The type is not supported, so no value can be checked against it."""
 
 
 class _UntoldError(Exception):
-    """The same, as msgspec lets it pass."""
+    """The same error, in a class that msgspec does not intercept."""
 
 
 def fit(value: Any, wanted: Any, path: str = "") -> Any:
-    """Return the value as the wanted type: itself, or converted where nothing is lost (a list to a tuple).
+    """Return the value as the requested type: itself, or converted without loss (a list to a tuple).
 
     Raises:
-        InvalidError: It does not fit; names the path.
+        InvalidError: The value does not fit; the error names the path.
     """
     if _mentions_enum(wanted):
         return _fit_enums(value, wanted, path)
@@ -72,10 +72,10 @@ def _refused(path: str, reason: str, kind: type[InvalidError] = InvalidError) ->
 
 
 def fit_fields(known: Registration, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return an object's fields as the types that its class says; those of a model are only checked.
+    """Return an object's fields as the types that its class declares; those of a model are only validated.
 
     Raises:
-        InvalidError: One does not fit; names class and field.
+        InvalidError: A field does not fit; the error names class and field.
     """
     if hasattr(known.kind, "__pydantic_fields__"):
         _check_model(known, fields)
@@ -100,7 +100,7 @@ def _check_model(known: Registration, fields: Mapping[str, Any]) -> None:
 
 
 def _fit_enums(value: Any, wanted: Any, path: str) -> Any:
-    """Do by hand what msgspec does, down to where no Enum is asked for."""
+    """Convert as msgspec does, down to the parts without an Enum."""
     origin: Any = get_origin(wanted)
     arguments = get_args(wanted)
     kind = _kind(value)
@@ -146,7 +146,7 @@ def _fit_member(value: Any, wanted: type[enum.Enum], path: str) -> Any:
 
 
 def _fit_one(value: Any, choices: tuple[Any, ...], path: str) -> Any:
-    """Try the choices in order, those that want no conversion first."""
+    """Try the choices in order, beginning with those that need no conversion."""
     for choice in sorted(choices, key=lambda choice: _kind(value) is not _class_of(choice)):
         try:
             return fit(value, choice, path)
@@ -173,7 +173,7 @@ def _names_enum(wanted: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def _hints(kind: type) -> Mapping[str, Any]:
-    """Return the types that a class gives its fields; none if they name what cannot be found."""
+    """Return the field types of a class; empty if an annotation cannot be resolved."""
     try:
         return get_type_hints(kind, include_extras=True)
     except (NameError, TypeError, AttributeError):
@@ -181,7 +181,7 @@ def _hints(kind: type) -> Mapping[str, Any]:
 
 
 def _convert(wanted: Any, value: Any) -> Any:
-    """Do for msgspec what it does not know: other classes take their own objects, models also dicts."""
+    """Convert types that msgspec does not know: other classes accept their own objects, models also dicts."""
     try:
         if isinstance(value, _class_of(wanted)):
             return value

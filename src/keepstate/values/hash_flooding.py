@@ -1,12 +1,12 @@
 """Guards against hash flooding: keys chosen so that building a dict or set takes quadratic time.
 
-Text and bytes hash by a secret of the process. Numbers, UUIDs, spans of time, and tuples, sets and objects
-of them do not, so that the author of stored bytes can choose their hashes: equal ones, or different ones that
-meet in the same slots. The guard goes through CPython's own tables with the hashes alone and counts the steps
-that each key takes; above the bound it stops. Its time is linear in the number of keys, whatever they are.
+Text and bytes are hashed with a secret of the process. Numbers, UUIDs, time spans, and tuples, sets and
+objects of them are not, so the author of stored bytes can choose their hashes: equal ones, or different ones
+that probe the same slots. The guard simulates CPython's tables with the hashes alone and counts the steps of
+each key; above the bound it stops. Its time is linear in the number of keys, whatever they are.
 
 The msgpack decoder builds a plain map before the guard sees its keys. The codec writes such maps with text
-for keys only, and puts a dict with other keys under a tag. So a large plain map with another key is refused.
+keys only, and tags a dict with other keys. So a large plain map with another key is rejected before decoding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keepstate.values import limits
 _SECRET: Final = frozenset({
     str, bytes, bool, type(None), date, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 })  # fmt: skip
-"""Types whose hashes nobody chooses, or that have too few values."""
+"""Types whose hashes cannot be chosen, or that have too few values."""
 _WORD: Final = (1 << 64) - 1
 _SHIFT: Final = 5
 """By so many bits CPython shifts the part of the hash that perturbs the walk from slot to slot."""
@@ -40,10 +40,10 @@ Encoding: TypeAlias = bytes | memoryview | msgspec.Raw
 
 
 def decoder(look: Callable[[int, memoryview], object]) -> Callable[[Encoding], Any]:
-    """Return a decoder of one level of encodings of any origin, which refuses chosen keys.
+    """Return a decoder of one level of untrusted encodings, which rejects chosen keys.
 
     Args:
-        look: Returns what stands for a tagged value; it is given the tag and the bytes.
+        look: Decodes a tagged value, given its tag and bytes.
     """
     decode = msgspec.msgpack.Decoder(ext_hook=look).decode
 
@@ -55,9 +55,9 @@ def decoder(look: Callable[[int, memoryview], object]) -> Callable[[Encoding], A
 
 
 def refuse_chosen_keys(encoding: Encoding) -> None:
-    """Raise `CorruptError` for a large map with other keys than text, which is never written.
+    """Raise `CorruptError` for a large map with keys that are not text, which is never written.
 
-    What is tagged is passed over.
+    Tagged values are skipped.
     """
     if len(memoryview(encoding)) <= _UNLOOKED_BYTES:
         return
@@ -73,13 +73,13 @@ def refuse_chosen_keys(encoding: Encoding) -> None:
 
 
 def _pass_over(tag: int, data: bytes) -> None:
-    """Leave what is tagged unread."""
+    """Skip a tagged value."""
 
 
 def is_crowded(keys: Collection[Any], *, as_set: bool = False) -> bool:
     """Return whether the keys of a dict or set take more than `limits.STEPS_PER_KEY` steps on average.
 
-    Up to `limits.UNCHECKED_KEYS` keys are never crowded: they cost little, whatever they are.
+    Up to `limits.UNCHECKED_KEYS` keys are never crowded, because so few cost little.
     """
     if len(keys) <= limits.UNCHECKED_KEYS or _SECRET.issuperset(map(type, keys)):
         return False
@@ -89,7 +89,7 @@ def is_crowded(keys: Collection[Any], *, as_set: bool = False) -> bool:
 
 
 def _dict_stages(count: int) -> Iterable[tuple[int, int]]:
-    """Yield each size of table that a growing dict has, and how many keys it then hold at the end."""
+    """Yield each table size of a growing dict, and the number of keys that it holds at most."""
     size = 8
     while True:
         room = size * 2 // 3
@@ -101,7 +101,7 @@ def _dict_stages(count: int) -> Iterable[tuple[int, int]]:
 
 
 def _set_stages(count: int) -> Iterable[tuple[int, int]]:
-    """Yield the same of a growing set."""
+    """Yield the same for a growing set."""
     size = 8
     while True:
         room = -(-(size - 1) * 3 // 5)
@@ -113,7 +113,7 @@ def _set_stages(count: int) -> Iterable[tuple[int, int]]:
 
 
 def _fills_dict(hashes: Sequence[int], size: int) -> bool:
-    """Return whether the keys fit into a dict's table of this size in the steps that they may take."""
+    """Return whether the keys fit into a dict table of this size within the bound of steps."""
     taken, mask, met = bytearray(size), size - 1, 0
     for place, first in enumerate(hashes):
         slot = first & mask
@@ -130,7 +130,7 @@ def _fills_dict(hashes: Sequence[int], size: int) -> bool:
 
 
 def _fills_set(hashes: Sequence[int], size: int) -> bool:
-    """Return the same for a set, which looks at the neighbours of a slot in each step."""
+    """Return the same for a set, which probes the neighbours of a slot in each step."""
     taken, mask, met = bytearray(size), size - 1, 0
     for place, first in enumerate(hashes):
         slot = first & mask

@@ -1,4 +1,4 @@
-"""A value that lies in parts becomes one encoding again: what `replanted` takes apart."""
+"""Full encodings of values that are stored in parts; the inverse of `replanted`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keepstate.values.refs import Fetching, together
 
 
 def inlined(encoding: bytes) -> Fetching[bytes]:
-    """Return a value's whole encoding, without decoding it: its classes need not be registered.
+    """Return the full encoding of a value, without decoding it, so that its classes need not be registered.
 
     Raises:
         CorruptError: An object is missing or damaged.
@@ -25,7 +25,7 @@ def inlined(encoding: bytes) -> Fetching[bytes]:
 
 
 def holds_pickle(encoding: bytes) -> bool:
-    """Whether a pickle stands in a whole encoding."""
+    """Return whether a full encoding contains a pickle."""
     found = False
 
     def look(tag: int, body: memoryview) -> None:

@@ -22,7 +22,7 @@ from keepstate.errors import CorruptError, InvalidError
 Segment = str | int | bytes | UUID
 
 OBJECTS: Final = 0x00
-"""The section of what is named by its content: not logged."""
+"""The section of content-addressed objects; not logged."""
 BY_KEY: Final = 0x01
 """The section whose changes are logged by key."""
 WITH_VALUES: Final = 0x02
@@ -47,23 +47,24 @@ _SMALL: Final = (bytes((_ZERO,)), *(bytes((_ZERO + 1, number)) for number in ran
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stamp:
-    """The segment that a store appended: the batch's revision, and which write of the batch it was."""
+    """The segment that a store appended: the batch's revision, and the index of the write in the batch."""
 
     revision: int
     index: int
 
 
 def pack(*segments: Segment | Stamp) -> bytes:
-    """Return the path's bytes.
+    """Return the bytes of a path.
 
     Raises:
-        InvalidError: A segment is not exactly a str, int, bytes or UUID; a bool is none, for `True == 1`.
+        InvalidError: A segment is not exactly a str, int, bytes or UUID; a bool is rejected, because `True ==
+            1`.
     """
     return _pack(b"", segments)
 
 
 def stored_key(section: int, *segments: Segment | Stamp) -> bytes:
-    """Return the key under which a store keeps the path: the section's byte, then the packed path."""
+    """Return the key under which a store keeps a path: the section's byte, then the packed path."""
     try:
         return _pack(_SECTIONS[section], segments)
     except KeyError:
@@ -71,7 +72,7 @@ def stored_key(section: int, *segments: Segment | Stamp) -> bytes:
 
 
 def stamp_suffix(revision: int, index: int) -> bytes:
-    """Return the bytes, always `STAMP_SIZE` of them, that a store appends to a stamped key."""
+    """Return the `STAMP_SIZE` bytes that a store appends to a stamped key."""
     return _STAMP_FORM.pack(STAMP_TAG, revision, index)
 
 
@@ -79,7 +80,7 @@ def unpack(data: bytes) -> tuple[Segment | Stamp, ...]:
     """Return the segments that `pack` was given.
 
     Raises:
-        CorruptError: No path packs to these bytes.
+        CorruptError: The bytes are not a packed path.
     """
     segments: list[Segment | Stamp] = []
     at = 0
@@ -103,7 +104,7 @@ def unpack(data: bytes) -> tuple[Segment | Stamp, ...]:
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """Return the smallest bytes above all that start with the prefix, or None if nothing is above them."""
+    """Return the smallest bytes above all keys with the prefix, or None if there are none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None
 
@@ -129,7 +130,9 @@ def _pack_int(number: int) -> bytes:
     magnitude = abs(number)
     size = (magnitude.bit_length() + 7) // 8
     if size > _MOST_INT_BYTES:
-        raise InvalidError(f"an int of {size} bytes is no key segment; at most {_MOST_INT_BYTES} fit")
+        raise InvalidError(
+            f"An int of {size} bytes is too large for a key segment. At most {_MOST_INT_BYTES} bytes fit."
+        )
     if number >= 0:
         head = bytes((_ZERO + size,)) if size <= 8 else bytes((_LARGE,)) + size.to_bytes(2)
         return head + magnitude.to_bytes(size)
@@ -165,7 +168,7 @@ def _unpack_body(data: bytes, at: int) -> tuple[str | bytes, int]:
     try:
         return body.decode("utf-8", "surrogatepass"), end + 1
     except UnicodeDecodeError as error:
-        raise _corrupt(data, at, "a text segment is no UTF-8") from error
+        raise _corrupt(data, at, "a text segment is not UTF-8") from error
 
 
 def _unpack_int(data: bytes, at: int) -> tuple[int, int]:
@@ -197,4 +200,4 @@ def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
 
 def _corrupt(data: bytes, at: int, what: str) -> CorruptError:
     start = data[:40].hex()
-    return CorruptError(f"key {start} is no packed path: at byte {at} {what}", place=start)
+    return CorruptError(f"Key {start} is not a packed path: at byte {at} {what}", place=start)

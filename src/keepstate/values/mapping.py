@@ -1,4 +1,4 @@
-"""A dict as a tree: its items in the order of their keys' encodings, found by key."""
+"""A dict as a tree: items ordered by their encoded keys, found by key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keepstate.values.tree import Editing, Tree, child_ref
 
 
 def find(tree: Tree, key: bytes) -> Fetching[tuple[int, Entry | None]]:
-    """Return the place of the first item whose key is not below `key`, and that item if it has this key."""
+    """Return the index of the first item whose key is not below `key`, and that item if it has this key."""
     for height in range(len(tree.tails) - 1, -1, -1):
         place, entry = _first(tree.tails[height].entries, tree.begins[height], key)
         if entry is None:
@@ -35,7 +35,7 @@ def _first(entries: Sequence[Entry], place: int, key: bytes) -> tuple[int, Entry
 
 
 def change(editing: Editing, changes: Mapping[bytes, Entry | None]) -> Fetching[None]:
-    """Put an item under each key, or remove what is there where it is None."""
+    """Set the item of each key, or remove it if it is None."""
     # From the last to the first: what changes behind a place does not move it.
     for key in sorted(changes, reverse=True):
         entry = changes[key]
@@ -46,7 +46,7 @@ def change(editing: Editing, changes: Mapping[bytes, Entry | None]) -> Fetching[
 
 
 def build(entries: Sequence[Entry]) -> Editing:
-    """Return a new tree of items in any order, each key once, and its objects."""
+    """Return a new tree of items in any order, with distinct keys, and its objects."""
     editing = Editing(Tree(MAP_STYLE))
     for _ in editing.splice(0, 0, sorted(entries, key=lambda entry: entry.key)):
         raise AssertionError("a new tree asks for no object")

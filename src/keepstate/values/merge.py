@@ -1,10 +1,10 @@
-"""Three-way merge: what each side changed since the base, where both can have it.
+"""Three-way merge: combines the changes of both sides since their base.
 
-Dicts are merged key by key, at every depth. Lists are merged as by diff3: what one side changed between items
-that the other left alone is taken; items that stand against each other, and items that both put in one place,
-are a conflict for the rule. A merge reads what either side changed, and nothing else.
+Dicts are merged key by key, at every depth. Lists are merged as by diff3: a change between items that the
+other side left unchanged is applied. Items changed by both sides, and items that both sides inserted at one
+index, are a conflict for the rule. A merge reads only what either side changed.
 
-Laws, for all values: merging a side with the base gives the side; a side with itself, itself.
+Laws, for all values: merging a side with the base gives the side; merging a side with itself gives itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EMPTY: Final = {LIST_STYLE: Contents(LIST_STYLE, None), MAP_STYLE: Contents(MAP
 
 
 class Values(Protocol):
-    """Turns encodings into values and back, for rules that look at them."""
+    """Converts encodings to values and back, for rules that look at values."""
 
     def to_merkle(self, value: object) -> MerkleValue:
         """Return a value in Merkle form."""
@@ -41,12 +41,12 @@ class Values(Protocol):
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """What a merge came to; with conflicts, ours stands where they are.
+    """The result of a merge. At conflicts it has the value of `ours`.
 
     Attributes:
         encoding: The merged value.
-        objects: Those that are in neither side.
-        conflicts: What no rule decided.
+        objects: The objects that are in neither side.
+        conflicts: The conflicts that no rule decided.
     """
 
     encoding: bytes
@@ -55,7 +55,7 @@ class Merged(msgspec.Struct, frozen=True):
 
 
 def merge(base: bytes, ours: bytes, theirs: bytes, rules: Rules, values: Values) -> Fetching[Merged]:
-    """Return ours with what theirs changed since the base.
+    """Apply the changes of `theirs` since the base to `ours`.
 
     Raises:
         CorruptError: An object is missing or damaged.
@@ -77,7 +77,7 @@ _Verdict = Edits | MerkleValue | None
 
 
 class _Merging:
-    """One merge under way."""
+    """A merge in progress."""
 
     def __init__(self, rules: Rules, values: Values) -> None:
         self._rules, self._values = rules, values
@@ -86,7 +86,7 @@ class _Merging:
     def value(
         self, path: Path, base: bytes | None, ours: bytes | None, theirs: bytes | None
     ) -> Fetching[_Verdict]:
-        """Return the verdict on one value."""
+        """Return the decision about one value."""
         if theirs == base or (ours == theirs and not self._rules.count_below(path)):
             return None
         if ours == base:
@@ -105,7 +105,7 @@ class _Merging:
     def _decided(
         self, path: Path, base: bytes | None, ours: bytes | None, theirs: bytes | None
     ) -> Fetching[_Verdict]:
-        """Return the verdict of the rule."""
+        """Return the decision of the rule."""
         rule = self._rules.at(path)
         side = self._rules.side(rule)
         if side == "ours" or (ours == theirs and (rule != "counter" or ours is None)):
@@ -158,7 +158,7 @@ class _Merging:
         return edits
 
     def _against(self, path: Path, hunk: _Hunk, edits: Edits) -> Fetching[None]:
-        """Decide about items that stand against each other, or in one place."""
+        """Decide about items that both sides changed, or inserted at one index."""
         olds = yield from whole(hunk.side(()))
         mine = yield from whole(hunk.side(hunk.ours))
         others = yield from whole(hunk.side(hunk.theirs))
@@ -190,7 +190,7 @@ class _Merging:
 
 
 class _Hunk(msgspec.Struct):
-    """Items of the base that at least one side changed, as one stretch for both sides."""
+    """A range of the base that at least one side changed, extended to the changes of both."""
 
     begin: int
     end: int
@@ -199,7 +199,7 @@ class _Hunk(msgspec.Struct):
     theirs: list[Block]
 
     def side(self, blocks: Sequence[Block]) -> list[Entry]:
-        """Return what a side that changed these blocks has for the stretch."""
+        """Return the items of a side for the range, given the blocks that it changed."""
         # Blocks that make a stretch overlap, so together they hold all of its items.
         base = {
             place: entry
@@ -216,7 +216,7 @@ class _Hunk(msgspec.Struct):
 
 
 def _hunks(by_us: Sequence[Block], by_them: Sequence[Block]) -> Iterator[_Hunk]:
-    """Yield stretches of the base, in order; blocks that touch only at their ends stay apart."""
+    """Yield ranges of the base, in order; blocks that touch only at their ends stay separate."""
     shift = 0  # of our places against those of the base
     sided = sorted(
         [(block, True) for block in by_us] + [(block, False) for block in by_them],

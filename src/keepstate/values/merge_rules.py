@@ -1,8 +1,8 @@
-"""What becomes of a value that two sides changed to different ones: rules by path, and what each does.
+"""Merge rules: the handling of a value that two sides changed differently, by path.
 
-A rule stands at a path and holds for all below it that has no rule of its own. It is asked at the deepest
-path at which both sides changed to different values; `counter` also where both changed to the same: two steps
-of one are a step of two.
+A rule applies to its path and everything below without a rule of its own. It is consulted at the deepest path
+at which the sides have different changes. `counter` is also consulted for equal changes, because two steps of
+one are a step of two.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Pattern: TypeAlias = tuple[Step | None, ...]
 
 
 class MergeConflict(msgspec.Struct, frozen=True):
-    """Where two sides cannot both have their way: the encodings there, None for nothing.
+    """A conflict that no rule decided: the encodings of the three sides, None for an absent value.
 
-    Of a list it is the place in ours, and the lists of the items that stand against each other.
+    In a list it has the index in `ours`, and the lists of the conflicting items.
     """
 
     path: Path
@@ -43,11 +43,11 @@ class Rules:
     """The rules of one merge.
 
     Args:
-        rules: By pattern; `()` is for what no other holds for, `refuse` if not given.
-        ours_is_later: What `last_writer` goes by.
+        rules: Rules by pattern; `()` is the default rule, `refuse` if not given.
+        ours_is_later: Whether `last_writer` takes `ours`.
 
     Raises:
-        InvalidError: A rule has no such name.
+        InvalidError: A rule name is unknown.
     """
 
     def __init__(self, rules: Mapping[Pattern, Rule], *, ours_is_later: bool = True) -> None:
@@ -60,14 +60,17 @@ class Rules:
         self._counts = any(rule == "counter" for rule in rules.values())
 
     def at(self, path: Path) -> Rule:
-        """Return the rule with the longest pattern that the path begins with; a step before any step."""
+        """Return the rule of the longest pattern that is a prefix of the path.
+
+        Of equally long patterns, one with a given step wins over one with any step.
+        """
         fitting = [pattern for pattern in self._rules if _fits(pattern, path)]
         if not fitting:
             return "refuse"
         return self._rules[max(fitting, key=lambda pattern: (len(pattern), [s is not None for s in pattern]))]
 
     def count_below(self, path: Path) -> bool:
-        """Whether a counter may be at a path or below: then equal changes are no agreement."""
+        """Return whether a counter may be at a path or below, so that equal changes still add up."""
         return self._counts and (
             self.at(path) == "counter"
             or any(
@@ -77,7 +80,7 @@ class Rules:
         )
 
     def side(self, rule: Rule) -> Literal["ours", "theirs"] | None:
-        """Return the side that a rule takes whatever the values are, if it does."""
+        """Return the side that a rule always takes, or None."""
         if rule == "last_writer":
             return "ours" if self._ours_is_later else "theirs"
         if callable(rule):
@@ -89,7 +92,7 @@ def decide(rule: Rule, base: Any, ours: Any, theirs: Any) -> Any:
     """Return the merged value.
 
     Raises:
-        InvalidError: The rule cannot be kept with such values; says why.
+        InvalidError: The rule does not apply to these values; the error says why.
     """
     if callable(rule):
         return rule(base, ours, theirs)
@@ -122,7 +125,7 @@ def _most(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
 
 
 def _union(base: Any, ours: Any, theirs: Any) -> Any:
-    """Return what either side has, without what either removed."""
+    """Return the items of either side, without those that either side removed."""
     before: Any = frozenset[Any]() if base is MISSING else base
     if not all(isinstance(members, set | frozenset) for members in (before, ours, theirs)):
         raise InvalidError("a union needs sets or lists on both sides")

@@ -1,11 +1,11 @@
-"""A state as objects named by their content: the same value always has the same root, however it came about.
+"""Merkle form of a state: objects named by their content, so that equal values have equal roots.
 
-A list or dict is a tree if and only if its items together, those that are trees themselves counted as their
-references, have more than `TREE_BYTES`; else it stands in its encoding as ever. So a small state is one
-encoding, and of a large one an edit makes anew only what lies between it and the root. The items of a dict
-that is a tree come back in the order of their keys' encodings.
+A list or dict is a tree if and only if its items together have more than `TREE_BYTES`, where items that are
+trees count as their references. Otherwise it is part of its parent's encoding. So a small state is one
+encoding, and an edit of a large one creates only the objects between the edit and the root. The items of a
+dict that is a tree come back in the order of their encoded keys.
 
-Tuples, sets and objects of classes are values like a text: they are never taken apart.
+Tuples, sets and objects of classes are never split, like a text.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class MerkleValue(msgspec.Struct, frozen=True):
 
 
 def to_merkle(value: object, write: Write) -> MerkleValue:
-    """Return the Merkle form of a value; `write` gives canonical encodings.
+    """Return the Merkle form of a value; `write` makes canonical encodings.
 
     Raises:
-        InvalidError: The value would not come back equal and of the same type; names the path.
+        InvalidError: The value would not come back equal and with the same type; the error names the path.
     """
     objects: dict[bytes, bytes] = {}
     whole = write(value)
@@ -64,7 +64,7 @@ def to_merkle(value: object, write: Write) -> MerkleValue:
 
 
 def _plant(value: Any, encoding: bytes, write: Write, objects: dict[bytes, bytes]) -> tuple[bytes, bool]:
-    """Return the encoding with references for what is large, and whether there are any."""
+    """Return the encoding with references to large parts, and whether there are any."""
     kind = _kind(value)
     if len(encoding) <= TREE_BYTES or (kind is not list and kind is not dict):
         return encoding, False
@@ -87,7 +87,7 @@ def _plant(value: Any, encoding: bytes, write: Write, objects: dict[bytes, bytes
 
 
 def compose(children: Sequence[bytes], keys: Sequence[bytes] | None = None) -> bytes:
-    """Return the encoding of a list of such items or, with keys, of a dict, in their order."""
+    """Encode a list of items, or with keys a dict, in the given order."""
     if keys is None:
         return array_head(len(children)) + b"".join(children)
     body = b"".join([part for pair in zip(keys, children, strict=True) for part in pair])
@@ -100,14 +100,14 @@ def compose(children: Sequence[bytes], keys: Sequence[bytes] | None = None) -> b
 
 
 def gather(encodings: Iterable[bytes], *, verify: bool = False) -> Fetching[dict[bytes, bytes]]:
-    """Return all objects that encodings refer to, at any depth: one round for each level.
+    """Return all objects that encodings refer to, at any depth, in one round of fetching for each level.
 
     Args:
-        encodings: Where to begin.
-        verify: Compares each object with its name.
+        encodings: The encodings to begin with.
+        verify: Compare each object with its name.
 
     Raises:
-        CorruptError: An object is not what its name says, or damaged.
+        CorruptError: An object does not match its name, or is damaged.
     """
     gathered: dict[bytes, bytes] = {}
     wanted = {ref.name: (ref, 0) for encoding in encodings for ref in _refs(encoding)}
@@ -155,19 +155,19 @@ def reach(
 
 
 def admit_object(ref: Ref, data: bytes) -> None:
-    """Raise `CorruptError` if an object is not what its name says."""
+    """Raise `CorruptError` if an object does not match its name."""
     if name_of(ref.kind, data) != ref.name:
         raise CorruptError(f"object {ref.name.hex()} is damaged: its bytes have another name")
 
 
 def shared(encodings: Iterable[bytes], objects: Mapping[bytes, bytes]) -> Fetching[set[bytes]]:
-    """Return which of some objects the encodings refer to as well, at any depth.
+    """Return those of some objects that the encodings also refer to, at any depth.
 
-    What both have is not fetched, nor is what lies below it: only what the encodings alone have is.
+    Shared objects, and everything below them, are not fetched.
 
     Args:
-        encodings: Where to look.
-        objects: All that `plant` made of a value.
+        encodings: The encodings to search.
+        objects: All objects of a value, as `to_merkle` made them.
     """
     found: set[bytes] = set()
     seen: set[bytes] = set()
@@ -194,7 +194,7 @@ def _has_below(ref: Ref) -> bool:
 
 
 def _below(ref: Ref, level: int, data: bytes) -> Iterable[tuple[Ref, int]]:
-    """Return what an object refers to, each with the level of its entries."""
+    """Return the references in an object, each with the level of its entries."""
     if ref.kind is Kind.BLOB:
         return [(below, 0) for below in _refs(data)] if ref.is_deep else ()
     if ref.kind is Kind.LIST_LEAF or ref.kind is Kind.MAP_LEAF:
@@ -271,7 +271,7 @@ def _admit_count(ref: Ref, items: Sequence[Any]) -> None:
 
 
 def _leaves(ref: Ref, objects: Mapping[bytes, bytes], counted: Expansion) -> list[bytes]:
-    """Return the encodings of the leaves of a tree, the unsealed tail at the end; each is an array."""
+    """Return the encodings of a tree's leaves, with the unfinished tail last; each is an array."""
     style = STYLES[ref.kind]
     items, tails = split_root(counted.spend(objects[ref.name]))
     names: list[bytes] = []
@@ -286,7 +286,7 @@ def _leaves(ref: Ref, objects: Mapping[bytes, bytes], counted: Expansion) -> lis
 
 
 def _body(items: bytes) -> bytes:
-    """Return the bytes of an array without its head."""
+    """Return the bytes of an array without its header."""
     return items[1 if items[0] < 0xC0 else 3 if items[0] == 0xDC else 5 :]
 
 

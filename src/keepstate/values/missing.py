@@ -1,4 +1,4 @@
-"""What stands where there is nothing: None is a value."""
+"""The marker for an absent value, because None is a value."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 MISSING: Final = Missing()
-"""Says that there is no value: None is one."""
+"""An absent value; None is a value."""

@@ -1,8 +1,8 @@
-"""The nodes of a tree: what stands in one, and how it is written.
+"""The nodes of a tree and their encoding.
 
-An *entry* is what stands in a node: in a leaf an item, above it a node of the level below. A leaf's bytes are
-the encoding of a list of its items, so that leaves can be joined and decoded without looking at any item.
-A large item stands in a leaf as a reference to its blob.
+An *entry* is an element of a node: in a leaf an item, above it a node of the level below. The bytes of a leaf
+are the encoding of a list of its items, so leaves can be joined and decoded without looking at any item. A
+large item is stored in a leaf as a reference to its blob.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         name: The digest of the item's encoding, or of the node.
-        count: How many items it is.
-        size_bytes: Of the encodings of those items and, in a dict, of their keys.
-        is_deep: Whether any of them holds a reference.
-        key: In a dict, the encoding of the item's key, or of the last key below.
-        form: How it stands in a branch or, of an item, in a tail.
-        encoding: Of an item, if it is at hand; None of a blob that was not fetched, and of a node.
+        count: The number of items.
+        size_bytes: The size of the encodings of those items and, in a dict, of their keys.
+        is_deep: Whether any of them contains a reference.
+        key: In a dict, the encoded key of the item, or the last key below.
+        form: The bytes of the entry in a branch or, for an item, in a tail.
+        encoding: The encoding of an item, if it is loaded; None for an unfetched blob, and for a node.
     """
 
     name: bytes
@@ -59,12 +59,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Style(NamedTuple):
-    """How a kind of tree is cut into nodes: one ends where an entry says so, by its content alone.
+    """The rules by which a kind of tree is cut into nodes, by the content of entries alone.
 
     Attributes:
-        leaf_average: Every so-manieth item ends a leaf.
-        branch_average: Every so-manieth node ends a branch.
-        most: How many times the average a node may have entries.
+        leaf_average: Average number of items in a leaf.
+        branch_average: Average number of nodes in a branch.
+        most: Maximum number of entries of a node, as a multiple of the average.
         root: The kind of the root.
         leaf: The kind of a leaf.
         branch: The kind of a node above.
@@ -80,7 +80,7 @@ class Style(NamedTuple):
     has_keys: bool
 
     def ends(self, entry: Entry, size: int, level: int) -> bool:
-        """Whether a node ends with this entry, its `size`-th: never the first, whatever its hash."""
+        """Return whether a node ends with this entry, its `size`-th; never with its first entry."""
         average = self.branch_average if level else self.leaf_average
         # An item of a dict is placed by its key, so that a new value does not move the cuts.
         mark = sha256(entry.key).digest() if self.has_keys and not level else entry.name
@@ -111,7 +111,7 @@ def node(style: Style, level: int, name: bytes, entries: Sequence[Entry]) -> Ent
 
 
 def blob(entry: Entry) -> Ref:
-    """Return the reference to an item that is kept by itself."""
+    """Return the reference to an item that is stored as its own object."""
     return Ref(Kind.BLOB, entry.name, 1, entry.value_bytes, entry.is_deep)
 
 
@@ -126,15 +126,16 @@ def totals(entries: Iterable[Entry]) -> tuple[int, int, bool]:
 
 
 def packed_bytes(style: Style) -> int:
-    """Return up to which size an item stands in a whole leaf itself.
+    """Return the maximum size of an item that is stored directly in a complete leaf.
 
-    A list's items are read together and hardly ever change. Of a dict one value changes and the others stay.
+    The items of a list are read together and rarely change. In a dict, one value changes and the others do
+    not.
     """
     return INLINE_BYTES if style.has_keys else PACKED_BYTES
 
 
 def write_node(style: Style, entries: Sequence[Entry], level: int) -> bytes:
-    """Return the bytes of a whole node whose entries are of `level`: 0 makes a leaf."""
+    """Return the bytes of a complete node whose entries are of `level`; level 0 makes a leaf."""
     if level:
         return b"".join([entry.form for entry in entries])
     return array_head(len(entries) * (1 + style.has_keys)) + b"".join(
@@ -151,13 +152,13 @@ def read_node(style: Style, data: bytes, level: int, *, is_deep: bool) -> Sequen
     """Return the entries of a node.
 
     Raises:
-        CorruptError: The bytes are no such node.
+        CorruptError: The bytes are not such a node.
     """
     return read_children(style, data) if level else read_items(style, data, is_deep=is_deep)
 
 
 def node_kind(style: Style, level: int) -> Kind:
-    """Return what a node is whose entries are of `level`."""
+    """Return the kind of a node whose entries are of `level`."""
     return style.branch if level else style.leaf
 
 
@@ -170,7 +171,7 @@ def read_items(style: Style, data: bytes, *, is_deep: bool) -> list[Entry]:
     """Return the items of a leaf, or of a root's lowest tail.
 
     Raises:
-        CorruptError: The bytes are none.
+        CorruptError: The bytes are not a list of items.
     """
     try:
         raws = [bytes(raw) for raw in _split(data)]
@@ -192,17 +193,17 @@ def _read_item(raw: bytes, key: bytes, *, is_deep: bool) -> Entry:
 
 
 def ref_of(encoding: bytes) -> Ref | None:
-    """Return the reference that an encoding is, if it is one."""
+    """Return the reference that an encoding consists of, or None."""
     if len(encoding) > 3 and encoding[0] == _EXT_8 and encoding[2] == TAG:
         return unpack(encoding[3:])
     return None
 
 
 def refs_in(encoding: bytes) -> list[Ref]:
-    """Return all references in an encoding, in order, however deep in lists and dicts.
+    """Return all references in an encoding, in order, at any depth of lists and dicts.
 
     Raises:
-        CorruptError: It is no encoding.
+        CorruptError: The bytes are not an encoding.
     """
     found: list[Ref] = []
 
@@ -226,10 +227,10 @@ _WITH_MORE_PARTS: Final = b"\x24\x94"
 
 
 def classes_in(data: bytes) -> set[str]:
-    """Return name and version, `profile@2`, of the registered classes whose objects stand in some bytes.
+    """Return name and version, `profile@2`, of the registered classes of the objects in some bytes.
 
     Args:
-        data: An encoding, or a node; a branch holds none.
+        data: An encoding, or a node; a branch has none.
     """
     found: set[str] = set()
     if _WITH_PARTS not in data and _WITH_MORE_PARTS not in data:
@@ -255,13 +256,13 @@ def classes_in(data: bytes) -> set[str]:
 
 @lru_cache(maxsize=_BRANCHES)
 def read_children(style: Style, data: bytes) -> Sequence[Entry]:
-    """Return the nodes that a branch holds, or one of a root's upper tails.
+    """Return the nodes of a branch, or of one of a root's upper tails.
 
-    A change passes the same few branches once for each level, and the next change most of them again: to read
-    them anew each time was half of what a change of one in 10,000 items took.
+    Results are cached, because a change reads the same few branches once for each level, and the next change
+    most of them again: without the cache, decoding took half of the time of a change of one in 10,000 items.
 
     Raises:
-        CorruptError: The bytes are none.
+        CorruptError: The bytes are not a branch.
     """
     entries: list[Entry] = []
     place, end = 0, len(data)

@@ -1,4 +1,4 @@
-"""Changes to a value in Merkle form, at any depth: what is far from them is neither read nor made anew."""
+"""Changes to a value in Merkle form, at any depth; only the nodes around a change are read and written."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from keepstate.values.tree import Editing
 
 
 class Edits(msgspec.Struct):
-    """What is to be done to one list or dict; places are those before any of it.
+    """Edits of one list or dict; indexes are those before all edits.
 
     Attributes:
-        puts: The new value of an item that is there, or of a dict's key.
-        removed: Keys, or places of a list.
-        inserted: What comes before a place of a list, in order.
-        inside: What is to be done to an item.
+        puts: The new value of an existing item, or of a dict's key.
+        removed: Keys, or indexes of a list.
+        inserted: Items to insert before an index of a list, in order.
+        inside: Edits of an item.
         order: All keys of a small dict in their new order.
     """
 
@@ -43,7 +43,7 @@ class Edits(msgspec.Struct):
     order: Sequence[bytes] = ()
 
     def at(self, path: Path) -> Edits:
-        """Return the edits of what lies at a path, to be added to."""
+        """Return the edits of the value at a path, to be added to."""
         edits = self
         for step in path:
             edits = edits.inside.setdefault(step, Edits())
@@ -51,13 +51,13 @@ class Edits(msgspec.Struct):
 
 
 def edited(encoding: bytes, edits: Edits) -> Fetching[MerkleValue]:
-    """Return the value as changed, and the objects that are new.
+    """Return the edited value, and its new objects.
 
     Raises:
-        InvalidError: There is no list or dict where one is to be changed, or no such item in it.
+        InvalidError: An edited value is not a list or dict, or does not have the item.
     """
     if not is_container(encoding):
-        raise InvalidError("what is to be changed inside is no list or dict")
+        raise InvalidError("Only a list or dict can be edited inside.")
     contents = yield from open_contents(encoding)
     puts, objects = yield from _with_inner(contents, edits)
     change = _edited_dict if contents.style.has_keys else _edited_list
@@ -101,7 +101,7 @@ def _edited_list(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -
 
 
 def _splices(edits: Edits, puts: Mapping[Step, bytes]) -> Iterable[tuple[int, int, list[Entry]]]:
-    """Yield what stands for which items, first to last; neighbours are taken together."""
+    """Yield replacements of ranges, first to last; adjacent ones are joined."""
     begin = end = 0
     items: list[Entry] = []
     touched = {step for step in (*puts, *edits.removed, *edits.inserted) if isinstance(step, int)}
@@ -144,10 +144,10 @@ def _item(encoding: bytes, key: bytes = b"") -> Entry:
 
 
 def patched(encoding: bytes, changes: Sequence[Change]) -> Fetching[MerkleValue]:
-    """Return the other side of a diff; of its objects only those that the edits themselves make.
+    """Return the other side of a diff, with only the objects that the edits create.
 
     Raises:
-        InvalidError: The changes are those of another value.
+        InvalidError: The changes do not belong to this value.
     """
     if not changes:
         return MerkleValue(encoding, {})
@@ -160,7 +160,7 @@ def patched(encoding: bytes, changes: Sequence[Change]) -> Fetching[MerkleValue]
 
 
 class _Places:
-    """Where the items of a new list were in the old one, told by what was removed and added."""
+    """The old indexes of a new list's items, derived from the removed and added items."""
 
     def __init__(self, changes: Sequence[Change], depth: int) -> None:
         here = [(change.kind, change.path[depth]) for change in changes if len(change.path) == depth + 1]
@@ -168,7 +168,7 @@ class _Places:
         self._added = sorted(step for kind, step in here if kind == "added" and isinstance(step, int))
 
     def before(self, place: int) -> int:
-        """Return the old place of an item, or of the one that a new item comes before."""
+        """Return the old index of an item, or of the item that a new one precedes."""
         place -= bisect_left(self._added, place)
         for gone in self._removed:
             place += gone <= place
@@ -176,7 +176,7 @@ class _Places:
 
 
 def _gather(edits: Edits, changes: Sequence[Change], depth: int) -> None:
-    """Add changes to the edits of the container that stands where their paths are `depth` steps long."""
+    """Add changes to the edits of the container at the first `depth` steps of their paths."""
     places = _Places(changes, depth)
     inner: dict[Step, list[Change]] = {}
     for change in changes:

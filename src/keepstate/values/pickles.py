@@ -1,9 +1,9 @@
-"""Values of classes that nobody registered, pickled on request: signed for their place, and allow-listed.
+"""Values of unregistered classes, pickled on request: signed for their location, and allow-listed.
 
-Invariant: no byte of a pickle is looked at before its signature has been verified, and no object of a class
-is made that is not in the list. A signed value is the byte `SIGNED`, HMAC-SHA256 of the place and the rest
-(32 bytes), and the rest: an ordinary stored value, in which each pickle is tagged and stands behind the name
-of its class. So who has no key still reads all else of it in builtin form.
+Invariant: no byte of a pickle is read before its signature is verified, and no object is created of a class
+outside the allow-list. A signed value is the byte `SIGNED`, then HMAC-SHA256 of the location and the rest (32
+bytes), then the rest: an ordinary stored value, in which each pickle is tagged and follows the name of its
+class. So a reader without the key can still read everything else in builtin form.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PROTOCOL: Final = 5
 _MAC_BYTES: Final = 32
 _LEAST_KEY_BYTES: Final = 32
 _HARMLESS: Final = (complex, date, datetime, time, timedelta, timezone, Decimal, UUID)
-"""What fields hold and nobody needs to allow: making one does nothing else, and is as large as its bytes."""
+"""Classes that are always allowed: creating an object has no side effect and takes no more than its bytes."""
 _REFUSED: Final = frozenset({
     "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER", "INST", "OBJ",
 })  # fmt: skip
@@ -45,15 +45,16 @@ _PLACES: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LO
 class SignedPickle:
     """Lets a handle store objects of these classes by pickling them: `open(url, pickle=SignedPickle(…))`.
 
-    Whoever has the key can make every reader build objects of the classes in the list, of any fields: keep it
-    where the store is not kept. Register a class instead where you can: a pickle is lost with its class.
+    A holder of the key can make every reader create objects of the listed classes with any fields, so store
+    the key apart from the data. Register a class instead where you can, because a pickle cannot be read after
+    its class is gone.
 
     Args:
-        key: At least 32 random bytes that sign and verify.
-        allow: The classes that are pickled and made again, exactly these and none below them.
+        key: At least 32 random bytes, used to sign and verify.
+        allow: The classes to pickle and create, without their subclasses.
 
     Raises:
-        InvalidError: The key is too short, or something in the list is no class.
+        InvalidError: The key is too short, or an item of the list is not a class.
     """
 
     def __init__(self, key: bytes, allow: Collection[type]) -> None:
@@ -61,7 +62,7 @@ class SignedPickle:
             raise InvalidError(f"a key that signs pickles has at least {_LEAST_KEY_BYTES} bytes, random ones")
         for kind in allow:
             if not isinstance(kind, type):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidError(f"{kind!r} is no class; allow lists classes")
+                raise InvalidError(f"{kind!r} is not a class. Pass a list of classes as `allow`.")
         self._key, self._allowed = key, frozenset(allow)
         self._classes = {(kind.__module__, kind.__qualname__): kind for kind in (*allow, *_HARMLESS)}
         leaves = {**LEAF_READERS, PICKLE: self._load}
@@ -82,16 +83,16 @@ class SignedPickle:
 
     @property
     def states(self) -> codec.Codec:
-        """Return what encodes and decodes what histories keep: each pickle is signed by itself."""
+        """Return the codec for histories: each pickle is signed individually."""
         return self._states
 
     # ---- stored values
 
     def encode(self, value: object, place: bytes) -> bytes:
-        """Return the bytes to store at a place; signed only if they hold a pickle.
+        """Return the bytes to store at a location; they are signed only if they contain a pickle.
 
         Raises:
-            InvalidError: The value would not come back equal and of the same type; `path` says which part.
+            InvalidError: The value would not come back equal and with the same type; `path` names the part.
         """
         try:
             return codec.encode(value)
@@ -100,11 +101,11 @@ class SignedPickle:
         return codec.SIGNED + self._signature(stored, place) + stored
 
     def decode(self, data: bytes, place: bytes, type: Any = None) -> Any:
-        """Return the value stored at a place.
+        """Return the value stored at a location.
 
         Raises:
-            CorruptError: It was not signed by this key for this place, or was never written.
-            InvalidError: It holds an object of a class that is not allowed, or does not fit `type`.
+            CorruptError: It was not signed by this key for this location, or is not a stored value.
+            InvalidError: It contains an object of a class that is not allowed, or does not fit `type`.
         """
         if not data.startswith(codec.SIGNED):
             return codec.decode(data) if type is None else codec.decode(data, type=type)
@@ -121,7 +122,7 @@ class SignedPickle:
     # ---- objects
 
     def _dump(self, value: object) -> bytes | None:
-        """Return what stands for an object, or None if its class is not allowed."""
+        """Return the encoded pickle of an object, or None if its class is not allowed."""
         if type(value) not in self._allowed:
             return None
         name = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -161,10 +162,10 @@ class SignedPickle:
 
 
 class _StatePickles(codec.Codec):
-    """What histories keep is named by its content and shared by commits, so that a pickle has no one place.
+    """The codec for histories, whose values are shared by commits, so that a pickle has no one location.
 
-    Each stands behind a signature of its own, for histories and nothing else: what is taken from there does
-    not verify as a document, nor the other way round.
+    Each pickle has a signature of its own, for histories only: it does not verify as part of a document, nor
+    a document's pickle as part of a history.
     """
 
     def __init__(self, dump: Pickling, load: Callable[[bytes], object]) -> None:
@@ -201,7 +202,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _check_steps(name: str, dumped: bytes) -> None:
-    """Raise unless each step is one that a pickle made here may have; runs none of them."""
+    """Raise `InvalidError` unless each step may occur in a pickle made here; runs none of them."""
     end = 0
     try:
         for step, argument, at in pickletools.genops(dumped):

@@ -1,7 +1,7 @@
-"""What stands in an encoding in place of a value that is kept as an object of its own, named by its content.
+"""References: the encoded form of a value that is stored as its own object, named by its content.
 
-A large list or dict is a tree of objects; so its encoding is a `Ref` to the tree's root, and the value that
-holds it stays small. A large value that is no list or dict is one object, a blob.
+A large list or dict is a tree of objects, and its encoding is a `Ref` to the root, so the value that contains
+it stays small. A large value of another type is one object, a blob.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ TAG: Final = 48
 
 _T = TypeVar("_T")
 Fetching: TypeAlias = Generator[Collection["Ref"], Mapping[bytes, bytes], _T]
-"""Work that asks for objects: it yields refs, is sent the objects by name, and returns its result.
+"""A generator that requests objects: it yields refs, is sent the objects by name, and returns its result.
 
-So the same rules serve every kind of store, waiting or not.
+So the same rules serve every kind of store, async or blocking.
 """
 
 _DEEP: Final = 0x80
 
 
 class Kind(IntEnum):
-    """What an object is; the same bytes of another kind have another name."""
+    """The kind of an object; the same bytes of another kind have another name."""
 
     BLOB = 0
     """The encoding of one value, which may hold references."""
@@ -69,25 +69,25 @@ class Ref(msgspec.Struct, frozen=True, gc=False):
     is_deep: bool
 
     def packed(self) -> bytes:
-        """Return the bytes of the reference: kind, name, size and, but of a blob, the count."""
+        """Return the bytes of the reference: kind, name, size and, except for a blob, the count."""
         count = b"" if self.kind is Kind.BLOB else write_number(self.count)
         head = bytes((self.kind | self.is_deep * _DEEP,))
         return head + self.name + write_number(self.size_bytes) + count
 
     def encoding(self) -> bytes:
-        """Return the reference as it stands in an encoding."""
+        """Return the encoding of the reference."""
         return ormsgpack.packb(self.ext())
 
     def ext(self) -> ormsgpack.Ext:
-        """Return what the encoder writes as it is."""
+        """Return the form that the encoder writes."""
         return ormsgpack.Ext(TAG, self.packed())
 
 
 def unpack(data: bytes) -> Ref:
-    """Return the reference in such bytes.
+    """Return the reference in these bytes.
 
     Raises:
-        CorruptError: They are none.
+        CorruptError: The bytes are not a reference.
     """
     try:
         kind = _KINDS[data[0] & ~_DEEP]
@@ -101,7 +101,7 @@ def unpack(data: bytes) -> Ref:
 
 
 def write_number(number: int) -> bytes:
-    """Return a number of 0 or more in as few bytes as it needs, seven bits each, lowest first."""
+    """Return a non-negative number in as few bytes as possible, seven bits each, lowest first."""
     if number < 0x80:
         return bytes((number,))
     written = bytearray()
@@ -113,11 +113,11 @@ def write_number(number: int) -> bytes:
 
 
 def read_number(data: bytes, place: int) -> tuple[int, int]:
-    """Return the number that begins at a place, and the place behind it.
+    """Return the number at an offset, and the offset after it.
 
     Raises:
-        IndexError: The bytes end before it does.
-        ValueError: It is longer than any that is written.
+        IndexError: The bytes are truncated.
+        ValueError: The number is longer than any that is written.
     """
     number = shift = 0
     while True:

@@ -1,6 +1,6 @@
-"""Registered classes: the closed list of what stored bytes may turn into, and the way between versions.
+"""Registered classes: the closed list of classes that stored bytes may become, and their versions.
 
-A stored object carries `name@version`. Nothing is ever imported because bytes name it.
+A stored object carries `name@version`. No module is ever imported because stored bytes name it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _Function = TypeVar("_Function", bound=Upcaster)
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A class and the name and version that its objects are stored under."""
+    """A class, with the name and version that its objects are stored under."""
 
     name: str
     version: int
     kind: type
     shape: Shape
     older: tuple[Downcaster, ...] = ()
-    """What takes objects to the version that is written, if that is an older one; step by step."""
+    """The downcasters, in order, if objects are stored as an older version."""
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
@@ -42,7 +42,7 @@ class Registration:
         return self.version - len(self.older)
 
     def parts(self, value: object) -> list[Any]:
-        """Return what is stored of an object: name, version, fields, and those not set if there are any."""
+        """Return the stored form of an object: name, version, fields, and unset fields if there are any."""
         unset, fields = self.shape.unset(value), self.shape.fields(value)
         if self.older:
             for downcaster in self.older:
@@ -55,7 +55,7 @@ class Registration:
         """Return the object with these fields.
 
         Raises:
-            InvalidError: The class does not take them.
+            InvalidError: The class rejects the fields.
         """
         try:
             return self.shape.build(fields, unset)
@@ -67,7 +67,7 @@ class Registration:
 
 
 class Registry:
-    """Names, classes and upcasters. Looking up takes no lock; registering is for the time of import."""
+    """Names, classes and upcasters. Lookups take no lock; register classes at import time."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Registration] = {}
@@ -102,24 +102,24 @@ class Registry:
         return add
 
     def upcast(self, name: str, version: int, /) -> Callable[[_Function], _Function]:
-        """Take the decorated function as the way from that version of a class to the next.
+        """Register the decorated function as the upcaster from a version of a class to the next.
 
         The function gets the fields of one stored object by name and returns those of the next version.
-        Objects of registered classes in the fields stand there in builtin form, dicts with an `@type`.
+        Objects of registered classes in the fields are in builtin form, dicts with an `@type`.
 
         Raises:
-            InvalidError: Another function does that already.
+            InvalidError: Another function is registered for this version.
         """
         return self._casting(self._upcasters, "upcast", name, version)
 
     def downcast(self, name: str, version: int, /) -> Callable[[_Function], _Function]:
-        """Take the decorated function as the way from that version of a class to the one before.
+        """Register the decorated function as the downcaster from a version of a class to the one before.
 
         It is needed only while `register_write_version` asks for older versions. The function gets the fields
-        of one object by name, objects in them as they are, and returns those of the version before.
+        of one object by name, with objects in them unchanged, and returns those of the version before.
 
         Raises:
-            InvalidError: Another function does that already.
+            InvalidError: Another function is registered for this version.
         """
         return self._casting(self._downcasters, "downcast", name, version)
 
@@ -166,7 +166,7 @@ class Registry:
             self._write_versions[name] = version
 
     def _older(self, name: str, version: int, wanted: int) -> tuple[Downcaster, ...]:
-        """Return the way from a version to the one that is to be written."""
+        """Return the downcasters from a version to the one to be written."""
         older: list[Downcaster] = []
         for step in range(version, wanted, -1):
             downcaster = self._downcasters.get((name, step))
@@ -179,7 +179,7 @@ class Registry:
         return tuple(older)
 
     def of(self, kind: type) -> Registration | None:
-        """Return how the class is registered, or None."""
+        """Return the registration of a class, or None."""
         return self._by_class.get(kind)
 
     def replaced(self, kind: type) -> bool:
@@ -187,10 +187,10 @@ class Registry:
         return any(_qualified(known) == _qualified(kind) for known in self._by_class if known is not kind)
 
     def named(self, name: str, version: int) -> Registration:
-        """Return the class that objects stored as `name@version` turn into.
+        """Return the class of objects stored as `name@version`.
 
         Raises:
-            InvalidError: No class has that name.
+            InvalidError: No class is registered under this name.
             UnsupportedError: The class is registered in an older version.
         """
         known = self._by_name.get(name)
@@ -207,10 +207,10 @@ class Registry:
         return known
 
     def upcasted(self, fields: Fields, known: Registration, version: int) -> Fields:
-        """Return the fields of a stored version as those of the registered one.
+        """Upcast the fields of a stored version to the registered one.
 
         Raises:
-            InvalidError: A step between the two has no upcaster, or an upcaster failed.
+            InvalidError: An upcaster is missing or failed.
         """
         for step in range(version, known.version):
             upcaster = self._upcasters.get((known.name, step))
@@ -223,10 +223,10 @@ class Registry:
         return fields
 
     def is_older(self, name: str, version: int) -> bool:
-        """Return whether this process would store what is stored as `name@version` as a later one.
+        """Return whether this process would store an object stored as `name@version` as a later version.
 
         Raises:
-            UnsupportedError: It is of a newer version than the class that is registered.
+            UnsupportedError: The version is newer than the registered class.
         """
         return name in self._by_name and self.named(name, version).written > version
 
@@ -235,12 +235,12 @@ class Registry:
         return name in self._by_name and self.named(name, version).written < version
 
     def knows(self, name: str, version: int) -> bool:
-        """Return whether objects stored as `name@version` can be made here."""
+        """Return whether objects stored as `name@version` can be created here."""
         known = self._by_name.get(name)
         return known is not None and version <= known.version
 
     def advanced(self, fields: Fields, name: str, version: int) -> tuple[Fields, int]:
-        """Return fields that are of no class as those of the newest version that upcasters lead to.
+        """Upcast fields without a class to the newest version that upcasters lead to.
 
         Raises:
             InvalidError: An upcaster failed.
@@ -251,7 +251,7 @@ class Registry:
 
     def _add(self, kind: _Class, name: str | None, version: int) -> _Class:
         if not isinstance(kind, type):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidError(f"{kind!r} is no class; register(Class, 'name', version=1)")
+            raise InvalidError(f"{kind!r} is not a class. Call register(Class, 'name', version=1).")
         name = _checked_name(name, version)
         known, other = self._by_name.get(name), self._by_class.get(kind)
         if known is not None and known.kind is not kind and _qualified(known.kind) != _qualified(kind):
@@ -295,7 +295,7 @@ def _qualified(thing: Any) -> str:
 
 
 CLASSES: Final = Registry()
-"""What `register` and `upcast` write to, and what every store reads by."""
+"""The default registry of `register` and `upcast`, which every store reads by."""
 
 register = CLASSES.register
 upcast = CLASSES.upcast

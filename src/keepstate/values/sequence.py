@@ -1,4 +1,4 @@
-"""A list as a tree: its items by place."""
+"""A list as a tree: its items by index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keepstate.values.tree import Editing, Tree, stretch_at
 
 
 def find(tree: Tree, place: int) -> Fetching[Entry | None]:
-    """Return the item at a place; None behind the end."""
+    """Return the item at an index; None after the end."""
     if not 0 <= place < tree.count:
         return None
     stretch = yield from stretch_at(tree, place)

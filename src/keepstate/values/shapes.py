@@ -1,4 +1,4 @@
-"""How an object of each kind of class is taken apart into named fields, and made again from them.
+"""Conversion of objects to named fields and back, for each kind of class.
 
 A stored field that the class does not have, or a missing one without a default, is an error of the reader:
 the class changed without a new version.
@@ -25,18 +25,22 @@ _BUILTINS: Final = (str, int, float, complex, bytes, bytearray, list, dict, set,
 
 
 class Shape(Protocol):
-    """Takes objects of one class apart and makes them again."""
+    """Converts objects of one class to fields and back."""
 
     def fields(self, value: Any) -> dict[str, Any]:
-        """Return the object's fields by name; raises `InvalidError` for what cannot come back."""
+        """Return the object's fields by name.
+
+        Raises:
+            InvalidError: The object would not come back equal.
+        """
         ...
 
     def unset(self, value: Any) -> list[str]:
-        """Return the fields that hold a default since nobody set them, where the class keeps account."""
+        """Return the fields that hold a default because they were never set, if the class tracks that."""
         ...
 
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> Any:
-        """Return an object of the class with exactly these fields; may raise whatever the class raises."""
+        """Return an object of the class with exactly these fields; any error of the class is raised."""
         ...
 
 
@@ -44,7 +48,8 @@ def shape_of(kind: Any) -> Shape:
     """Return the shape of a class.
 
     Raises:
-        InvalidError: Objects of it cannot be made from their fields alone, or it is of no known kind.
+        InvalidError: Its objects cannot be created from their fields alone, or the kind of class is not
+            supported.
     """
     name = f"{kind.__module__}.{kind.__qualname__}"
     if issubclass(kind, enum.Enum):
@@ -72,7 +77,7 @@ def shape_of(kind: Any) -> Shape:
 
 
 class _EnumShape:
-    """A member is stored by its name: values may be `auto()`, and then change when a member is added."""
+    """An enum. A member is stored by name, because `auto()` values change when a member is added."""
 
     def __init__(self, kind: type[enum.Enum]) -> None:
         self._kind = kind
@@ -89,7 +94,7 @@ class _EnumShape:
 
 
 class _FlagShape:
-    """A combination is stored by the names of its members."""
+    """A flag. A combination is stored by the names of its members."""
 
     def __init__(self, kind: type[enum.Flag]) -> None:
         self._kind = kind
@@ -115,7 +120,7 @@ class _FlagShape:
 
 
 class ExceptionShape:
-    """An exception is its arguments and its attributes; an `__init__` of its own does not run again."""
+    """An exception, stored as its arguments and attributes; a custom `__init__` does not run again."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         self._kind = kind
@@ -135,7 +140,7 @@ class ExceptionShape:
 
 
 class _FieldsShape:
-    """A class whose objects are their attributes of fixed names."""
+    """A class with a fixed set of attributes."""
 
     def __init__(
         self, kind: type, names: Collection[str], arguments: Mapping[str, str], restore: Restore | None
@@ -194,7 +199,7 @@ class _StructShape(_FieldsShape):
 
 
 class _PydanticShape:
-    """A model is made without validation: what is stored was valid when it was stored."""
+    """A pydantic model, created without validation, because the stored value was validated on write."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -259,7 +264,7 @@ def _check_constructor(kind: type, arguments: Mapping[str, str]) -> None:
         ):
             raise InvalidError(
                 f"{kind.__module__}.{kind.__qualname__} cannot be made from its fields alone: its argument "
-                f"{parameter.name!r} is no field and has no default"
+                f"{parameter.name!r} is not a field and has no default"
             )
 
 

@@ -1,7 +1,7 @@
-"""Containers and other values of the standard library, taken apart into parts and made again.
+"""Containers and other values of the standard library, converted to parts and back.
 
-Only exact types: a subclass may behave differently. What is made again is one of the types listed here, and
-the arguments of its constructor have been checked, so that reading runs no code that bytes choose.
+Only exact types are supported, because a subclass may behave differently. Decoding creates only the types
+listed here, with checked constructor arguments, so it runs no code that the bytes choose.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from keepstate.values.hash_flooding import is_crowded
 
 
 class Parts(NamedTuple):
-    """What a value is made of.
+    """The parts of a value.
 
     Attributes:
-        tag: What stands in the bytes for its type.
-        fixed: Its named parts, in an order of their own.
-        items: Its items, in order, if it is a sequence.
-        pairs: Its keys and values, in order, if it is a mapping.
+        tag: The tag of its type.
+        fixed: Its named parts, in a fixed order.
+        items: The items of a sequence, in order.
+        pairs: The keys and values of a mapping, in order.
     """
 
     tag: int
@@ -37,7 +37,7 @@ class Parts(NamedTuple):
     pairs: Mapping[Any, Any] = {}
 
     def listed(self) -> list[Any]:
-        """Return all parts in one list, as they are stored."""
+        """Return all parts in one list, the stored form."""
         return [*self.fixed.values(), *self.items, *chain.from_iterable(self.pairs.items())]
 
 
@@ -77,7 +77,7 @@ _SLACK: Final = 32
 
 
 def is_standard(kind: type) -> bool:
-    """Return whether values of exactly this type are taken apart here."""
+    """Return whether values of exactly this type are supported here."""
     return kind in _PARTS or kind in _EXCEPTION_KINDS
 
 
@@ -85,7 +85,7 @@ def parts_of(value: Any) -> Parts:
     """Return the parts of a value whose type `is_standard`.
 
     Raises:
-        InvalidError: It would not come back as it is.
+        InvalidError: The value would not come back equal.
     """
     kind = _kind(value)
     take: Callable[[Any], Parts] = _PARTS.get(kind, _exception_parts)
@@ -93,7 +93,7 @@ def parts_of(value: Any) -> Parts:
 
 
 def made_of(tag: int, parts: list[Any]) -> object:
-    """Return the value that has such parts; for wrong ones, raises what `reading` knows as damage."""
+    """Return the value of these parts; for invalid parts, raise an error that `decode` treats as damage."""
     return MAKERS[tag](parts)
 
 
@@ -192,7 +192,7 @@ def pattern_fields(value: re.Pattern[Any]) -> dict[str, Any]:
     """Return the text and flags of a pattern.
 
     Raises:
-        InvalidError: It would not come back as it is, or compiling it takes long.
+        InvalidError: The pattern would not come back equal, or takes long to compile.
     """
     text: object = value.pattern
     if type(text) is not str and type(text) is not bytes:
@@ -224,10 +224,10 @@ def _pattern(parts: list[Any]) -> re.Pattern[Any]:
 
 
 def pattern_of(text: Any, flags: Any) -> re.Pattern[Any]:
-    """Return the pattern that has such fields, compiled in bounded time.
+    """Return the pattern with these fields, compiled in bounded time.
 
     Raises:
-        ValueError: No pattern that is written has them.
+        ValueError: No stored pattern can have these fields.
     """
     if type(text) not in (str, bytes) or len(text) > limits.PATTERN_LENGTH:
         raise ValueError("a pattern is longer than any that is written")
@@ -251,7 +251,7 @@ def _compiled(text: Any, flags: int) -> re.Pattern[Any]:
 
 
 def _is_laborious(text: str | bytes, flags: int) -> bool:
-    """Return whether compiling takes long for the length: `re` enters each character of a range."""
+    """Return whether compiling takes long for the length, because `re` enters each character of a range."""
     if not isinstance(text, str) or "-" not in text:
         return False
     share = _FOLDED if flags & re.IGNORECASE or _INLINE_FOLD.search(text) else _UNFOLDED
@@ -262,7 +262,7 @@ def _is_laborious(text: str | bytes, flags: int) -> bool:
 
 
 def _code(token: str, unknown: int) -> int:
-    """Return the character that a token of a pattern stands for."""
+    """Return the character of a pattern's token."""
     if token.startswith("\\N{"):
         return unknown
     if token[1:2] in ("x", "u", "U") and len(token) > 2:
@@ -276,12 +276,12 @@ def _code(token: str, unknown: int) -> int:
 
 
 def exception_fields(value: BaseException) -> dict[str, Any]:
-    """Return the arguments of an exception, and its attributes by name, its notes among them.
+    """Return the arguments of an exception, and its attributes by name, including its notes.
 
-    Traceback, cause and context are no part of it.
+    Traceback, cause and context are not included.
 
     Raises:
-        InvalidError: It would not come back as it is.
+        InvalidError: The exception would not come back equal.
     """
     kind = type(value)
     reduced: Any = value.__reduce__()

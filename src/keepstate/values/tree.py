@@ -1,14 +1,14 @@
-"""A sequence of items as a tree of nodes that are named by their content, and how it is changed.
+"""A sequence of items as a tree of content-addressed nodes, and its edits.
 
-A node ends where an entry's own hash says so (`Style.ends`), at every level. So the tree is a function of its
-items alone, whatever edits led to them; and an edit anywhere makes anew only the nodes around it, up to the
-root. What follows the last end of a level is not a node yet: these *tails* stand in the root, so that an
-append changes nothing but the root. Content-defined cutting follows Noms' and Dolt's prolly trees, with an
-end by entry and not by byte.
+A node ends where the hash of an entry says so (`Style.ends`), at every level. So the tree depends on its
+items alone, not on the edits that led to them, and an edit creates only the nodes around it, up to the root.
+The entries after the last end of a level are not a node yet: these *tails* are stored in the root, so an
+append changes only the root. The cutting follows the prolly trees of Noms and Dolt, but ends at entries, not
+bytes.
 
-Objects are asked for by generators (`refs.Fetching`), so that all of this neither waits nor does I/O.
-Places count items from the beginning of the tree; at a level above the items they are those of its nodes'
-borders.
+Objects are requested by generators (`refs.Fetching`), so nothing here waits or does I/O. Indexes count items
+from the beginning of the tree; at a level above the items, they are the indexes of the first items of its
+nodes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _T = TypeVar("_T")
 
 
 class Tail:
-    """What follows the last whole node of a level. Its bytes grow with it, so that an append is cheap."""
+    """The entries after the last complete node of a level.
+
+    Its bytes grow with it, so an append is cheap.
+    """
 
     __slots__ = ("count", "entries", "form", "is_deep", "size_bytes")
 
@@ -57,9 +60,9 @@ _EMPTY = Tail(())
 class Tree:
     """The root of a tree: the tails of its levels, lowest first. Immutable.
 
-    Args:
-        style: What kind of tree it is.
-        tails: Without empty ones at the end.
+    Attributes:
+        style: The kind of tree.
+        tails: The tails, without empty ones at the end.
     """
 
     def __init__(self, style: Style, tails: Sequence[Tail] = ()) -> None:
@@ -86,7 +89,7 @@ class Tree:
 
     @cached_property
     def ref(self) -> Ref:
-        """Return what names the tree."""
+        """Return the reference to the tree."""
         size_bytes = sum(tail.size_bytes for tail in self.tails)
         is_deep = any(tail.is_deep for tail in self.tails)
         return Ref(self.style.root, name_of(self.style.root, self.encoding), self.count, size_bytes, is_deep)
@@ -96,7 +99,7 @@ def read_tree(style: Style, data: bytes, *, is_deep: bool) -> Tree:
     """Return the tree of a root's bytes.
 
     Raises:
-        CorruptError: They are none.
+        CorruptError: The bytes are not a root.
     """
     items, forms = split_root(data)
     lowest = Tail(read_items(style, items, is_deep=is_deep))
@@ -108,10 +111,10 @@ _bytes = msgspec.msgpack.Decoder(bytes).decode
 
 
 def split_root(data: bytes) -> tuple[bytes, list[bytes]]:
-    """Return the forms of a root's tails: the lowest, which is an array of items, and those above.
+    """Return the bytes of a root's tails: the lowest, which is an array of items, and those above.
 
     Raises:
-        CorruptError: The bytes are no root.
+        CorruptError: The bytes are not a root.
     """
     try:
         items, *tails = _raws(data)
@@ -121,7 +124,7 @@ def split_root(data: bytes) -> tuple[bytes, list[bytes]]:
 
 
 class Stretch(NamedTuple):
-    """The entries of one node, or of a tail, and the places where they begin and end."""
+    """The entries of one node, or of a tail, and the indexes at which they begin and end."""
 
     begin: int
     end: int
@@ -129,7 +132,7 @@ class Stretch(NamedTuple):
     is_tail: bool
 
     def split(self, place: int) -> tuple[Sequence[Entry], Sequence[Entry]]:
-        """Return the entries before a border and those behind it."""
+        """Return the entries before an index and those from it on."""
         if place >= self.end:
             return self.entries, ()
         at = self.begin
@@ -141,12 +144,12 @@ class Stretch(NamedTuple):
 
 
 def child_ref(style: Style, entry: Entry, level: int) -> Ref:
-    """Return what names a node, given as an entry of `level`, one or more."""
+    """Return the reference to a node, given as an entry of `level`, which is at least 1."""
     return Ref(node_kind(style, level - 1), entry.name, entry.count, entry.size_bytes, entry.is_deep)
 
 
 def stretch_at(tree: Tree, place: int, level: int = 0) -> Fetching[Stretch]:
-    """Return the stretch of a level in which a place lies; behind the last node that is the tail."""
+    """Return the stretch of a level that contains an index; after the last node that is the tail."""
     if level >= len(tree.tails):
         return Stretch(0, 0, (), True)
     begins = tree.begins
@@ -173,7 +176,7 @@ def _holding(entries: Iterable[Entry], begin: int, place: int) -> tuple[int, Ent
 
 
 class _Cut:
-    """Entries on their way into nodes."""
+    """Entries that are being cut into nodes."""
 
     def __init__(self, style: Style, level: int, begun: Iterable[Entry]) -> None:
         self._style, self._level = style, level
@@ -189,7 +192,7 @@ class _Cut:
 
 
 class Editing:
-    """Changes to one tree, and the objects that they made; the tree that it began with stays as it is."""
+    """Edits of one tree, and the objects that they created; the original tree is unchanged."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
@@ -199,7 +202,7 @@ class Editing:
         self._read: dict[bytes, bytes] = {}
 
     def reading(self, work: Fetching[_T]) -> Fetching[_T]:
-        """Return the result of work on the tree as it is now, which may ask for what was only made here."""
+        """Return the result of work on the current tree, serving objects that exist only here."""
         try:
             wanted = next(work)
             while True:
@@ -219,7 +222,7 @@ class Editing:
         return self._blobs.get(name) or self._read.get(name)
 
     def splice(self, begin: int, end: int, items: Sequence[Entry]) -> Fetching[None]:
-        """Put items in place of those from `begin` up to `end`."""
+        """Replace the items from `begin` to before `end`."""
         yield from self.reading(self._splice_all(begin, end, items))
 
     def _splice_all(self, begin: int, end: int, items: Sequence[Entry]) -> Fetching[None]:
@@ -239,7 +242,7 @@ class Editing:
     def _splice(
         self, tails: list[Tail], level: int, begin: int, end: int, fresh: Sequence[Entry]
     ) -> Fetching[tuple[int, int, Sequence[Entry]]]:
-        """Change one level; returns the borders between which the level above changes, and to what."""
+        """Change one level; return the range that changes in the level above, and its new entries."""
         stretch = yield from stretch_at(self.tree, begin, level)
         first, begins_in_tail = stretch.begin, stretch.is_tail
         cut = _Cut(self.tree.style, level, stretch.split(begin)[0])
@@ -247,7 +250,7 @@ class Editing:
         if end > stretch.end or (end == stretch.end and not stretch.is_tail and end > begin):
             stretch = yield from stretch_at(self.tree, end, level)
         rest = stretch.split(end)[1]
-        while cut.rest or end != stretch.begin:  # else the nodes from here on stay as they are
+        while cut.rest or end != stretch.begin:  # otherwise the nodes from here on do not change
             cut.feed(rest)
             end = stretch.end
             if stretch.is_tail:
@@ -269,14 +272,14 @@ class Editing:
         tails[level] = Tail(entries)
 
     def _name_items(self, entries: Iterable[Entry]) -> None:
-        """Make objects of items that stand in the tail now: what stood in a leaf itself had no name."""
+        """Create objects for large items that are now in the tail, because items inside a leaf have none."""
         there = {entry.name for entry in self.tree.tails[0].entries}
         for entry in entries:
             if entry.encoding is not None and entry.value_bytes > INLINE_BYTES and entry.name not in there:
                 self._blobs[entry.name] = entry.encoding
 
     def _made(self, level: int, nodes: Sequence[Sequence[Entry]]) -> Fetching[list[Entry]]:
-        """Return the entries of new nodes, their items fetched where they stood in the tail by name."""
+        """Return the entries of new nodes; items that the tail held by name are fetched."""
         if level == 0:
             nodes = yield from self._with_items(nodes)
         made: list[Entry] = []
@@ -308,7 +311,7 @@ class Editing:
         ]
 
     def objects(self) -> dict[bytes, bytes]:
-        """Return what was made and is part of the tree as it is now, its root included, by name."""
+        """Return the created objects that are part of the current tree, including its root, by name."""
         kept = {self.tree.ref.name: self.tree.encoding}
         for level, tail in enumerate(self.tree.tails):
             self._keep(kept, tail.entries, level, INLINE_BYTES)
@@ -328,7 +331,7 @@ class Editing:
 
 
 def items_below(style: Style, entries: Sequence[Entry], level: int) -> Fetching[Sequence[Entry]]:
-    """Return the items below some entries of `level`, in order, after one round for each level."""
+    """Return the items below some entries of `level`, in order, in one round of fetching for each level."""
     while level and entries:
         refs = [child_ref(style, entry, level) for entry in entries]
         objects = yield refs

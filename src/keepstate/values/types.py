@@ -1,8 +1,8 @@
-"""The tags: what stands in the bytes for each type that plain msgpack does not tell apart.
+"""The tags of types that plain msgpack does not distinguish.
 
-None, bool, int (64 bits), float, str (UTF-8), bytes, list and dict (of str) are msgpack's own. Everything
-else is an Ext of the code below. A *leaf* holds its value's bytes; a *container* holds an encoding of its
-parts. Codes are never given a second meaning: stored values are read for ever.
+None, bool, int (64 bits), float, str (UTF-8), bytes, list and dict (of str) are msgpack's own. Every other
+type is an Ext with one of these codes. A *leaf* contains its value's bytes; a *container* contains an
+encoding of its parts. Codes never change their meaning, because stored values must stay readable.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SET: Final = 33
 """Members stand in the order of their encodings."""
 FROZENSET: Final = 34
 MAP: Final = 35
-"""A dict with any key that is no UTF-8 str: key, value, key, value, in insertion order."""
+"""A dict with a key that is not a UTF-8 str: key, value, key, value, in insertion order."""
 OBJECT: Final = 36
 """An object of a registered class: name, version, fields by name, and pydantic's fields that were not set."""
 
@@ -203,7 +203,7 @@ LEAF_READERS: Final[dict[int, Callable[[bytes], object]]] = {
     SCALAR: arrays.read_scalar,
     PICKLE: _refuse_pickle,
 }
-"""By tag; on bytes that nobody wrote they raise what `reading` knows as damage."""
+"""By tag; on bytes that were never written they raise what `reading` knows as damage."""
 
 
 def leaf(value: object) -> tuple[int, bytes] | None:
