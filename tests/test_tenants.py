@@ -69,7 +69,7 @@ def test_spaces_without_a_tenant_are_stored_under_their_own_names(name: str) -> 
     ],
 )
 def test_a_stored_name_that_encodes_nothing_is_damage(stored: str) -> None:
-    with pytest.raises(CorruptError, match="has a name that keepstate gives to none"):
+    with pytest.raises(CorruptError, match="has a name that keepstate never gives"):
         parts_of(stored)
     assert shown(stored).isascii()
 

@@ -1,4 +1,4 @@
-"""The only reader of time and randomness, so that a test can turn the clock and repeat the dice."""
+"""The only reader of time and randomness, so that tests can control both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SUSPEND_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """What keepstate asks of time and chance."""
+    """Time and randomness."""
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970, UTC; may jump."""

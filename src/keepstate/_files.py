@@ -1,7 +1,7 @@
-"""Files and folders for their owner alone, made and opened without following a symbolic link.
+"""Private files and folders, created and opened without following a symbolic link.
 
-What keepstate makes holds what people said. So a new file has mode 0600 and a new folder 0700, whatever the
-umask; a file that is replaced keeps its permissions.
+The files contain private conversations. A new file therefore has mode 0600 and a new folder 0700, regardless
+of the umask. A file that is replaced keeps its permissions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _FOUND: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def make_folder(path: str) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone.
+    """Create a folder and its missing parents, readable by the owner only.
 
     Raises:
-        OSError: It cannot be made, or a file has its name.
+        OSError: It cannot be created, or a file has its name.
     """
     try:
         os.mkdir(path, FOLDER_MODE)
@@ -37,10 +37,10 @@ def make_folder(path: str) -> None:
 
 
 def make_file(path: str, flags: int = os.O_WRONLY, *, mode: int = FILE_MODE) -> int:
-    """Make a file that is not there yet, and return its descriptor.
+    """Create a file that does not exist, and return its descriptor.
 
     Raises:
-        FileExistsError: Something has its name, be it a link to nothing.
+        FileExistsError: The name exists, even as a dangling link.
     """
     descriptor = os.open(path, flags | _MADE, mode)
     os.fchmod(descriptor, mode)
@@ -48,14 +48,14 @@ def make_file(path: str, flags: int = os.O_WRONLY, *, mode: int = FILE_MODE) -> 
 
 
 def open_beside(path: str, of: str) -> int:
-    """Open a small file beside another, made with the permissions of that one; return its descriptor.
+    """Open or create a companion file with the permissions of another file; return its descriptor.
 
     Args:
         path: The file, for example a lock.
         of: The file that it belongs to, which may be missing.
 
     Raises:
-        InvalidError: It is a link, has a second name, or is not a file: writing to it would change another.
+        InvalidError: It is a link, has a second name, or is not a file, so writing could change other data.
         OSError: It cannot be opened.
     """
     while True:
@@ -66,11 +66,11 @@ def open_beside(path: str, of: str) -> int:
         try:
             return open_own(path, os.O_RDWR)
         except FileNotFoundError:
-            continue  # removed since
+            continue  # deleted in between
 
 
 def open_own(path: str, flags: int) -> int:
-    """Open a file that is there and has one name only; return its descriptor.
+    """Open an existing file that has only one name; return its descriptor.
 
     Raises:
         InvalidError: It is a link, has a second name, or is not a file.

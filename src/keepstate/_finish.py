@@ -1,4 +1,4 @@
-"""Runs a coroutine that never waits, without an event loop.
+"""Execution of coroutines that never wait, without an event loop.
 
 All code above the drivers is written once, as `async def`. Over a blocking driver such a coroutine runs from
 its first line to its last without suspending, so that one `send(None)` finishes it, also inside a running
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Return what the coroutine returns.
+    """Run a coroutine to its end, and return its result.
 
     Raises:
-        RuntimeError: It waited for an event loop; an asynchronous driver stands under a blocking handle.
+        RuntimeError: It waited for an event loop, because a blocking handle has an asynchronous driver.
     """
     try:
         work.send(None)
@@ -28,7 +28,9 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
     except SystemError as error:
         if interrupt_behind(error) is None:
             raise
-        raise (interrupt_behind(error) or error) from None  # in no variable: its traceback holds this frame
+        raise (
+            interrupt_behind(error) or error
+        ) from None  # not in a variable: its traceback references this frame
     finally:
         work.close()
     raise RuntimeError(f"{work!r} waits for an event loop, but was called through a blocking handle")
@@ -48,7 +50,7 @@ def interrupt_behind(error: BaseException) -> BaseException | None:
 
 
 def _step(work: Any) -> Any:
-    """Finish a step of a generator that is none of a running event loop, and stays unknown to it."""
+    """Finish a step of an asynchronous generator, without registering it with a running event loop."""
     hooks = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(None, None)
     try:
@@ -58,7 +60,7 @@ def _step(work: Any) -> Any:
 
 
 def finish_each(items: AsyncIterator[T]) -> Iterator[T]:
-    """Yield what the asynchronous iterator yields, and close it when the caller stops early."""
+    """Yield the items of an asynchronous iterator, and close it when the caller stops early."""
     try:
         while True:
             try:

@@ -1,9 +1,8 @@
-"""Waits and works beside the caller, as tasks or as threads.
+"""Runners: waiting and concurrent work, by tasks or by threads.
 
-Code above the drivers is one `async def` source. Where it has to wait or to run something beside the caller
-it asks its runner: `TaskRunner` in the asynchronous colour, `ThreadRunner` in the blocking one, whose
-coroutines never suspend. A runner also knows where its handle belongs: the process, and in the asynchronous
-colour the event loop.
+Code above the drivers is one `async def` source. To wait or to run work concurrently, it calls its runner:
+`TaskRunner` in async mode, `ThreadRunner` in blocking mode, whose coroutines never suspend. A runner also
+knows the process of its handle and, in async mode, the event loop.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from keepstate.errors import ClosedError, InvalidError
 T = TypeVar("T")
 Mode = Literal["async", "blocking"]
 Lock = threading.Lock
-"""For state that threads share. Never held across an await."""
+"""A lock for state shared by threads. Never held across an await."""
 Cancelled = asyncio.CancelledError
-"""What a task is ended by; callers' functions raise it too, where what they waited for was."""
+"""The exception of a cancelled task. A caller's function raises it if its awaited task was cancelled."""
 
 _STOP_TIMEOUT_S = 5.0
 _generation = 0
@@ -43,20 +42,20 @@ if hasattr(os, "register_at_fork"):
 
 
 def reentrant_lock() -> AbstractContextManager[bool]:
-    """Return a lock between threads, for where there is no handle yet; never held across an `await`."""
+    """Return a lock between threads for code without a handle; never held across an `await`."""
     return threading.RLock()
 
 
 def present_process() -> tuple[int, int]:
-    """Return what tells this process from those it was forked from: the number of forks, and its id."""
+    """Return the identity of this process: the number of forks that led to it, and its id."""
     return _generation, os.getpid()
 
 
 def present_loop(mode: Mode) -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that the caller runs in, None in the blocking colour.
+    """Return the running event loop; None in blocking mode.
 
     Raises:
-        InvalidError: No event loop of asyncio runs here.
+        InvalidError: No asyncio event loop is running.
     """
     return _running_loop() if mode == "async" else None
 
@@ -72,14 +71,14 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 class Promise(Protocol[T]):
-    """An answer that one party waits for and another gives, from any thread; the first one counts."""
+    """A result that any thread can set once. Later results are ignored."""
 
     def give(self, answer: T) -> None:
         """Give the answer."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Raise the error in who waits."""
+        """Make `wait` raise the error."""
         ...
 
     async def wait(self) -> T:
@@ -88,19 +87,19 @@ class Promise(Protocol[T]):
 
 
 class Signal(Protocol):
-    """A flag that is raised from any thread and lowered by who waited for it."""
+    """A flag that any thread can set, and that waiting for it clears."""
 
     def set(self) -> None:
         """Raise the flag."""
         ...
 
     async def wait(self, timeout_s: float) -> bool:
-        """Return whether the flag was raised, and lowers it."""
+        """Wait for the flag, clear it, and return whether it was set."""
         ...
 
 
 class Work(Protocol):
-    """What runs beside the caller."""
+    """Background work."""
 
     async def stop(self) -> None:
         """Ask the work to end and wait until it has."""
@@ -108,7 +107,7 @@ class Work(Protocol):
 
 
 class Runner(Protocol):
-    """How one handle waits and works."""
+    """Waiting and concurrent work of one handle."""
 
     @property
     def mode(self) -> Mode:
@@ -116,7 +115,7 @@ class Runner(Protocol):
         ...
 
     def bind(self) -> None:
-        """Make the present process and event loop the only ones in which the handle works."""
+        """Bind the handle to the current process and event loop."""
         ...
 
     def check(self, handle: object) -> None:
@@ -124,15 +123,15 @@ class Runner(Protocol):
         ...
 
     def is_home(self) -> bool:
-        """Whether this is the process that the handle belongs to."""
+        """Return whether this is the process that the handle belongs to."""
         ...
 
     def place(self) -> object:
-        """Return the event loop that runs now, None in the blocking colour: what handles there can share."""
+        """Return the running event loop; None in blocking mode. Handles in the same one can share objects."""
         ...
 
     async def call(self, function: Callable[..., T], /, *args: Any) -> T:
-        """Run a function that blocks: in a thread beside the event loop, or here."""
+        """Run a function that blocks: in a thread in async mode, otherwise directly."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -140,35 +139,35 @@ class Runner(Protocol):
         ...
 
     async def gather(self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
-        """Return what works beside one another return or raise, in their order, once all have ended.
+        """Run works concurrently, and return their results or errors in order, once all have ended.
 
-        Where the caller is cancelled they are too, and have ended by then.
+        If the caller is cancelled, the works are cancelled too, and have ended before this call does.
         """
         ...
 
     def promise(self) -> Promise[Any]:
-        """Return a new promise, to be waited for in this colour."""
+        """Return a new promise for this mode."""
         ...
 
     def signal(self) -> Signal:
-        """Return a new signal, to be waited for in this colour."""
+        """Return a new signal for this mode."""
         ...
 
     def detach(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run short work that ends by itself, whatever becomes of the caller."""
+        """Run short work that continues even if the caller is cancelled."""
         ...
 
     def start(self, body: Callable[[Signal], Coroutine[Any, Any, None]], name: str) -> Work:
-        """Start work beside the caller; its signal tells it to end."""
+        """Start background work. Its signal asks it to end."""
         ...
 
     def close(self) -> None:
-        """Let go of the threads it made."""
+        """Release the threads of the runner."""
         ...
 
 
 class ThreadRunner:
-    """Blocks the calling thread; works beside it in daemon threads."""
+    """Blocks the calling thread, and runs concurrent work in daemon threads."""
 
     mode: Literal["blocking"] = "blocking"
 
@@ -232,7 +231,7 @@ class ThreadRunner:
 
 
 class TaskRunner:
-    """Waits in an event loop; blocking calls and work run beside it."""
+    """Waits in an event loop, and runs blocking calls in threads."""
 
     mode: Literal["async"] = "async"
 
@@ -310,7 +309,7 @@ def is_cancelled() -> bool:
 
 
 def process_name() -> str:
-    """Return what tells people which process this is."""
+    """Return a readable name of this process."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
@@ -320,7 +319,7 @@ def runner_of(mode: Mode) -> Runner:
         return TaskRunner()
     if mode == "blocking":
         return ThreadRunner()
-    raise InvalidError(f"{mode!r} is no colour; a handle is `async` or `blocking`")
+    raise InvalidError(f"{mode!r} is not a mode; a handle is `async` or `blocking`")
 
 
 class _ThreadPromise(Generic[T]):
@@ -370,7 +369,8 @@ class _TaskPromise(Generic[T]):
             return
         if error is not None:
             self._future.set_exception(error)
-            self._future.exception()  # who was cancelled does not fetch it; asyncio would complain
+            self._future.exception()  # mark it as retrieved: a cancelled waiter does not, and asyncio would
+            log it
         else:
             self._future.set_result(answer)
 
@@ -382,12 +382,12 @@ def _in_loop(loop: asyncio.AbstractEventLoop, thread: int, call: Callable[..., N
     if threading.get_ident() == thread:
         call(*args)
         return
-    with suppress(RuntimeError):  # the loop has ended, and who waited in it too
+    with suppress(RuntimeError):  # the loop has ended, and its waiters with it
         loop.call_soon_threadsafe(call, *args)
 
 
 class _ThreadSignal:
-    """A lock that is open while the flag is up: an interrupted `threading.Event` may stay locked inside."""
+    """A lock that is open while the flag is set. An interrupted `threading.Event` may stay locked inside."""
 
     __slots__ = ("_gate", "_stays")
 
@@ -396,7 +396,7 @@ class _ThreadSignal:
         self._gate.acquire()
 
     def set(self) -> None:
-        with suppress(RuntimeError):  # it is up already
+        with suppress(RuntimeError):  # the flag is set already
             self._gate.release()
 
     async def wait(self, timeout_s: float) -> bool:

@@ -2,36 +2,36 @@
 
 ```
 KeepstateError
-├── ConflictError            somebody wrote first: read again, try again
-│   ├── LeaseLostError       the lease ran out or was taken: stop, acquire it again
-│   └── MergeConflictError   both sides changed the same: give a rule, or change one of them
-├── AttemptsExhaustedError   retried as often as was allowed
-├── NotFoundError            (also KeyError) the thing to change is absent
-├── AlreadyExistsError       the thing to create is there
-├── InvalidError             (also ValueError) the call is wrong: mend it
+├── ConflictError            another writer was first: read again and retry
+│   ├── LeaseLostError       the lease expired or was taken over: stop, acquire it again
+│   └── MergeConflictError   both sides changed the same value: pass a rule, or change one side
+├── AttemptsExhaustedError   all allowed attempts failed
+├── NotFoundError            (also KeyError) the thing to change does not exist
+├── AlreadyExistsError       the thing to create exists already
+├── InvalidError             (also ValueError) the call is wrong: correct it
 │   └── TransitionError      the state machine does not allow this step
-├── NotAllowedError          the caller has no right to it: ask for another, or as another
+├── NotAllowedError          the caller does not have the right to do this
 │   └── NotOwnerError        it belongs to another user
-├── NotLoadedError           the part was left out when loading: load it
-├── PrunedError              retention dropped it
-├── ClosedError              opened elsewhere, or closed: open it here
+├── NotLoadedError           the part was excluded when loading: load it
+├── PrunedError              retention deleted it
+├── ClosedError              closed, or opened in another process or event loop: open it here
 ├── UnsupportedError         this store or platform cannot do it
 ├── MissingExtraError        (also ImportError) a package is not installed: install it
 ├── StateError               a typed state key was misused
 │   └── StateConflictError   (also ConflictError) computed from an older state: compute it again
 ├── TaskFailedError          an agent's task ended without a result
 └── StorageError             the store could not do it
-    ├── StoreUnavailableError   not reached, nothing written: later
-    │   └── OutcomeUnknownError    applied or not is not known: ask by its token
-    ├── StoreFullError          no room left
+    ├── StoreUnavailableError   the store was not reached, nothing written: retry later
+    │   └── OutcomeUnknownError    the write may or may not be applied: ask by its token
+    ├── StoreFullError          not enough space left
     ├── ClockError              a clock is wrong by more than an hour: set it
     ├── CorruptError            stored bytes are damaged: stop
-    ├── HistoryLostError        the store forgot what it had acknowledged
+    ├── HistoryLostError        the store lost acknowledged writes: read again
     └── CompactedError          the log no longer reaches back that far
 ```
 
-Every error has a stable `code`, says whether the same call may succeed when it is `retryable`, carries its
-facts as attributes, and pickles.
+Every error has a stable `code`, is `retryable` if the same call may succeed later, has its facts as
+attributes, and can be pickled.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from typing import Any, ClassVar
 
 
 class KeepstateError(Exception):
-    """Every error that keepstate raises by itself.
+    """Base class of every error that keepstate raises.
 
     Args:
-        message: What happened, to which key, space or store, and what to do.
-        facts: Attributes that the class declares; an undeclared one is a `TypeError`.
+        message: The event, the key, space or store that it concerns, and advice.
+        facts: Attributes that the class declares. An undeclared one raises `TypeError`.
     """
 
     code: ClassVar[str] = "keepstate"
@@ -56,7 +56,7 @@ class KeepstateError(Exception):
         super().__init__(message)
         self.message = message
         self._facts = facts
-        kind: Any = type(self)  # which mypy does not take for hashable by itself
+        kind: Any = type(self)  # mypy does not accept the type itself as hashable
         for name, fact in facts.items():
             if name not in _declared(kind):
                 raise TypeError(f"{type(self).__name__} declares no fact {name!r}")
@@ -79,11 +79,11 @@ def _rebuild(error: type[KeepstateError], message: str, facts: dict[str, Any]) -
 
 
 class KeepstateDeprecationWarning(DeprecationWarning):
-    """Something will go with the next minor release; the message names what comes instead."""
+    """Warning for a name that the next minor release removes. The message names the replacement."""
 
 
 class ConflictError(KeepstateError):
-    """Somebody else changed what this write was built on; nothing of it was applied.
+    """Another writer changed data that this write was based on. Nothing was applied.
 
     `actual` is the version (or `created`) found under `key`; with `key` None, the revision of the space.
     """
@@ -96,7 +96,7 @@ class ConflictError(KeepstateError):
 
 
 class LeaseLostError(ConflictError):
-    """The lease that guarded this call is no longer held by the caller."""
+    """The caller no longer holds the lease that fences this call."""
 
     code = "lease_lost"
     retryable = False
@@ -105,7 +105,7 @@ class LeaseLostError(ConflictError):
 
 
 class MergeConflictError(ConflictError):
-    """Two sides of a merge changed the same to different values. `conflicts` says where."""
+    """Two sides of a merge changed the same data to different values. `conflicts` lists the paths."""
 
     code = "merge_conflict"
     retryable = False
@@ -113,7 +113,7 @@ class MergeConflictError(ConflictError):
 
 
 class AttemptsExhaustedError(KeepstateError):
-    """A conflict came back as often as attempts were allowed; nothing was applied."""
+    """All allowed attempts ended in a conflict. Nothing was applied."""
 
     code = "attempts_exhausted"
     retryable = True
@@ -121,33 +121,33 @@ class AttemptsExhaustedError(KeepstateError):
 
 
 class TaskFailedError(KeepstateError):
-    """An agent's task ended without a result: it said so, or took too many steps."""
+    """An agent's task ended without a result: it failed, or took too many steps."""
 
     code = "task_failed"
     task: str | None = None
 
 
 class NotFoundError(KeepstateError, KeyError):
-    """What should be changed or loaded is absent."""
+    """The thing to change or load does not exist."""
 
     code = "not_found"
 
 
 class AlreadyExistsError(KeepstateError):
-    """What should be created is there already."""
+    """The thing to create exists already."""
 
     code = "already_exists"
 
 
 class InvalidError(KeepstateError, ValueError):
-    """The call cannot work as given. `path` names the part of a value that is at fault."""
+    """The call has a wrong argument. `path` is the part of a value that is at fault."""
 
     code = "invalid"
     path: str | None = None
 
 
 class TransitionError(InvalidError):
-    """The step is not allowed in the present state."""
+    """The current state does not allow this transition."""
 
     code = "transition"
     current: str | None = None
@@ -155,7 +155,7 @@ class TransitionError(InvalidError):
 
 
 class NotAllowedError(KeepstateError):
-    """The caller has no right to do this. Nothing was read or written."""
+    """The caller does not have the right to do this. Nothing was read or written."""
 
     code = "not_allowed"
 
@@ -168,13 +168,13 @@ class NotOwnerError(NotAllowedError):
 
 
 class NotLoadedError(KeepstateError):
-    """The part was left out when its state was loaded."""
+    """The part was excluded when its state was loaded."""
 
     code = "not_loaded"
 
 
 class PrunedError(KeepstateError):
-    """Retention was told to drop it."""
+    """Retention deleted the requested data."""
 
     code = "pruned"
 
@@ -186,24 +186,24 @@ class ClosedError(KeepstateError):
 
 
 class UnsupportedError(KeepstateError):
-    """This store or platform cannot do it. `key` is the document that cannot be read here, if it is one."""
+    """This store or platform does not support the operation. `key` is the unreadable document, if any."""
 
     code = "unsupported"
     key: str | None = None
 
 
 class MissingExtraError(KeepstateError, ImportError):
-    """A package that this part needs is not installed. `install` is the command that mends it."""
+    """A required package is not installed. `install` is the command that installs it."""
 
     code = "missing_extra"
     install: str | None = None
 
 
 class StateError(KeepstateError):
-    """A typed state key was declared or used wrongly, or what is stored is no value of it.
+    """A typed state key was declared or used wrongly, or its stored value does not have its type.
 
-    `state_key` is its name, `path` the part of the value at fault, `stored_version` the version that wrote
-    it.
+    `state_key` is the name of the key, `path` the part of the value at fault, `stored_version` the version
+    that wrote the value.
     """
 
     code = "state"
@@ -213,9 +213,9 @@ class StateError(KeepstateError):
 
 
 class StateConflictError(StateError, ConflictError):
-    """The state has moved on since the batch was computed, or two tools changed one exclusive key.
+    """The state changed after the batch was computed, or two tools changed one exclusive key.
 
-    `tools` are the names of the two.
+    `tools` are the names of the two tools.
     """
 
     code = "state_conflict"
@@ -224,7 +224,7 @@ class StateConflictError(StateError, ConflictError):
 
 
 class StorageError(KeepstateError):
-    """The store could not do it. `url` names the store, without its password."""
+    """Base class of errors of a store. `url` names the store, without its password."""
 
     code = "storage"
     url: str | None = None
@@ -232,9 +232,9 @@ class StorageError(KeepstateError):
 
 
 class StoreUnavailableError(StorageError):
-    """The store could not be reached; but for `OutcomeUnknownError` nothing was written.
+    """The store could not be reached. Nothing was written, except possibly with `OutcomeUnknownError`.
 
-    `is_read_only` where it was reached, and takes no writes: it is a replica, or set so.
+    `is_read_only` is True if the store was reached but accepts no writes: a replica, or one set to read-only.
     """
 
     code = "unavailable"
@@ -243,9 +243,10 @@ class StoreUnavailableError(StorageError):
 
 
 class OutcomeUnknownError(StoreUnavailableError):
-    """The store may have applied the batch or not; `space.outcome(token)` answers it and settles it.
+    """The batch may or may not have been applied. `space.outcome(token)` settles which one it is.
 
-    Without a token, which an embedded store has only if the caller gave one, opening it again shows it.
+    An embedded store has a token only if the caller passed one. Without a token, open the store again and
+    read.
     """
 
     code = "outcome_unknown"
@@ -254,15 +255,15 @@ class OutcomeUnknownError(StoreUnavailableError):
 
 
 class StoreFullError(StorageError):
-    """There is no room for the write; nothing of it was applied."""
+    """The store does not have enough space for the write. Nothing was applied."""
 
     code = "full"
 
 
 class ClockError(StorageError):
-    """Two clocks differ by more than an hour, and the space's time would leap; nothing was written.
+    """Two clocks differ by more than an hour, so the space's time would jump. Nothing was written.
 
-    `clock_ms` is the time that the space would have taken, `second_ms` that of the clock to confirm it.
+    `clock_ms` is the time that the space would have had, `second_ms` the time of the confirming clock.
     """
 
     code = "clock"
@@ -271,9 +272,9 @@ class ClockError(StorageError):
 
 
 class CorruptError(StorageError):
-    """Stored bytes are not what was written. `place` is the file, row or key that is damaged.
+    """Stored bytes are damaged. `place` is the damaged file, row or key.
 
-    `key` is the document that cannot be read, if it is one.
+    `key` is the unreadable document, if any.
     """
 
     code = "corrupt"
@@ -282,14 +283,14 @@ class CorruptError(StorageError):
 
 
 class HistoryLostError(StorageError):
-    """The store no longer has a revision that it had acknowledged (a failover, or a restored backup)."""
+    """The store lost a revision that it had acknowledged (a failover, or a restored backup)."""
 
     code = "history_lost"
     revision: int | None = None
 
 
 class CompactedError(StorageError):
-    """The log was cut above the revision asked for; `floor` is the oldest that can be asked for now."""
+    """The log was cut after the requested revision. `floor` is the oldest one still available."""
 
     code = "compacted"
     floor: int | None = None

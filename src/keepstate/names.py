@@ -1,9 +1,9 @@
-"""Names that spaces have in a store: an encoding of (tenant or none, name of the space).
+"""Stored names of spaces: an encoding of the tenant, if any, and the name of the space.
 
-Invariants: the encoding is reversible; the beginning that all names of one tenant share begins no name of
-another tenant, and none of a space without a tenant; stored names sort by tenant, spaces without one first,
-then by name, in the order of UTF-8 bytes. A space without a tenant is stored under its own name, unless that
-begins with one of the two last code points.
+Invariants: the encoding is reversible. The prefix of a tenant's names is not a prefix of any name of another
+tenant, or of a space without a tenant. Stored names sort by tenant, spaces without one first, then by name,
+in the order of UTF-8 bytes. A space without a tenant is stored under its own name, unless that begins with
+one of the two last code points.
 
 ```
 run/42                     no tenant
@@ -29,25 +29,25 @@ _PLAIN_ESCAPED: Final = {_PLAIN: _PLAIN + "\x01", _TENANT: _PLAIN + "\x02"}
 
 
 def beginning(tenant: str | None) -> str:
-    """Return the text that every stored name of a tenant begins with; empty without a tenant.
+    """Return the prefix of all stored names of a tenant; empty without a tenant.
 
-    Spaces without a tenant share no beginning: their names end where the first tenant's begin.
+    Spaces without a tenant do not share a prefix: their names sort before those of the first tenant.
     """
     return "" if tenant is None else _TENANT + tenant.translate(_ESCAPED) + _END
 
 
 def stored_name(tenant: str | None, name: str) -> str:
-    """Return the name under which a store keeps a space."""
+    """Return the stored name of a space."""
     if tenant is not None:
         return beginning(tenant) + name
     return name if name < _PLAIN else _PLAIN_ESCAPED[name[0]] + name[1:]
 
 
 def parts_of(stored: str) -> tuple[str | None, str]:
-    """Return the tenant, or None, and the name that a stored name encodes.
+    """Decode a stored name into the tenant, or None, and the name of the space.
 
     Raises:
-        CorruptError: keepstate gives no space this name.
+        CorruptError: It is not a stored name of keepstate.
     """
     if stored < _PLAIN:
         return None, stored
@@ -58,12 +58,12 @@ def parts_of(stored: str) -> tuple[str | None, str]:
         first = {"\x01": _PLAIN, "\x02": _TENANT}.get(stored[1:2], "")
         parts = None, first + stored[2:]
     if stored_name(*parts) != stored:
-        raise CorruptError(f"space {stored!r} has a name that keepstate gives to none; drop it in the store")
+        raise CorruptError(f"space {stored!r} has a name that keepstate never gives; drop it in the store")
     return parts
 
 
 def shown(stored: str) -> str:
-    """Return a stored name for people: the space's name, behind its tenant if it has one."""
+    """Format a stored name for messages: the name of the space, with its tenant if it has one."""
     try:
         tenant, name = parts_of(stored)
     except CorruptError:

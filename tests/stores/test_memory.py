@@ -53,5 +53,5 @@ def test_what_writes_nothing_leaves_no_space_behind() -> None:
 
 @pytest.mark.parametrize("wrong", ["sync", ""])
 def test_what_is_no_mode_is_refused(wrong: Any) -> None:
-    with pytest.raises(InvalidError, match="is no colour; a handle is `async` or `blocking`"):
+    with pytest.raises(InvalidError, match="is not a mode; a handle is `async` or `blocking`"):
         MemoryStore(runner=wrong)
