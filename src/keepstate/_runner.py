@@ -369,8 +369,7 @@ class _TaskPromise(Generic[T]):
             return
         if error is not None:
             self._future.set_exception(error)
-            self._future.exception()  # mark it as retrieved: a cancelled waiter does not, and asyncio would
-            log it
+            self._future.exception()  # marks it as retrieved, or asyncio would log it
         else:
             self._future.set_result(answer)
 
