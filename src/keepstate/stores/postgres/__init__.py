@@ -1,11 +1,12 @@
-"""HOW does a PostgreSQL server keep spaces? In a schema of its own, under functions that judge there.
+"""HOW does a PostgreSQL server store spaces? In a schema of its own, with functions that check batches there.
 
-Invariant: one flush is one transaction and one call, which locks the rows of its spaces in the order of their
-names and judges every batch under those locks. Nothing that a call needs is left behind in its session by
-another, so a pooler may hand each transaction to another process of the server.
+Invariant: one flush is one transaction and one call. The call locks the rows of its spaces in the order of
+    their
+names and checks every batch under those locks. No call depends on what another left in its session, so a
+pooler may run each transaction in another process of the server.
 
-To add a function: write it into `applying.sql` or `asking.sql` under its next number. What a released version
-created is never replaced: older clients call it beside newer ones.
+To add a function: write it into `applying.sql` or `asking.sql` under its next number. A function of a
+released version is never replaced, because older clients call it alongside newer ones.
 """
 
 from keepstate.stores.postgres.store import PostgresStore

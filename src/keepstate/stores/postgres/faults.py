@@ -1,6 +1,6 @@
-"""What the server's and the driver's errors mean to a caller: by SQLSTATE, in one place.
+"""Translation of the server's and the driver's errors to keepstate's, by SQLSTATE; no other module does it.
 
-What the server answers with an error, it has undone: nothing was written. Where the connection was lost, a
+If the server answers with an error, it has rolled back: nothing was written. If the connection was lost, a
 write may have been done.
 """
 
@@ -27,7 +27,7 @@ _DENIED: Final = "42501"
 _FULL: Final = frozenset({"53100"})
 _CORRUPT: Final = frozenset({"XX001", "XX002"})
 _PASSING: Final = frozenset({"40001", "40P01", "55P03", "57014"})
-"""A serialization failure, a deadlock, a lock that was not had in time, a statement that took too long."""
+"""A serialization failure, a deadlock, a lock timeout, and a statement timeout."""
 _PASSING_CLASSES: Final = ("08", "53", "57", "58")
 
 
@@ -36,21 +36,21 @@ _NO_LOGIN: Final = re.compile(
     r'authentication failed for user|(role|database) "[^"]*" does not exist|no pg_hba\.conf entry'
     r"|no password supplied|is not permitted to log in|permission denied for database"
 )
-"""libpq tells why no connection came about in words only."""
+"""libpq reports the reason for a failed connection only as text."""
 
 
 def misses_schema(error: RefusedStatement) -> bool:
-    """Return whether the statement named a table or function that is not there."""
+    """Return whether the statement named a missing table or function."""
     return error.sqlstate in _NO_SCHEMA
 
 
 def misses_prepared(error: RefusedStatement) -> bool:
-    """Return whether a prepared statement was not there, or was already: somebody shares the session."""
+    """Return whether a prepared statement was missing or existed already, because a session is shared."""
     return error.sqlstate in _NOT_PREPARED
 
 
 def of_refusal(error: RefusedStatement, *, url: str, schema: str) -> StorageError:
-    """Return what to raise for a statement that the server refused and undid."""
+    """Return the error for a statement that the server rejected and rolled back."""
     state, said = error.sqlstate, f"{error.message} ({error.sqlstate})"
     if state in _FULL:
         return StoreFullError(f"{url} has no room left: {said}; free some on the server", url=url)
@@ -81,13 +81,13 @@ def of_refusal(error: RefusedStatement, *, url: str, schema: str) -> StorageErro
 
 
 def of_loss(error: LostConnection, *, url: str, may_have_written: bool) -> StoreUnavailableError:
-    """Return what to raise for an answer that did not come."""
+    """Return the error for an answer that did not arrive."""
     kind = OutcomeUnknownError if may_have_written else StoreUnavailableError
     return kind(f"{url} hung up before it answered: {error.message}", url=url)
 
 
 def of_no_connection(error: LostConnection, *, url: str) -> StoreUnavailableError | InvalidError:
-    """Return what to raise where no host could be reached, or none let this user in."""
+    """Return the error for hosts that could not be reached, or rejected the user."""
     said = _ADVICE.sub("", error.message)
     if _NO_LOGIN.search(said):
         return InvalidError(f"{url} refuses this user or database: {said}; mend them in the URL")

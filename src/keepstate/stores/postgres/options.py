@@ -1,4 +1,4 @@
-"""The options of a `postgresql://` URL: our own, and those of libpq that are passed on as they are."""
+"""The options of a `postgresql://` URL: those of keepstate, and those that are passed on to libpq."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ PASSED_ON: Final = frozenset({
     "ssl_max_protocol_version", "ssl_min_protocol_version", "sslcert", "sslcrl", "sslkey", "sslmode",
     "sslnegotiation", "sslpassword", "sslrootcert", "target_session_attrs", "tcp_user_timeout",
 })  # fmt: skip
-"""Options that libpq reads; what they mean stands in PostgreSQL's own documentation."""
+"""Options that libpq reads; see PostgreSQL's documentation."""
 
 _DEFAULTS: Final = {"application_name": "keepstate", "connect_timeout": "10"}
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 class PostgresOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a `postgresql://` URL can say of the store itself."""
+    """The options of a `postgresql://` URL that configure the store itself."""
 
     schema: str = "keepstate"
-    """Where its tables are; made at the first open."""
+    """The schema of the tables, created at the first open."""
     max_connections: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
-    """How many connections calls may share; a watch has one more of its own."""
+    """Maximum number of connections that calls share; a watch has one more of its own."""
     timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
-    """How long to wait for one answer before the server is held for dead."""
+    """Seconds to wait for one answer before the connection is given up."""
     retry_for_s: Annotated[float, msgspec.Meta(ge=0)] = RETRY_FOR_S
-    """How long to ask again while the server is away."""
+    """Seconds for which calls are retried while the server is unavailable."""
 
 
 def read_options(url: StoreUrl) -> PostgresOptions:
-    """Return our own options, or raise `InvalidError` that lists the known ones."""
+    """Parse keepstate's own options; an `InvalidError` lists the known ones."""
     options = url.parse_options(PostgresOptions, others=PASSED_ON)
     if not _SCHEMA_NAME.fullmatch(options.schema) or options.schema.startswith("pg_"):
         raise InvalidError(
@@ -48,7 +48,7 @@ def read_options(url: StoreUrl) -> PostgresOptions:
 
 
 def connection_parameters(url: StoreUrl) -> dict[str, str]:
-    """Return what libpq connects with; several hosts are tried in turn."""
+    """Return the connection parameters for libpq; several hosts are tried in turn."""
     parameters = {**_DEFAULTS, **{name: value for name, value in url.options.items() if name in PASSED_ON}}
     if url.host:
         for name in ("host", "port"):

@@ -1,7 +1,7 @@
-"""The connections that a store's calls share: opened when needed, last used first, bounded.
+"""The bounded pool of connections that a store's calls share: opened on demand, last used first.
 
-A connection takes its place in the pool with it: one that an interrupt drops, in whatever place, hangs up as
-garbage, and its place is free.
+A connection holds its slot in the pool. If an interrupt drops a connection, it is closed as garbage, and its
+slot is free.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from keepstate._runner import Runner, Signal
 from keepstate.stores.postgres.connection import Connection
 
 _TRUSTED_S = 0.05
-"""How long after an answer a connection is held for alive; to ask its socket each time makes reads slower."""
+"""Seconds after an answer in which a connection is assumed alive; checking its socket slows reads."""
 
 _LOOK_AGAIN_S = 1.0
-"""How often who waits for a connection looks by itself: who should have called may have been interrupted."""
+"""Interval in which a waiter checks the pool itself, because its notifier may have been interrupted."""
 
 
 class _Place:
-    """The right to one connection, for as long as anything holds it."""
+    """The right to one connection, held for as long as the object lives."""
 
     __slots__ = ("__weakref__",)
 
@@ -43,11 +43,11 @@ class Pool:
 
     @property
     def count(self) -> int:
-        """Return how many connections there are."""
+        """Return the number of connections."""
         return len(self._places)
 
     def take_free(self) -> Connection | None:
-        """Return a connection that is free and not hung up, if there is one; `give_back` it."""
+        """Return a free, open connection, or None; return it with `give_back`."""
         with self._lock:
             return self._pop_free()
 
@@ -56,11 +56,11 @@ class Pool:
             connection = self._idle.pop()
             if self._clock.monotonic_s() - connection.used_s < _TRUSTED_S or connection.is_alive():
                 return connection
-            self._free(connection)  # the server was restarted, or a pooler let go
+            self._free(connection)  # the server was restarted, or a pooler closed it
         return None
 
     async def take(self) -> Connection:
-        """Return a connection that has not been hung up, a new one if need be; `give_back` it."""
+        """Return an open connection, a new one if necessary; return it with `give_back`."""
         while True:
             found = self._free_or_turn()
             if isinstance(found, Connection):
@@ -70,7 +70,7 @@ class Pool:
             await self._wait(found)
 
     def _free_or_turn(self) -> Connection | _Place | Signal:
-        """Return a connection, or the place for a new one, or what tells that there is one."""
+        """Return a connection, or the slot for a new one, or a signal to wait for."""
         with self._lock:
             if (connection := self._pop_free()) is not None:
                 return connection
@@ -101,7 +101,7 @@ class Pool:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
                 else:
-                    self._call_next()  # it was this one's turn: it is the next one's now
+                    self._call_next()  # this waiter had been notified, so the next one is notified instead
             raise
         with self._lock:
             if turn in self._waiting:
@@ -116,7 +116,7 @@ class Pool:
             self._places.discard(connection.place)
 
     def give_back(self, connection: Connection) -> None:
-        """Take a connection back, and forget one that was closed, or interrupted in a conversation."""
+        """Take a connection back, and drop one that is closed or was interrupted during a call."""
         with self._lock:
             if self._is_closed or connection.is_amid:
                 connection.close()
@@ -128,7 +128,7 @@ class Pool:
             self._call_next()
 
     def forget(self) -> None:
-        """Hang up what nobody uses now; calls then connect anew."""
+        """Close unused connections; later calls connect again."""
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
@@ -136,6 +136,6 @@ class Pool:
                 connection.close()
 
     def close(self) -> None:
-        """Hang up: at once where nobody speaks, else when the conversation is over."""
+        """Close idle connections now, and the others after their calls."""
         self._is_closed = True
         self.forget()

@@ -1,4 +1,4 @@
-"""What of a server's settings decides whether it keeps what it has acknowledged. Pure."""
+"""The settings of a server that decide whether acknowledged writes are durable. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _RELOAD: Final = "; SELECT pg_reload_conf();"
 
 
 class Told(NamedTuple):
-    """A setting as the server tells it, and what set it: a file, a database, a user, a connection."""
+    """A setting's value, and its source: a file, a database, a user, a connection."""
 
     value: str
     source: str
 
 
 def judged(told: Mapping[str, Told], *, has_standby: bool) -> list[Setting]:
-    """Return the settings, each with what it loses."""
+    """Return the settings, each with the writes that it can lose."""
     found: list[Setting] = []
     for name, loses in _NO_SYNC.items():
         if name in told:
@@ -48,7 +48,7 @@ def _of_standbys(names: Told, commit: Told | None) -> Setting:
 
 
 def _on(name: str, told: Told) -> str:
-    """Return how to turn a setting on where it was turned off: the server's own default stands below."""
+    """Return the instruction for turning a setting on at the source that turned it off."""
     match told.source:
         case "command line":
             return f"start the server without {name} = {told.value} on its command line"

@@ -1,4 +1,4 @@
-"""The SQL of this folder, by name: each file is a list of statements, every one after a line `-- name: …`."""
+"""The SQL of this folder, by name: each statement in a file follows a line `-- name: …`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SETTINGS = (
 
 
 class Query(NamedTuple):
-    """A statement; one that is sent often has a name under which a connection may keep `kept` prepared."""
+    """A statement; a frequent one has a name under which a connection may prepare `kept`."""
 
     text: bytes
     name: bytes
@@ -27,7 +27,7 @@ class Query(NamedTuple):
 
 
 class Statements(NamedTuple):
-    """What is sent, for one schema; functions and tables in the order in which they are created."""
+    """The statements for one schema; functions and tables in the order of their creation."""
 
     queries: Mapping[str, Query]
     tables: Mapping[str, bytes]

@@ -1,7 +1,7 @@
-"""Hears of what other processes do: asks for the revisions of the watched spaces, on a connection of its own.
+"""Detection of other processes' changes by polling the revisions of watched spaces, on its own connection.
 
-NOTIFY would be quicker, but takes a lock over the whole database at each commit, and no pooler passes it on.
-So this asks: often while something happens, seldom while nothing does.
+NOTIFY would be faster, but it takes a lock over the whole database at each commit, and poolers do not forward
+it. So the watcher polls: often while spaces change, rarely while they do not.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from keepstate.stores.postgres.wire import byteas, from_byteas, from_int8s
 _SHORTEST_S: Final = 0.002
 _LONGEST_S: Final = 0.05
 _SLOWER: Final = 1.25
-"""Each quiet round is so much longer than the one before: 50 ms are reached after a third of a second."""
+"""Factor by which each quiet round is longer than the last: 50 ms are reached after a third of a second."""
 
 
 class Watcher:
-    """Compares revisions with those it saw last."""
+    """Compares the revisions of spaces with those of its last round."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client, self._clock = client, clock
@@ -55,7 +55,7 @@ class Watcher:
         return [space for space, revision in now.items() if before.get(space) != revision]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
