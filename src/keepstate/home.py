@@ -144,7 +144,7 @@ class HomeBase:
 
     @property
     def runner(self) -> Runner:
-        """Return how the colour waits."""
+        """The runner of the mode."""
         return self._holder.runner
 
     @property
@@ -164,6 +164,6 @@ class HomeBase:
             raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
 
     async def close(self) -> None:
-        """Let go of a store that was opened here."""
+        """Release the store that this object opened."""
         if self.handle is not None and self._is_own:
             await self.handle.close()

@@ -1,8 +1,8 @@
-"""Opens stores by URL: the one place where backends meet the engine.
+"""Opening of stores by URL: the only module that imports both backends and the engine.
 
-Handles on one URL, with one set of options, in one process, colour and event loop share one opened store. It
-is opened by the first that needs it and closed by the last that lets go. `memory://` is private to each
-handle and its twin.
+Handles with the same URL and options in one process, mode and event loop share one opened store. The first
+handle that needs the store opens it, and the last one that releases it closes it. `memory://` is private to
+each handle and its twin.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DEFAULT_URL = "sqlite:///keepstate.db"
 _FILES = ("sqlite", "file")
 
 AnyStore: TypeAlias = StoreBase | StoreWrapper
-"""What can be opened, closed, and made again for another colour."""
+"""A store that can be opened, closed, and created again for another mode."""
 
 
 def open(
@@ -78,7 +78,7 @@ def open(
 def source_of(
     url: str | PathLike[str] | Store, mode: Mode, encryption: KeyRing | None = None
 ) -> OpenStore | PassedStore:
-    """Return where a handle of this colour gets its store from."""
+    """Return the source of the store for a handle of this mode."""
     if encryption is not None:
         _admit_keys(encryption)
     if isinstance(url, str):
@@ -411,7 +411,7 @@ class OpenStore:
         return EncryptedStore(store, self._encryption)
 
     async def close(self) -> None:
-        """Let go of the store; the last handle to do so closes it."""
+        """Release the store. The last handle closes it."""
         with _lock:
             shared, self._shared, self._closed = self._shared, None, True
             last = shared is not None and shared.left()
@@ -419,7 +419,7 @@ class OpenStore:
             await shared.store.close()
 
     def twin(self, mode: Mode) -> OpenStore:
-        """Return the same store for another colour."""
+        """Return the same store for another mode."""
         private = None if self._private is None else self._private.twin(runner_of(mode))
         twin = OpenStore(
             self._text,
@@ -484,7 +484,7 @@ class PassedStore:
             await self._own.store.close()
 
     def twin(self, mode: Mode) -> PassedStore:
-        """Return the same store for another colour."""
+        """Return the same store for another mode."""
         if not isinstance(self._store, AnyStore):
             raise UnsupportedError(f"{self._store!r} has no twin in another colour; open it there")
         return _owned(self._store.twin(runner_of(mode)), mode)
