@@ -32,7 +32,6 @@ AVOIDED = {
 UNREVISED: tuple[str, ...] = (
     "ARCHITECTURE.md",
     "CHANGELOG.md",
-    "CONTRIBUTING.md",
     "docs/decisions/",
     "src/keepstate/adapters/",
     "src/keepstate/cli/",
