@@ -31,7 +31,6 @@ AVOIDED = {
 
 UNREVISED: tuple[str, ...] = (
     "ARCHITECTURE.md",
-    "CHANGELOG.md",
     "docs/decisions/",
     "src/keepstate/adapters/",
     "src/keepstate/cli/",
