@@ -97,7 +97,7 @@ def main_pythons() -> int:
 def find_pythons(minor: int) -> "list[tuple[str, str]]":
     """Return version and path of each Python of a minor version: on the path, of pyenv, of uv."""
     name = f"python{version_text(OLDEST[0], minor)}"
-    places = [pathlib.Path(folder) / name for folder in os.get_exec_path()]
+    places = [pathlib.Path(namespace) / name for namespace in os.get_exec_path()]
     for command, below in ((("pyenv", "root"), "versions"), (("uv", "python", "dir"), ".")):
         if shutil.which(command[0]):
             places += (pathlib.Path(answer_of(*command)) / below).glob(f"*/bin/{name}")
@@ -173,8 +173,8 @@ def make_with_pip() -> None:
     """Make `.venv` with the standard library alone, and in it the lock's uv."""
     need_venv_module()
     run(sys.executable, "-m", "venv", "--clear", VENV)
-    with tempfile.TemporaryDirectory() as folder:
-        only_uv = pathlib.Path(folder) / "uv.txt"
+    with tempfile.TemporaryDirectory() as namespace:
+        only_uv = pathlib.Path(namespace) / "uv.txt"
         only_uv.write_text(requirement("uv", LOCK.read_text(encoding="utf-8")), encoding="utf-8")
         pip = (PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         run(*pip, "--require-hashes", "-r", only_uv)

@@ -101,9 +101,9 @@ def head(source: Source, body: str) -> Iterator[str]:
     yield f'"""Blocking twins of `keepstate.{source.name}`.'
     yield '\nWritten by tools/generate_sync.py; change the source and run it again.\n"""\n'
     yield "from __future__ import annotations\n"
-    folder, _, module = f"keepstate.{source.name}".rpartition(".")
+    namespace, _, module = f"keepstate.{source.name}".rpartition(".")
     package = package_of(source.name)
-    yield f"from {folder} import {module} as {package}"
+    yield f"from {namespace} import {module} as {package}"
     used = names_in(body)
     variables = [text for name, text in source.variables.items() if name in used]
     used |= {"TypeVar"} if variables or "TypeVar" in used else set()

@@ -62,7 +62,7 @@ def read_all(modules: Iterable[str], folder: Path) -> dict[str, Source]:
 
 def is_parent(name: str) -> bool:
     """Return whether other twins inherit from it, and so hold an inner object of another class."""
-    tools = {"ToolPlaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
+    tools = {"ToolSpaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
     others = {
         "AsyncResource",
         "KnowledgeDocuments",

@@ -24,7 +24,7 @@ MODULES = {
     "managers.speech.manager": ("SpeechStateManager",),
     "managers.teams.rosters": ("TeamRosters",),
     "managers.teams.manager": ("OrchestrationStateManager",),
-    "managers.tools.keys": ("ToolPlaces",),
+    "managers.tools.keys": ("ToolSpaces",),
     "managers.tools.retries": ("ToolRetries",),
     "managers.tools.effects": ("ToolEffects",),
     "managers.tools.executions": ("ToolExecutions",),

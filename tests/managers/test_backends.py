@@ -72,15 +72,15 @@ def test_every_place_is_a_url(arguments: dict[str, Any], url: str) -> None:
     ("arguments", "told"),
     [
         ({"persistence": "redsi"}, "memory, file, sqlite, redis, postgres"),
-        ({"persistence": "memory", "file_path": "x"}, "goes with persistence='file' or 'sqlite'"),
-        ({"persistence": "sqlite", "redis_url": "redis://h"}, "goes with persistence='redis'"),
-        ({"persistence": None, "redis_url": "redis://h"}, "goes with persistence='redis'"),
-        ({"persistence": "postgres"}, "needs `url`"),
+        ({"persistence": "memory", "file_path": "x"}, "Use it with persistence='file' or 'sqlite'"),
+        ({"persistence": "sqlite", "redis_url": "redis://h"}, "Use it with persistence='redis'"),
+        ({"persistence": None, "redis_url": "redis://h"}, "Use it with persistence='redis'"),
+        ({"persistence": "postgres"}, "needs a URL"),
         ({"persistence": "postgres", "url": "mysql://h"}, "postgresql"),
         ({"persistence": "redis", "redis_url": "http://h"}, "redis or rediss"),
-        ({"persistence": "sqlite", "file_path": "x", "url": "sqlite:///y"}, "two places"),
-        ({"persistence": "sqlite:///x", "url": "sqlite:///y"}, "beside a URL"),
-        ({"persistence": MemoryBackend(), "file_path": "x"}, "beside MemoryBackend"),
+        ({"persistence": "sqlite", "file_path": "x", "url": "sqlite:///y"}, "two locations"),
+        ({"persistence": "sqlite:///x", "url": "sqlite:///y"}, "with a URL"),
+        ({"persistence": MemoryBackend(), "file_path": "x"}, "with MemoryBackend"),
     ],
 )
 def test_what_would_be_ignored_is_refused_with_what_it_goes_with(
@@ -143,7 +143,7 @@ async def test_a_store_handle_or_space_that_was_passed_stays_open() -> None:
 
 async def test_a_space_and_a_place_beside_it_are_refused() -> None:
     async with keepstate.open("memory://") as ks:
-        with pytest.raises(InvalidError, match="nothing beside it"):
+        with pytest.raises(InvalidError, match="no other storage"):
             AgentStateStore(space=ks.space("run"), persistence="memory")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from keepstate import InvalidError
 from keepstate.engine.kernel.times import to_datetime, to_milliseconds
-from keepstate.managers.deadlines import admit_age, ago, backoff_s, present, store_ms
+from keepstate.managers.deadlines import backoff_s, caller_now, check_age, subtract_age, to_store_ms
 from keepstate.testing.clocks import ManualClock
 
 STORE_NOW = to_datetime(5_000_000_000_000)  # far from the caller's clock
@@ -23,25 +23,25 @@ def clock() -> ManualClock:
 def test_a_moment_is_as_far_from_the_store_s_present_as_from_the_caller_s(
     clock: ManualClock, ahead: timedelta
 ) -> None:
-    aware = present(clock) + ahead
+    aware = caller_now(clock) + ahead
     elsewhere = aware.astimezone(timezone(timedelta(hours=9)))
-    naive = present(clock, like=datetime(2001, 1, 1)) + ahead
+    naive = caller_now(clock, like=datetime(2001, 1, 1)) + ahead
 
     expected = to_milliseconds(STORE_NOW) + round(ahead.total_seconds() * 1000)
     assert naive.tzinfo is None
-    assert [store_ms(moment, clock, STORE_NOW) for moment in (aware, elsewhere, naive)] == [expected] * 3
+    assert [to_store_ms(moment, clock, STORE_NOW) for moment in (aware, elsewhere, naive)] == [expected] * 3
 
 
 def test_a_moment_long_ago_is_no_earlier_than_the_beginning_of_time(clock: ManualClock) -> None:
-    assert store_ms(datetime(1, 1, 1, tzinfo=UTC), clock, to_datetime(1000)) == 0
+    assert to_store_ms(datetime(1, 1, 1, tzinfo=UTC), clock, to_datetime(1000)) == 0
 
 
 def test_what_is_longer_ago_than_time_goes_back_is_of_its_beginning() -> None:
-    assert ago(timedelta(hours=2), STORE_NOW) == STORE_NOW - timedelta(hours=2)
-    assert ago(timedelta.max, STORE_NOW) == to_datetime(0)
+    assert subtract_age(timedelta(hours=2), STORE_NOW) == STORE_NOW - timedelta(hours=2)
+    assert subtract_age(timedelta.max, STORE_NOW) == to_datetime(0)
     for wrong in (timedelta(seconds=-1), 5, None):
         with pytest.raises(InvalidError, match="`older_than`"):
-            admit_age("older_than", wrong)  # type: ignore[arg-type]
+            check_age("older_than", wrong)  # type: ignore[arg-type]
 
 
 def test_waits_grow_by_the_factor_up_to_the_longest() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate._runner import TaskRunner, ThreadRunner
-from keepstate.managers.tools.single_flight import Flights
+from keepstate.managers.tools.single_flight import SingleFlight
 
 
 def test_tasks_get_the_answer_of_the_first() -> None:
     async def scene() -> tuple[list[str], int]:
-        flights: Flights[str, str] = Flights(TaskRunner())
+        flights: SingleFlight[str, str] = SingleFlight(TaskRunner())
         led = 0
 
         async def lead() -> str:
@@ -29,7 +29,7 @@ def test_tasks_get_the_answer_of_the_first() -> None:
 
 
 def test_threads_get_the_answer_of_the_first() -> None:
-    flights: Flights[str, str] = Flights(ThreadRunner())
+    flights: SingleFlight[str, str] = SingleFlight(ThreadRunner())
     begun, go_on, answers = threading.Event(), threading.Event(), list[str]()
 
     async def lead() -> str:
@@ -54,7 +54,7 @@ def test_threads_get_the_answer_of_the_first() -> None:
 
 def test_what_the_first_raises_is_raised_for_all_and_then_forgotten() -> None:
     async def scene() -> list[object]:
-        flights: Flights[str, str] = Flights(TaskRunner())
+        flights: SingleFlight[str, str] = SingleFlight(TaskRunner())
 
         async def fail() -> str:
             await asyncio.sleep(0)
@@ -77,7 +77,7 @@ def test_what_the_first_raises_is_raised_for_all_and_then_forgotten() -> None:
 
 def test_where_the_first_is_cancelled_another_goes_on() -> None:
     async def scene() -> str:
-        flights: Flights[str, str] = Flights(TaskRunner())
+        flights: SingleFlight[str, str] = SingleFlight(TaskRunner())
 
         async def hang() -> str:
             await asyncio.Event().wait()

@@ -228,5 +228,5 @@ async def test_a_space_with_commits_of_its_own_and_no_record_tells_no_history() 
         await state.save("k", 1)
         await run.history.commit({"other": 1})
 
-        with pytest.raises(InvalidError, match="keeps no record; ask for it by StateConfig"):
+        with pytest.raises(InvalidError, match="does not record changes"):
             await state.history("k")

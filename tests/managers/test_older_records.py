@@ -10,7 +10,7 @@ import pytest
 
 import keepstate
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
-from keepstate.managers.records import put_together, taken_apart
+from keepstate.managers.records import from_fields, to_fields
 from keepstate.values import codec
 from keepstate.values.schema import CLASSES, Registration
 from keepstate.values.types import OBJECT
@@ -50,7 +50,7 @@ def test_all_records_of_managers_are_known() -> None:
 def test_a_record_without_what_was_added_later_is_read(known: Registration) -> None:
     fields = needed(known.kind)
     made = codec.decode(stored(known.name, known.version, fields))
-    apart = put_together(str(known), fields)
+    apart = from_fields(str(known), fields)
 
     assert type(made) is known.kind and made == apart
     assert {name: getattr(made, name) for name in fields} == fields
@@ -58,9 +58,9 @@ def test_a_record_without_what_was_added_later_is_read(known: Registration) -> N
 
 @pytest.mark.parametrize("known", RECORDS, ids=str)
 def test_a_record_says_its_name_and_version_and_is_frozen(known: Registration) -> None:
-    made: Any = put_together(str(known), needed(known.kind))
+    made: Any = from_fields(str(known), needed(known.kind))
 
-    assert taken_apart(made)[0] == f"{known.name}@{known.version}"
+    assert to_fields(made)[0] == f"{known.name}@{known.version}"
     with pytest.raises(AttributeError):
         setattr(made, dataclasses.fields(made)[0].name, 1)
 
@@ -68,8 +68,8 @@ def test_a_record_says_its_name_and_version_and_is_frozen(known: Registration) -
 def test_a_form_that_nobody_wrote_is_told() -> None:
     for form in ("", "keepstate.Moment", "@1", "keepstate.Moment@x"):
         with pytest.raises(CorruptError):
-            put_together(form, {})
+            from_fields(form, {})
     with pytest.raises(InvalidError, match="no class is registered"):
-        put_together("keepstate.Unknown@1", {})
+        from_fields("keepstate.Unknown@1", {})
     with pytest.raises(UnsupportedError, match="newer version"):
-        put_together("keepstate.Moment@9", {})
+        from_fields("keepstate.Moment@9", {})

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepstate import InvalidError, parameters_hash, register
-from keepstate.managers.parameters import sameness
+from keepstate.managers.parameters import encode_canonical
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
@@ -60,7 +60,7 @@ def test_values_that_are_stored_unlike_are_unlike(one: Any, other: Any) -> None:
     if repr(one) == repr(turned_around(other)) or one == other:
         return
 
-    assert sameness(one) != sameness(other)
+    assert encode_canonical(one) != encode_canonical(other)
 
 
 @pytest.mark.parametrize(
@@ -121,5 +121,5 @@ def test_names_stay_the_same_for_ever(tool: str, parameters: Mapping[str, Any], 
 def test_what_cannot_be_stored_is_named() -> None:
     with pytest.raises(InvalidError, match="client"):
         parameters_hash("t", {"client": object()})
-    with pytest.raises(InvalidError, match="give a dict"):
+    with pytest.raises(InvalidError, match="Pass a dict"):
         parameters_hash("t", [1])  # type: ignore[arg-type]

@@ -149,7 +149,7 @@ async def test_who_cannot_be_told_of_a_value_is_told_what_comes_later(
             await state.drain()
 
     assert [key for key, _, _ in told] == ["before", "older", "after"]
-    assert caplog.text.count("goes on after what it cannot read") == 2
+    assert caplog.text.count("skips a change that it cannot decode") == 2
 
 
 async def test_who_is_told_how_things_stand_is_not_held_up_by_what_cannot_be_read() -> None:
@@ -207,7 +207,7 @@ async def test_a_callback_whose_own_task_was_cancelled_is_told_what_comes_later(
             await state.save(key, 1)
             await asyncio.wait_for(state.drain(), 60)
 
-    assert told == ["a", "b"] and "the callback of a subscription" in caplog.text
+    assert told == ["a", "b"] and "The callback of a subscription" in caplog.text
 
 
 async def test_a_close_that_cannot_store_all_says_what_is_lost_and_ends_subscriptions() -> None:
@@ -224,7 +224,7 @@ async def test_a_close_that_cannot_store_all_says_what_is_lost_and_ends_subscrip
         told.clear()
         await other.save("later", 1)
 
-        assert await other.get("good") == 1 and "'bad', which" in "".join(raised.value.__notes__)
+        assert await other.get("good") == 1 and "'bad'" in "".join(raised.value.__notes__)
         running = [task.get_name() for task in asyncio.all_tasks()]
         assert told == [] and not [name for name in running if "subscription" in name]
 

@@ -266,7 +266,7 @@ def test_what_cannot_be_kept_is_refused_by_name_at_the_end_of_its_step(place: Pl
     run(state, f"before = 1\n{make}", "task_success()")
 
     assert [
-        error for error in errors(state) if re.match(rf"kept is not kept after this step: {reason}", error)
+        error for error in errors(state) if re.match(rf"kept was not stored after this step: {reason}", error)
     ]
     assert state["before"] == 1 and "kept" not in place()
 
@@ -361,8 +361,8 @@ def test_what_cannot_be_made_again_is_told_and_stays_stored(anywhere: Place) -> 
     assert run(again, "n = 1", "task_success('g' in globals())") is False
     assert errors(again) == [
         (
-            "g cannot be made again from what is stored: NameError: name 'deco' is not defined; "
-            "define or import it again"
+            "g cannot be restored from its stored form: NameError: name 'deco' is not defined. "
+            "Define or import it again."
         )
     ]
     assert isinstance(again["g"], Definition)
@@ -393,13 +393,15 @@ def test_only_listed_modules_are_imported_again(anywhere: Place) -> None:
     assert [
         error
         for error in errors(state)
-        if error.startswith("math is not kept after this step: math: math is")
+        if error.startswith(
+            "math was not stored after this step: math: other processes may not have the module math"
+        )
     ]
     assert list(state) == ["json", "JSONDecoder"]
 
     run(state, "import math", "task_success()")
     assert run(state, "n = 0", "task_success('math' in globals())", imports=["json"]) is False
-    assert "math cannot be made again" in errors(state)[-1]
+    assert "math cannot be restored from its stored form" in errors(state)[-1]
 
 
 def test_a_module_beside_the_program_is_kept_only_if_it_is_listed(

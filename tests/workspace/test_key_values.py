@@ -221,7 +221,7 @@ def test_wrong_arguments_are_refused(wrong: Callable[[Any], object], tmp_path: P
 
 
 def test_a_memory_stays_in_its_process() -> None:
-    with pytest.raises(TypeError, match="use a Disk"):
+    with pytest.raises(TypeError, match="Use a Disk"):
         pickle.dumps(Memory())
 
 

@@ -142,7 +142,7 @@ def test_a_branch_goes_its_own_way_and_comes_back(place: Place) -> None:
 
 def test_branches_refuse_what_would_lose_something(anywhere: Place) -> None:
     state = anywhere()
-    with pytest.raises(NotFoundError, match="commit first"):
+    with pytest.raises(NotFoundError, match="Commit first"):
         state.branch("trial")
     state["x"] = 1
     state.commit()
@@ -152,7 +152,7 @@ def test_branches_refuse_what_would_lose_something(anywhere: Place) -> None:
     trial["x"], state["x"] = 2, 3
     trial.commit()
 
-    with pytest.raises(InvalidError, match="commit it, or discard it"):
+    with pytest.raises(InvalidError, match=r"discard\(\) first"):
         state.merge("trial")
     state.commit()
     with pytest.raises(MergeConflictError):

@@ -95,16 +95,16 @@ def test_each_step_is_an_action_its_output_and_a_commit(place: Place) -> None:
 def test_what_happened_is_no_variable_and_stays_when_the_state_goes_back(anywhere: Place) -> None:
     state = anywhere()
     scripted("x = 1", "x = 2\ntask_success()")(state=state)
-    happened = events(state)
+    task_events = events(state)
     assert list(state) == ["x"] and len(state) == 1 and dict(state) == {"x": 2}
 
     state.rollback(steps=2)
-    assert dict(state) == {} and events(state) == happened
+    assert dict(state) == {} and events(state) == task_events
     assert list(state.checkout("main~1")) == ["x"]
     again = anywhere()
     again["y"] = 1
     again.commit()
-    assert events(again) == happened
+    assert events(again) == task_events
 
 
 def test_a_moment_is_viewed_with_what_had_happened_until_then(anywhere: Place) -> None:
@@ -219,7 +219,7 @@ def test_a_cursor_is_used_within_a_step_and_not_kept(place: Place) -> None:
     assert dict(place()) == {"rows": [(1,), (2,), (9,)], "more": [(3,)]}
     start = events(state)[0]
     [error] = [event for event in events(state) if isinstance(event, ErrorEvent)]
-    assert error.recoverable and error.error.startswith("cursor is not kept after this step: cursor: ")
+    assert error.recoverable and error.error.startswith("cursor was not stored after this step: cursor: ")
     assert isinstance(start, TaskStartEvent) and "sqlite3.Connection" in start.inputs["n"]
     connection.close()
 

@@ -1,11 +1,11 @@
-"""What do agents keep?
+"""WHAT do agents keep?
 
-`StateManager` and the managers of agents, their recovery, workflows, teams, knowledge, tools and speech.
-Invariant: a manager keeps things only by the parts of spaces, and adds no storage of its own; two managers
+`StateManager`, and the managers of agents, their recovery, workflows, teams, knowledge, tools and speech.
+Invariant: a manager stores everything through the parts of spaces, without storage of its own. Two managers
 are atomic together only on one space, in one transaction.
 
-To add one: a subclass of `manager.Manager`, its records by `records.record`, its names by `place.Folder`, a
-row in tools/twins.py, and `tests/contracts/managers.py` on every backend.
+To add a manager: subclass `manager.Manager`, declare its records with `records.record`, build its keys with
+`binding.Namespace`, add a row to tools/twins.py, and run `tests/contracts/managers.py` on every backend.
 """
 
 from typing import TYPE_CHECKING, Any

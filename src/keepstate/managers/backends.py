@@ -1,6 +1,6 @@
-"""Where managers keep things, said by a name, a URL, or the description of a backend.
+"""Storage of managers, given as a name, a URL, or a description of a backend.
 
-A description opens nothing: it stands for a URL, which the first call opens.
+A description opens nothing. It is converted to a URL, which the first call opens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SHARED_MEMORY: Final = "memory://default"
-"""Where managers keep things that were told no place: shared by all of them in the process."""
+"""The default storage, shared by all managers of the process."""
 REDIS: Final = "redis://localhost:6379"
 _FOLDER: Final = "./state"
 _SQLITE: Final = "./state/keepstate.db"
@@ -30,17 +30,17 @@ _SQLITE: Final = "./state/keepstate.db"
 
 @dataclass(frozen=True, slots=True)
 class MemoryBackend:
-    """Memory of this process, shared by all who give the same name.
+    """Memory of this process, shared by all managers that use the same name.
 
     Attributes:
-        name: Which; empty for one that nobody else has.
+        name: Name of the memory; empty for a private one.
     """
 
     name: str = "default"
 
     @property
     def store_url(self) -> str:
-        """The URL that it stands for."""
+        """The store's URL."""
         return f"memory://{quote(check_text('name', self.name))}"
 
 
@@ -49,10 +49,10 @@ class FileBackend:
     """A journal in a folder, used by one process at a time.
 
     Attributes:
-        base_path: The folder, made if it is not there; the journal in it is `keepstate.journal`.
-        format: `msgpack`, or `json` for people who read it.
-        compression: Compress each write to the journal where that saves a tenth, whatever the format. A JSON
-            journal is then no text any more. Without it, values over 4 KiB are compressed alone.
+        base_path: The folder, created if it is missing. The journal in it is `keepstate.journal`.
+        format: `msgpack`, or `json` for people to read.
+        compression: Compress each write to the journal if that saves a tenth, in either format. A compressed
+            JSON journal is not text. Without this option, only values over 4 KiB are compressed.
     """
 
     base_path: str | PathLike[str] = _FOLDER
@@ -62,14 +62,14 @@ class FileBackend:
     def __post_init__(self) -> None:
         admit_file("base_path", self.base_path)
         if self.format not in ("json", "msgpack"):  # pyright: ignore[reportUnnecessaryContains]
-            raise InvalidError(f"`format` is {self.format!r}; it is 'json' or 'msgpack'")
+            raise InvalidError(f"`format` is {self.format!r}. Use 'json' or 'msgpack'.")
         check_flag("compression", self.compression)
 
     @property
     def store_url(self) -> str:
-        """The URL that it stands for."""
+        """The store's URL."""
         form = f"{self.format}-zstd" if self.compression else self.format
-        return _of_file("file", os.path.join(self.base_path, ""), {"format": form})
+        return _url_of_file("file", os.path.join(self.base_path, ""), {"format": form})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class SQLiteBackend:
     """An SQLite file, for many processes of one machine.
 
     Attributes:
-        path: The file; its folder is made if it is not there.
-        durability: What an acknowledged write survives: `full` a power cut, `normal` a crash of the process.
+        path: The file; its folder is created if it is missing.
+        durability: `full`: acknowledged writes survive a power cut. `normal`: they survive a process crash.
     """
 
     path: str | PathLike[str] = _SQLITE
@@ -87,12 +87,12 @@ class SQLiteBackend:
     def __post_init__(self) -> None:
         admit_file("path", self.path)
         if self.durability not in ("full", "normal"):  # pyright: ignore[reportUnnecessaryContains]
-            raise InvalidError(f"`durability` is {self.durability!r}; it is 'full' or 'normal'")
+            raise InvalidError(f"`durability` is {self.durability!r}. Use 'full' or 'normal'.")
 
     @property
     def store_url(self) -> str:
-        """The URL that it stands for."""
-        return _of_file("sqlite", self.path, {"durability": self.durability})
+        """The store's URL."""
+        return _url_of_file("sqlite", self.path, {"durability": self.durability})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,10 +100,10 @@ class RedisBackend:
     """A Redis or Valkey server, for a fleet.
 
     Attributes:
-        url: The server.
-        db: The number of its database; the one in the URL if it is left at 0.
-        key_prefix: What all keys there begin with: several applications may share a server.
-        connection_pool_size: How many connections this process may use at once.
+        url: URL of the server.
+        db: Number of the database; with 0, the number in the URL is used.
+        key_prefix: Prefix of all keys, so that several applications can share a server.
+        connection_pool_size: Maximum number of connections of this process.
     """
 
     url: str = REDIS
@@ -112,25 +112,25 @@ class RedisBackend:
     connection_pool_size: int = 16
 
     def __post_init__(self) -> None:
-        _admit_scheme("url", self.url, ("redis", "rediss", "redis+cluster", "valkey", "valkeys"))
+        _check_scheme("url", self.url, ("redis", "rediss", "redis+cluster", "valkey", "valkeys"))
         check_text("key_prefix", self.key_prefix)
         limits.admit_count("connection_pool_size", self.connection_pool_size)
         if type(self.db) is not int or self.db < 0:
-            raise InvalidError(f"`db` is {self.db!r}; it is the number of a database, 0 or more")
+            raise InvalidError(f"`db` is {self.db!r}. Pass the number of a database, 0 or more.")
         if self.db and self.url.partition("://")[2].partition("?")[0].partition("/")[2]:
-            raise InvalidError(f"the URL names a database, and `db` is {self.db}; give one of them")
+            raise InvalidError(f"the URL names a database, and `db` is {self.db}. Give the number once.")
 
     def __repr__(self) -> str:
-        return described(self)
+        return format_settings(self)
 
     @property
     def store_url(self) -> str:
-        """The URL that it stands for."""
+        """The store's URL."""
         server, _, query = self.url.partition("?")
         if self.db:
             server = f"{server.rstrip('/')}/{self.db}"
         options = {"prefix": self.key_prefix, "max_connections": str(self.connection_pool_size)}
-        return _with_options(server, query, options)
+        return _add_options(server, query, options)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -138,9 +138,9 @@ class PostgresBackend:
     """A PostgreSQL database, for a fleet.
 
     Attributes:
-        url: The database: `postgresql://user@host:5432/database`.
-        schema: Where its tables are, made if it is not there.
-        connection_pool_size: How many connections this process may use at once.
+        url: URL of the database: `postgresql://user@host:5432/database`.
+        schema: Schema of the tables, created if it is missing.
+        connection_pool_size: Maximum number of connections of this process.
     """
 
     url: str
@@ -148,48 +148,48 @@ class PostgresBackend:
     connection_pool_size: int = 8
 
     def __post_init__(self) -> None:
-        _admit_scheme("url", self.url, ("postgresql", "postgres"))
+        _check_scheme("url", self.url, ("postgresql", "postgres"))
         check_text("schema", self.schema)
         limits.admit_count("connection_pool_size", self.connection_pool_size)
 
     def __repr__(self) -> str:
-        return described(self)
+        return format_settings(self)
 
     @property
     def store_url(self) -> str:
-        """The URL that it stands for."""
+        """The store's URL."""
         server, _, query = self.url.partition("?")
         options = {"schema": self.schema, "max_connections": str(self.connection_pool_size)}
-        return _with_options(server, query, options)
+        return _add_options(server, query, options)
 
 
 Backend: TypeAlias = MemoryBackend | FileBackend | SQLiteBackend | RedisBackend | PostgresBackend
-"""The description of a backend."""
+"""A description of a backend."""
 
 _URL_FIELDS: Final = frozenset({"url", "redis_url", "backend"})
 NAMES: Final = ("memory", "file", "sqlite", "redis", "postgres")
 
 
-def described(settings: DataclassInstance) -> str:
-    """Return the repr of settings with no password in their URLs, however these are misspelled."""
+def format_settings(settings: DataclassInstance) -> str:
+    """Return the repr of settings, without the passwords of their URLs, even of misspelled ones."""
     parts: list[str] = []
     for field in fields(settings):
         value = getattr(settings, field.name)
-        parts.append(f"{field.name}={_shown_field(field.name, value)}")
+        parts.append(f"{field.name}={_format_field(field.name, value)}")
     return f"{type(settings).__name__}({', '.join(parts)})"
 
 
-def _shown_field(name: str, value: object) -> str:
-    # A URL may be meant; `Path` makes one slash of its two.
+def _format_field(name: str, value: object) -> str:
+    # A path may have been meant as a URL; `Path` turns its two slashes into one.
     if isinstance(value, bytes) or (isinstance(value, PurePath) and ":/" in str(value)):
         return f"<{type(value).__name__}>"
     if isinstance(value, str) and (name in _URL_FIELDS or "://" in value):
-        return _shown_place(value)
+        return _format_location(value)
     return repr(value)
 
 
-def _shown_place(text: str) -> str:
-    """Return the repr of a place that a caller gave: a backend's name, or a URL without its password."""
+def _format_location(text: str) -> str:
+    """Return the repr of a location: the name of a backend, or a URL without its password."""
     return repr(text if text in NAMES else shown_url(text))
 
 
@@ -200,10 +200,10 @@ def url_of(
     redis_url: str | None = None,
     file_path: str | PathLike[str] | None = None,
 ) -> str:
-    """Return the URL that the arguments of a manager stand for.
+    """Return the URL that a manager's arguments name.
 
     Raises:
-        InvalidError: They name nothing, or one of them would have no effect; the right ones are named.
+        InvalidError: They name no backend, or one would have no effect; the message has the right ones.
     """
     given = {
         name: value
@@ -211,77 +211,77 @@ def url_of(
         if value is not None
     }
     if persistence is None:
-        _refuse_beside(given, "no `persistence`", allowed=("url",))
+        _reject_extra(given, "no `persistence`", allowed=("url",))
         return SHARED_MEMORY if url is None else admit_url("url", url)
     if not isinstance(persistence, str):
-        _refuse_beside(given, f"{type(persistence).__name__}(…)")
+        _reject_extra(given, f"{type(persistence).__name__}(…)")
         return persistence.store_url
     if "://" in persistence:
-        _refuse_beside(given, "a URL")
+        _reject_extra(given, "a URL")
         return persistence
-    return _of_name(persistence, given)
+    return _url_of_name(persistence, given)
 
 
-def _of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
+def _url_of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
     if name not in NAMES:
         raise InvalidError(
-            f"`persistence` is {_shown_place(name)}; it is one of {', '.join(NAMES)}, a URL, a description "
-            "such as RedisBackend(…), or an open store"
+            f"`persistence` is {_format_location(name)}. Use {', '.join(NAMES)}, a URL, a description "
+            "such as RedisBackend(…), or an open store."
         )
     beside = f"persistence={name!r}"
     if name == "memory":
-        _refuse_beside(given, beside)
+        _reject_extra(given, beside)
         return SHARED_MEMORY
     if name in ("file", "sqlite"):
-        _refuse_beside(given, beside, allowed=("file_path", "url"))
+        _reject_extra(given, beside, allowed=("file_path", "url"))
         if "url" in given:
-            return _admit_scheme("url", given["url"], (name,))
+            return _check_scheme("url", given["url"], (name,))
         path = given.get("file_path")
         if path is not None:
             admit_file("file_path", path)
         if name == "sqlite":
             return SQLiteBackend(_SQLITE if path is None else path).store_url
-        return FileBackend().store_url if path is None else _of_journal(path)
+        return FileBackend().store_url if path is None else _url_of_journal(path)
     if name == "redis":
-        _refuse_beside(given, beside, allowed=("redis_url", "url"))
+        _reject_extra(given, beside, allowed=("redis_url", "url"))
         server = given.get("redis_url", given.get("url", REDIS))
-        return _admit_scheme("redis_url", server, ("redis", "rediss", "redis+cluster", "valkey", "valkeys"))
-    _refuse_beside(given, beside, allowed=("url",))
+        return _check_scheme("redis_url", server, ("redis", "rediss", "redis+cluster", "valkey", "valkeys"))
+    _reject_extra(given, beside, allowed=("url",))
     if "url" not in given:
-        raise InvalidError(f"{beside} needs `url`, such as postgresql://user@host:5432/database")
-    return _admit_scheme("url", given["url"], ("postgresql", "postgres"))
+        raise InvalidError(f"{beside} needs a URL. Pass url='postgresql://user@host:5432/database'.")
+    return _check_scheme("url", given["url"], ("postgresql", "postgres"))
 
 
-def _of_journal(path: str | PathLike[str]) -> str:
-    """Return the URL of a journal; one whose name ends in `.json` is kept as JSON."""
+def _url_of_journal(path: str | PathLike[str]) -> str:
+    """Return the URL of a journal; a file named `*.json` uses the JSON format."""
     name = admit_file("file_path", path)
-    return _of_file("file", name, {"format": "json"} if name.endswith(".json") else {})
+    return _url_of_file("file", name, {"format": "json"} if name.endswith(".json") else {})
 
 
-def _of_file(scheme: str, path: str | PathLike[str], options: Mapping[str, str]) -> str:
+def _url_of_file(scheme: str, path: str | PathLike[str], options: Mapping[str, str]) -> str:
     query = f"?{urlencode(options)}" if options else ""
     return f"{scheme}:///{quote(os.fspath(path))}{query}"
 
 
-def _with_options(server: str, query: str, options: Mapping[str, str]) -> str:
-    """Return the URL with options, where it does not say them itself."""
+def _add_options(server: str, query: str, options: Mapping[str, str]) -> str:
+    """Return the URL with options, except those that it already has."""
     named = {part.partition("=")[0] for part in query.split("&")}
     added = urlencode({name: value for name, value in options.items() if name not in named})
     return f"{server}?{'&'.join(part for part in (query, added) if part)}"
 
 
-def _refuse_beside(given: Mapping[str, object], beside: str, *, allowed: tuple[str, ...] = ()) -> None:
+def _reject_extra(given: Mapping[str, object], beside: str, *, allowed: tuple[str, ...] = ()) -> None:
     needless = [name for name in given if name not in allowed]
     if needless:
         right = {"redis_url": "persistence='redis'", "file_path": "persistence='file' or 'sqlite'"}
         wanted = right.get(needless[0], "persistence='postgres', or alone")
-        raise InvalidError(f"`{needless[0]}` has no effect beside {beside}; it goes with {wanted}")
+        raise InvalidError(f"`{needless[0]}` has no effect with {beside}. Use it with {wanted}.")
     if len(given) > 1:
-        raise InvalidError(f"{' and '.join(f'`{name}`' for name in given)} are two places; give one of them")
+        raise InvalidError(f"{' and '.join(f'`{name}`' for name in given)} are two locations. Pass one.")
 
 
-def _admit_scheme(what: str, url: object, schemes: tuple[str, ...]) -> str:
+def _check_scheme(what: str, url: object, schemes: tuple[str, ...]) -> str:
     text = admit_url(what, url)
     if text.partition("://")[0].lower() not in schemes:
-        raise InvalidError(f"`{what}` is no URL of {' or '.join(schemes)}: {shown_url(text)!r}")
+        raise InvalidError(f"`{what}` is not a URL of {' or '.join(schemes)}: {shown_url(text)!r}")
     return text

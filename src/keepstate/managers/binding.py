@@ -1,8 +1,8 @@
-"""Where a manager keeps things: a store of its own opening, with a space for each subject, or a space passed.
+"""The storage binding of a manager: a store that it opens, with a space per subject, or a space passed in.
 
-A subject's own space is the same place whether it was reached by a store or passed. Invariant: what was
-passed in open is never closed here, and in a space that is not the subject's own nothing is touched whose
-name does not begin as the subject's.
+A subject's own space is the same whether it was reached through a store or passed in. Invariants: a binding
+never closes a store or space that was passed in open. In a shared space it touches only names that begin with
+the subject's prefix.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _HANDLES: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """What belongs to one subject: a part of a space, or all of it.
+class Namespace:
+    """A key prefix in a space for one subject, or a whole space.
 
     Attributes:
-        kind: What the subject is.
-        id: Which one.
+        kind: The kind of subject.
+        id: The id of the subject.
         space: The space, or a transaction on it.
-        prefix: What names begin with; empty in a space of the subject's own.
+        prefix: Prefix of all names; empty in a space of the subject's own.
     """
 
     kind: str
@@ -51,67 +51,67 @@ class Folder:
 
     @property
     def has_own_space(self) -> bool:
-        """Return whether the subject has the space for itself, and no transaction is under way on it."""
+        """Whether the subject has the whole space, and no transaction is in progress on it."""
         return not self.prefix and isinstance(self.space, Space)
 
     def name(self, *segments: str) -> str:
-        """Return the name of a document; the last segment may be any text but an empty one.
+        """Return the name of a document. The last segment may be any non-empty text.
 
         Raises:
-            InvalidError: It is none, or too long behind what stands before it.
+            InvalidError: The last segment is empty, or too long after its prefix.
         """
         return naming.name_of(self.kind, self.prefix, segments)
 
-    def beginning(self, *segments: str) -> str:
-        """Return what the names of documents begin with that have these segments before their last one."""
+    def name_prefix(self, *segments: str) -> str:
+        """Return the prefix of the names of documents with these segments before the last one."""
         return self.prefix + "/".join((*segments, ""))
 
     def task(self, id: str) -> str:
-        """Return the name of a task in the space's queue, which may be shorter than that of a document."""
+        """Return the name of a task in the space's queue, whose limit is lower than that of a document."""
         return naming.name_of(self.kind, self.prefix, (id,), most_bytes=limits.SPACE_BYTES)
 
     def label(self, name: str) -> str:
         """Return the name of a branch, stream or lease."""
-        return naming.short(self.prefix + name)
+        return naming.shorten(self.prefix + name)
 
-    def on(self, space: Space | Transaction) -> Folder:
-        """Return the same part of a transaction on the space, or of the space for another author."""
-        return Folder(self.kind, self.id, space, self.prefix)
+    def with_space(self, space: Space | Transaction) -> Namespace:
+        """Return the same namespace on a transaction, or on the space of another author."""
+        return Namespace(self.kind, self.id, space, self.prefix)
 
-    def by(self, message: str) -> Folder:
-        """Return the same for what is done now, which records name by the message."""
-        return self.on(self.space.by(message=message))
+    def by(self, message: str) -> Namespace:
+        """Return the same namespace, with a message for its next records."""
+        return self.with_space(self.space.by(message=message))
 
     async def names(self, *segments: str) -> AsyncIterator[str]:
-        """Yield what stands last in the names of the documents that begin with these segments."""
-        begin = self.beginning(*segments)
+        """Yield the last segments of the names of documents that begin with these segments."""
+        begin = self.name_prefix(*segments)
         async for key in self.space.documents.keys(escape_pattern(begin) + "*"):
             yield key[len(begin) :]
 
     async def values(self, *segments: str, after: str | None = None) -> AsyncIterator[tuple[str, Any]]:
-        """Yield the same with the values, behind the name of `after`."""
-        begin = self.beginning(*segments)
-        place = None if after is None else begin + after
-        async for key, value in self.space.documents.items(escape_pattern(begin) + "*", after=place):
+        """Yield the last segments with their values, starting after the segment `after`."""
+        begin = self.name_prefix(*segments)
+        start = None if after is None else begin + after
+        async for key, value in self.space.documents.items(escape_pattern(begin) + "*", after=start):
             yield key[len(begin) :], value
 
 
-Together = Callable[..., Awaitable[Any]]
-"""Applies work on what belongs to a subject as one batch."""
+ApplyWork = Callable[..., Awaitable[Any]]
+"""Applies work on a namespace as one batch."""
 
 
-class Place:
+class StoreBinding:
     """The store or space of one manager.
 
     Args:
-        kind: What its subjects are: the first segment of all names.
-        persistence: A name, a URL, a description, an open store or a handle on one.
+        kind: The kind of its subjects: the first segment of all names.
+        persistence: A name, a URL, a backend description, an open store or a handle on one.
         url: A URL, for the names that need one.
         redis_url: The URL of a Redis server.
         file_path: The file of a journal or SQLite database.
-        space: Instead: a space or transaction to keep all subjects in.
-        mode: How it is used.
-        records: Whether spaces of subjects keep every moment of their documents.
+        space: A space or transaction that stores all subjects, in place of a store.
+        mode: Async or blocking.
+        records: Whether the spaces of subjects record every version of their documents.
     """
 
     def __init__(
@@ -131,11 +131,11 @@ class Place:
         self._handle: Keepstate | None = None
         self._is_own, self._is_closed = False, False
         self.space: Space | Transaction | None = None
-        self._folders: OrderedDict[str, Folder] = OrderedDict()
+        self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
         refuse_exchanged(persistence, space)
         if space is not None:
             if (persistence, url, redis_url, file_path) != (None, None, None, None):
-                raise InvalidError("`space` says where to keep things already; give nothing beside it")
+                raise InvalidError("`space` names the storage already. Pass no other storage with it.")
             self.space = check_target("space", space, mode, Space, Transaction)
         elif isinstance(persistence, Keepstate):
             self._handle = check_target("persistence", persistence, mode, Keepstate)
@@ -148,27 +148,27 @@ class Place:
             self._handle = Keepstate(source_of(persistence, mode))
 
     def __repr__(self) -> str:
-        return repr(self._parts)
+        return repr(self._target)
 
     @property
-    def _parts(self) -> Keepstate | Space | Transaction:
-        place = self._handle or self.space
-        assert place is not None
-        return place
+    def _target(self) -> Keepstate | Space | Transaction:
+        target = self._handle or self.space
+        assert target is not None
+        return target
 
     @property
     def runner(self) -> Runner:
-        """Return how the colour waits."""
-        return self._parts.runner
+        """The runner of this mode."""
+        return self._target.runner
 
     @property
     def clock(self) -> Clock:
-        """Time and randomness of this process."""
-        return self._parts.clock
+        """The source of time and randomness."""
+        return self._target.clock
 
     @property
     def handle(self) -> Keepstate | None:
-        """The handle on the store; None where a space was passed."""
+        """The handle on the store; None if a space was passed."""
         return self._handle
 
     @property
@@ -176,42 +176,44 @@ class Place:
         """The transaction that all work joins, or None."""
         return self.space if isinstance(self.space, Transaction) else None
 
-    def on(self, tx: Transaction) -> Place:
-        """Return the same place for what joins a transaction."""
+    def in_transaction(self, tx: Transaction) -> StoreBinding:
+        """Return the same binding for work that joins a transaction."""
         inside = copy(self)
         inside.space, inside._handle, inside._is_own = tx, None, False
-        inside._folders = OrderedDict()
+        inside._namespaces = OrderedDict()
         return inside
 
     def record(self) -> None:
-        """Let a space that was passed keep every moment of its documents.
+        """Record every version of documents in a space that was passed in.
 
         Raises:
-            InvalidError: A transaction was passed, of a space that was not asked to.
+            InvalidError: A transaction was passed whose space does not record.
         """
         if self.space is not None:
             self.space = recorded(self.space)
 
     def require_outside_transaction(self, what: str) -> None:
-        """Raise `InvalidError` inside a transaction, for what cannot wait until that applies."""
+        """Raise `InvalidError` inside a transaction, for work that cannot wait for its commit."""
         if self.transaction is not None:
-            raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
+            raise InvalidError(
+                f"{what} takes effect at once, so it cannot be in a transaction. Do it outside."
+            )
 
     async def sweep(self) -> None:
-        """Remove some of what has expired, where the store is this manager's."""
+        """Remove some expired entries, if this binding has a handle on the store."""
         if self._handle is not None:
             await self._handle.expire(1_000)
 
     # ---- opening and closing
 
     async def open(self) -> None:
-        """Open the store, which else the first call does."""
-        self.refuse_closed()
+        """Open the store, which otherwise the first call opens."""
+        self.require_open()
         if self._handle is not None:
             await self._handle.opened()
 
     async def close(self) -> None:
-        """Let go of a store that was opened here; nothing more goes to one that was passed, either."""
+        """Release a store that was opened here. The binding accepts no more calls in either case."""
         self._is_closed = True
         if not self._is_own:
             return
@@ -221,29 +223,29 @@ class Place:
             home: Any = self.space.executor.home
             await home.close()
 
-    def refuse_closed(self) -> None:
-        """Raise `ClosedError` once it is closed: what a manager stages after that nobody would flush."""
+    def require_open(self) -> None:
+        """Raise `ClosedError` after `close`, because nothing would flush data staged later."""
         if self._is_closed:
-            raise ClosedError(f"the manager of what is in {self!r} is closed; make another")
+            raise ClosedError(f"the manager on {self!r} is closed. Make a new one.")
 
     # ---- subjects
 
-    def folder(self, id: str, *, least: int = 1) -> Folder:
-        """Return what belongs to a subject, whose id has at least so many bytes; asks the store nothing."""
-        self.refuse_closed()
-        found = self._folders.get(check_text(naming.argument_of(self.kind), id))
+    def namespace(self, id: str, *, least: int = 1) -> Namespace:
+        """Return the namespace of a subject whose id has at least `least` bytes, without a read."""
+        self.require_open()
+        found = self._namespaces.get(check_text(naming.argument_name(self.kind), id))
         if found is None:
             name = naming.space_of(self.kind, id, least=least)
             if self.space is None:
-                found = Folder(self.kind, id, self._space(name, id), "")
+                found = Namespace(self.kind, id, self._space(name, id), "")
             else:
                 space, prefix = self.space, prefix_of(self.space, self.kind, id)
                 if self._records and not prefix and isinstance(space, Space):
                     space = recorded(space)
-                found = Folder(self.kind, id, space.by(space.author or id or None), prefix)
-            self._folders[id] = found
-            if len(self._folders) > _HANDLES:
-                self._folders.popitem(last=False)
+                found = Namespace(self.kind, id, space.by(space.author or id or None), prefix)
+            self._namespaces[id] = found
+            if len(self._namespaces) > _HANDLES:
+                self._namespaces.popitem(last=False)
         return found
 
     def _space(self, name: str, author: str) -> Space:
@@ -251,7 +253,7 @@ class Place:
         return self._handle.space(name, author=author or None, record=self._records)
 
     async def ids(self) -> AsyncIterator[str]:
-        """Yield the subjects that hold something, in the order of their names; see `home.subjects_in`."""
+        """Yield the ids of subjects that have data, in the order of their names; see `home.subjects_in`."""
         if self._handle is not None:
             async for name in self._handle.spaces(f"{self.kind}/"):
                 yield naming.id_in(self.kind, name)
@@ -261,19 +263,19 @@ class Place:
             yield id
 
     async def spaces(self) -> AsyncIterator[Space]:
-        """Yield the spaces that hold something: those of the subjects, or the one that was passed."""
+        """Yield the spaces that have data: those of the subjects, or the space that was passed in."""
         if isinstance(self.space, Space):
             yield self.space
         elif self._handle is not None:
             async for name in self._handle.spaces(f"{self.kind}/"):
                 yield self._handle.space(name)
 
-    async def drop(self, folder: Folder) -> None:
+    async def drop(self, namespace: Namespace) -> None:
         """Remove a subject's own space."""
-        assert isinstance(folder.space, Space)
-        home: Any = folder.space.executor.home
-        await home.drop(naming.space_of(self.kind, folder.id))
+        assert isinstance(namespace.space, Space)
+        home: Any = namespace.space.executor.home
+        await home.drop(naming.space_of(self.kind, namespace.id))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is sent; what arrives has a handle of its own, and close it."""
+        """Return the state to send. The copy releases its own handle on `close`."""
         return {**self.__dict__, "_folders": OrderedDict(), "_is_own": True}

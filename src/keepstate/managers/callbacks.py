@@ -1,4 +1,4 @@
-"""Functions of callers that are told something: what one raises is logged, and harms nobody else."""
+"""Invokes callbacks of callers. Exceptions are logged and do not affect other callbacks."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from keepstate.engine.kernel.executor import call_function
 _log = logging.getLogger("keepstate.managers")
 
 
-async def tell(callback: Callable[..., Any], *told: Any, of: str) -> None:
-    """Call a caller's function, and logs what it raises.
+async def invoke_callback(callback: Callable[..., Any], *told: Any, of: str) -> None:
+    """Call a caller's function, and log its exception.
 
     Args:
         callback: The function.
-        told: What it is told.
-        of: What it belongs to, for the log.
+        told: Its arguments.
+        of: Owner of the callback, for the log.
     """
     try:
         await call_function(callback, *told)
-    except Cancelled:  # what the callback waited for was, unless who tells it is
+    except Cancelled:  # raised by the callback's own wait, unless this task was cancelled
         if is_cancelled():
             raise
-        _log.exception("the callback of a %s was cancelled", of)
+        _log.exception("The callback of a %s was cancelled", of)
     except Exception:  # noqa: BLE001 - the caller's own function, whose failure is logged
-        _log.exception("the callback of a %s failed", of)
+        _log.exception("The callback of a %s failed", of)

@@ -1,4 +1,4 @@
-"""What a key has been, read from the record of its space."""
+"""The history of a key, read from the record of its space."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from keepstate.errors import InvalidError, NotFoundError
 
 @dataclass(frozen=True, slots=True)
 class StateMoment:
-    """What a key became at one moment.
+    """The value of a key at one time.
 
     Attributes:
-        value: Its value from then on.
-        at: When, by the clock of who wrote it, UTC.
-        author: Who wrote it, or None.
-        message: What for.
-        commit: The id of the commit of `main` that has it.
+        value: The value from that time on.
+        at: Time of the write by the writer's clock, UTC.
+        author: Author of the write, or None.
+        message: Message of the write.
+        commit: The id of the commit of `main` that has the value.
     """
 
     value: Any
@@ -31,27 +31,27 @@ class StateMoment:
     commit: str
 
 
-async def moments_of(space: Space | Transaction, name: str, limit: int) -> list[StateMoment]:
-    """Return what a document has been since it was last absent, the newest first.
+async def read_key_history(space: Space | Transaction, name: str, limit: int) -> list[StateMoment]:
+    """Return the values of a document since it was last absent, newest first.
 
     Raises:
-        InvalidError: The space records nothing.
+        InvalidError: The space does not record.
     """
     history = space.history
     if not await is_recorded(space):
         if await space.documents.entry(name) is None:
             return []
-        raise InvalidError(f"{space!r} keeps no record; ask for it by StateConfig(record=True)")
-    moments: list[StateMoment] = []
+        raise InvalidError(f"{space!r} does not record changes. Turn it on with StateConfig(record=True).")
+    values: list[StateMoment] = []
     ref = "main"
-    while len(moments) < limit:
+    while len(values) < limit:
         try:
             commit = (await history.blame((name,), ref)).commit
         except NotFoundError:
             break
         value = (await history.checkout(commit, load=[name]))[name]
-        moments.append(StateMoment(value, commit.created_at, commit.author, commit.message, commit.id))
+        values.append(StateMoment(value, commit.created_at, commit.author, commit.message, commit.id))
         if not commit.parents:
             break
         ref = commit.parents[0]
-    return moments
+    return values

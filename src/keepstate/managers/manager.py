@@ -1,8 +1,8 @@
-"""What all managers share: where they keep things, how they open and close, how large they are.
+"""The base class of all managers: storage binding, opening and closing, sizes and cleanup.
 
-A manager opens its store with its first call, or on entering it as a context manager, and closes it in
-`close`. Several managers on one store share it. Inside a transaction, `space=tx`, all that a manager does
-joins the transaction's one batch.
+A manager opens its store on its first call, or when it is entered as a context manager. `close` releases the
+store. Several managers can share one store. With `space=tx`, all work of the manager joins the one batch of
+that transaction.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError, KeepstateError
 from keepstate.managers.backends import Backend
-from keepstate.managers.binding import Folder, Place
-from keepstate.managers.deadlines import admit_age, ago
-from keepstate.managers.sizes import AlertCallback, ManagerSize, Measured, SizeAlerts
+from keepstate.managers.binding import Namespace, StoreBinding
+from keepstate.managers.deadlines import check_age, subtract_age
+from keepstate.managers.sizes import AlertCallback, ManagerSize, SizeAlerts, SizeCache
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
@@ -35,18 +35,18 @@ T = TypeVar("T")
 
 _FORGOTTEN_AT_ONCE: Final = 300
 _SWEEP_S: Final = 30.0
-_RESTED: Final = 20
-"""How many times longer than a sweep took the next one is away at least."""
+_REST_FACTOR: Final = 20
+"""The pause between two sweeps is at least this many times the duration of the last sweep."""
 _log = logging.getLogger("keepstate.managers")
 
 
 class Manager:
-    """The part that every manager has."""
+    """The base class of every manager."""
 
     _kind: ClassVar[str]
-    """What its subjects are: the first segment of the names of their spaces."""
+    """The kind of subject: the first segment of the names of the subjects' spaces."""
     _records: bool = True
-    """Whether the spaces of subjects keep every moment of their documents."""
+    """Whether the spaces of subjects record every version of their documents."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Manager:
         space: Space | Transaction | None = None,
         _mode: Mode = "async",
     ) -> None:
-        self._place = Place(
+        self._binding = StoreBinding(
             self._kind,
             persistence=persistence,
             url=url,
@@ -68,23 +68,23 @@ class Manager:
             mode=_mode,
             records=self._records,
         )
-        self._alerts, self._measured = SizeAlerts(), Measured()
+        self._alerts, self._measured = SizeAlerts(), SizeCache()
         self._sweep_s, self._due_s = _SWEEP_S, self._clock.monotonic_s() + _SWEEP_S
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} in {self._place!r}>"
+        return f"<{type(self).__name__} in {self._binding!r}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process makes the same manager of; who is told of what stays here."""
-        return {**self.__dict__, "_alerts": SizeAlerts(), "_measured": Measured(), "_due_s": 0.0}
+        """Return the state that rebuilds the manager in another process; size alerts are not sent."""
+        return {**self.__dict__, "_alerts": SizeAlerts(), "_measured": SizeCache(), "_due_s": 0.0}
 
     # ---- opening and closing
 
-    if not TYPE_CHECKING:  # who checks types is told without it
+    if not TYPE_CHECKING:  # type checkers report a plain `with` by themselves
         __enter__ = __exit__ = reject_with
 
     async def __aenter__(self) -> Self:
-        await self._place.open()
+        await self._binding.open()
         return self
 
     async def __aexit__(
@@ -93,20 +93,20 @@ class Manager:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the store; the last one to do so closes it. What was passed in open stays open."""
-        await self._place.close()
+        """Release the store. Its last user closes it. A store that was passed in open stays open."""
+        await self._binding.close()
 
     # ---- how much there is
 
     async def size(self) -> ManagerSize:
-        """Return how much is kept, and tell those who want to hear.
+        """Measure the stored data, and call the size alerts whose bounds it exceeds.
 
-        It reads the spaces that have changed since this manager last measured them. A space that was passed
-        counts whole, with what others keep in it.
+        Reads only the spaces that changed since the last measurement. A space that was passed in is counted
+        whole, including data that other code stored in it.
         """
-        self._place.require_outside_transaction("measuring")
-        size = await self._measured.measure([space async for space in self._place.spaces()])
-        await self._alerts.tell(size, self._clock.monotonic_s())
+        self._binding.require_outside_transaction("measuring")
+        size = await self._measured.measure([space async for space in self._binding.spaces()])
+        await self._alerts.notify(size, self._clock.monotonic_s())
         return size
 
     def on_size_alert(
@@ -116,127 +116,128 @@ class Manager:
         growth_per_hour: int | None = None,
         callback: AlertCallback,
     ) -> None:
-        """Call a function when more is kept than it should be; again when that happens again.
+        """Call a function each time the size rises above a bound.
 
-        The size is measured by `size`, and by writes of this manager: at most every 30 seconds, or every
-        `save_interval` of `StateConfig`.
+        The size is measured by `size`, and after writes of this manager at most every 30 seconds (every
+        `save_interval` of `StateConfig`).
 
         Args:
-            limit_bytes: More than so much altogether.
-            growth_per_hour: More than so much within the last hour, as far as this manager has measured.
-            callback: Gets a `SizeAlert`.
+            limit_bytes: Alert when the total size is larger.
+            growth_per_hour: Alert when the size grew by more bytes within the last hour, as far as it was
+                measured.
+            callback: Receives a `SizeAlert`.
         """
-        self._refuse_coroutine(callback, "callback")
+        self._check_callback(callback, "callback")
         self._alerts.add(limit_bytes, growth_per_hour, callback)
 
     async def cleanup(self, *, older_than: timedelta) -> int:
-        """Remove what is over and has not been written for so long, and return how much that was.
+        """Remove finished subjects and records that were not written recently, and return their number.
 
         Args:
-            older_than: By the store's clock.
+            older_than: Minimum time since the last write, by the store's clock.
         """
-        self._place.require_outside_transaction("cleaning up")
-        admit_age("older_than", older_than)
+        self._binding.require_outside_transaction("cleaning up")
+        check_age("older_than", older_than)
         removed = 0
-        for folder in await self._folders():
-            removed += await self._clean(folder, ago(older_than, await folder.space.now()))
+        for namespace in await self._namespaces():
+            removed += await self._clean(namespace, subtract_age(older_than, await namespace.space.now()))
         return removed
 
-    async def _folders(self) -> list[Folder]:
-        """Return what is to be cleaned."""
-        return [self._folder(id) for id in await self._ids()]
+    async def _namespaces(self) -> list[Namespace]:
+        """Return the namespaces to clean."""
+        return [self._namespace(id) for id in await self._ids()]
 
-    async def _clean(self, folder: Folder, before: datetime) -> int:
-        """Remove what of a subject is over and was last written before then; returns how much."""
+    async def _clean(self, namespace: Namespace, before: datetime) -> int:
+        """Remove finished data of a subject that was last written before a time, and return the count."""
         raise NotImplementedError
 
     # ---- for the managers
 
     @property
     def _runner(self) -> Runner:
-        return self._place.runner
+        return self._binding.runner
 
     @property
     def _clock(self) -> Clock:
-        return self._place.clock
+        return self._binding.clock
 
-    def _folder(self, id: str) -> Folder:
-        """Return what belongs to a subject; asks the store nothing.
+    def _namespace(self, id: str) -> Namespace:
+        """Return the namespace of a subject, without a read.
 
         Raises:
-            InvalidError: The id is empty, or its space's name would be over 200 bytes.
+            InvalidError: The id is empty, or the name of its space would exceed 200 bytes.
         """
-        return self._place.folder(id)
+        return self._binding.namespace(id)
 
     async def _ids(self) -> list[str]:
-        """Return the subjects that hold something."""
-        return [id async for id in self._place.ids()]
+        """Return the ids of the subjects that have data."""
+        return [id async for id in self._binding.ids()]
 
-    async def _together(
+    async def _run_together(
         self,
-        folder: Folder,
-        work: Callable[[Folder], Awaitable[T]],
+        namespace: Namespace,
+        work: Callable[[Namespace], Awaitable[T]],
         *,
         message: str = "",
         lease: Lease | None = None,
         attempts: int = 1_000,
     ) -> T:
-        """Return what the work returned once all that it did is applied, or joins the present transaction.
+        """Apply all changes of a function as one batch, or join the current transaction; return its result.
 
         Args:
-            folder: What belongs to a subject.
-            work: Gets the same in a transaction; is called again where it met a conflict.
-            message: What the record of the space says.
-            lease: Applies only while it is held.
-            attempts: How often to call it at the most.
+            namespace: The namespace of the subject.
+            work: Receives the namespace inside a transaction. It is called again after a conflict.
+            message: Message in the record of the space.
+            lease: Apply the changes only while this lease is held.
+            attempts: Maximum number of calls.
         """
-        answer = await self._applied(folder, work, message=message, lease=lease, attempts=attempts)
-        await self._wrote()
+        answer = await self._apply(namespace, work, message=message, lease=lease, attempts=attempts)
+        await self._after_write()
         return answer
 
-    async def _applied(
+    async def _apply(
         self,
-        folder: Folder,
-        work: Callable[[Folder], Awaitable[T]],
+        namespace: Namespace,
+        work: Callable[[Namespace], Awaitable[T]],
         *,
         message: str = "",
         lease: Lease | None = None,
         attempts: int = 1_000,
     ) -> T:
-        """Do the same, and nothing of what is due after a write."""
+        """Like `_run_together`, without the sweep after a write."""
 
-        async def on(tx: Transaction) -> T:
-            return await work(folder.on(tx.by(folder.space.author, message=message or None)))
+        async def apply(tx: Transaction) -> T:
+            return await work(namespace.with_space(tx.by(namespace.space.author, message=message or None)))
 
-        return await together(folder.space, on, lease=lease, message=message, attempts=attempts)
+        return await together(namespace.space, apply, lease=lease, message=message, attempts=attempts)
 
-    async def _forget(self, folder: Folder, branches: Sequence[str] = (), *, last: str = "") -> bool:
-        """Remove all of a subject, and return whether there was something.
+    async def _forget(self, namespace: Namespace, branches: Sequence[str] = (), *, last: str = "") -> bool:
+        """Remove all data of a subject, and return whether there was any.
 
-        Its own space goes whole. Of one that was passed its documents go, at most 300 together, and last of
-        all what says that the subject is there.
+        A space of its own is dropped whole. In a space that was passed in, the documents of the subject are
+        deleted, at most 300 in one batch. The document that marks the subject as present is deleted last.
 
         Args:
-            folder: What belongs to the subject.
-            branches: What else goes from a space that was passed.
-            last: The document that says so.
+            namespace: The namespace of the subject.
+            branches: Branches to delete from a space that was passed in.
+            last: The document that marks the subject as present.
 
         Raises:
-            InvalidError: There is too much to remove in the present transaction.
+            InvalidError: The subject has too many documents for the current transaction.
         """
-        names = [name async for name in folder.names()]
-        if folder.has_own_space:
-            await self._place.drop(folder)
+        names = [name async for name in namespace.names()]
+        if namespace.has_own_space:
+            await self._binding.drop(namespace)
             return bool(names)
-        if self._place.transaction is not None and len(names) >= limits.BATCH_WRITES:
+        if self._binding.transaction is not None and len(names) >= limits.BATCH_WRITES:
             raise InvalidError(
-                f"{self._kind} {folder.id!r} has {len(names)} documents, and a transaction removes fewer "
-                f"than {limits.BATCH_WRITES}; remove it outside of one"
+                f"{self._kind} {namespace.id!r} has {len(names)} documents, and a transaction removes fewer "
+                f"than {limits.BATCH_WRITES}. Remove it outside of a transaction."
             )
-        if self._place.transaction is None:
-            await self._forget_most(folder, [name for name in names if name != last])
+        if self._binding.transaction is None:
+            await self._delete_pages(namespace, [name for name in names if name != last])
 
-        async def work(inside: Folder) -> bool:
+        async def work(inside: Namespace) -> bool:
             left = [name async for name in inside.names()]
             for name in left:
                 await inside.space.documents.delete(inside.name(name))
@@ -244,80 +245,80 @@ class Manager:
                 await inside.space.history.delete_branch(inside.label(branch))
             return bool(left)
 
-        return bool(names) and await self._together(folder, work, message=f"delete {folder.id}")
+        return bool(names) and await self._run_together(namespace, work, message=f"delete {namespace.id}")
 
-    async def _forget_most(self, folder: Folder, names: Sequence[str]) -> None:
-        """Remove documents, but for the last ones that go in one batch."""
+    async def _delete_pages(self, namespace: Namespace, names: Sequence[str]) -> None:
+        """Remove documents page by page, except for the last page."""
         for begin in range(0, len(names) - _FORGOTTEN_AT_ONCE, _FORGOTTEN_AT_ONCE):
             page = names[begin : begin + _FORGOTTEN_AT_ONCE]
 
-            async def work(inside: Folder, page: Sequence[str] = page) -> None:
+            async def work(inside: Namespace, page: Sequence[str] = page) -> None:
                 for name in page:
                     await inside.space.documents.delete(inside.name(name))
 
-            await self._together(folder, work, message=f"delete {folder.id}")
+            await self._run_together(namespace, work, message=f"delete {namespace.id}")
 
-    async def _prune(self, folder: Folder, since: datetime) -> None:
-        """Let go of the history before a time in a subject's own space; in another it is its owner's."""
-        if folder.has_own_space:
-            assert isinstance(folder.space, Space)
-            await folder.space.history.prune(older_than=since)
+    async def _prune(self, namespace: Namespace, since: datetime) -> None:
+        """Prune the history before a time in a subject's own space. Another space is pruned by its owner."""
+        if namespace.has_own_space:
+            assert isinstance(namespace.space, Space)
+            await namespace.space.history.prune(older_than=since)
 
-    async def _wrote(self) -> None:
-        """Do what is due after a write: not more often than the interval says, nor a twentieth of the time.
+    async def _after_write(self) -> None:
+        """Sweep after a write, if a sweep is due: at most once per interval, and at most 1/20 of the time.
 
-        The write has applied: what goes wrong here is logged, and never told to who wrote.
+        The write has been applied, so failures of the sweep are logged and never raised to the writer.
         """
         begun_s = self._clock.monotonic_s()
-        if self._place.transaction is not None or begun_s < self._due_s:
+        if self._binding.transaction is not None or begun_s < self._due_s:
             return
         self._due_s = begun_s + self._sweep_s
-        await self._logged(self._sweep())
+        await self._run_logged(self._sweep())
         took_s = self._clock.monotonic_s() - begun_s
-        self._due_s = begun_s + max(self._sweep_s, took_s * _RESTED)
+        self._due_s = begun_s + max(self._sweep_s, took_s * _REST_FACTOR)
 
-    async def _logged(self, work: Awaitable[None]) -> None:
-        """Do what comes after writes that have applied: where it fails, that is logged."""
+    async def _run_logged(self, work: Awaitable[None]) -> None:
+        """Run work that follows an applied write, and log its failure."""
         try:
             await work
         except KeepstateError as error:
-            _log.warning("%r was not swept: %s", self, error)
+            _log.warning("Could not sweep %r: %s", self, error)
 
     async def _sweep(self) -> None:
-        """Do what need not be done with every write."""
+        """Do maintenance that is not needed after every write."""
         if self._alerts:
             await self.size()
 
-    def _refuse_coroutine(self, function: Callable[..., Any], what: str = "function") -> None:
-        """Raise `InvalidError` for what is no function, or one that nobody here could await."""
+    def _check_callback(self, function: Callable[..., Any], what: str = "function") -> None:
+        """Raise `InvalidError` for a value that is not callable, or a coroutine function in blocking mode."""
         if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
-            raise InvalidError(f"`{what}` is {function!r}, which cannot be called; give a function")
+            raise InvalidError(f"`{what}` is {function!r}, which cannot be called. Pass a function.")
         if self._runner.mode == "blocking":
             reject_coroutine_function(function)
 
 
-# ---- for what works on another manager's subjects
+# ---- for code that works on another manager's subjects
 
 
 def mode_of(manager: Manager) -> Mode:
-    """Return how a manager is used."""
-    return manager._place.mode  # pyright: ignore[reportPrivateUsage]
+    """Return the mode of a manager: async or blocking."""
+    return manager._binding.mode  # pyright: ignore[reportPrivateUsage]
 
 
-def folder_of(manager: Manager, id: str) -> Folder:
-    """Return what belongs to a manager's subject; asks the store nothing."""
-    return manager._folder(id)  # pyright: ignore[reportPrivateUsage]
+def namespace_of(manager: Manager, id: str) -> Namespace:
+    """Return the namespace of a manager's subject, without a read."""
+    return manager._namespace(id)  # pyright: ignore[reportPrivateUsage]
 
 
-async def done_together(
+async def run_together(
     manager: Manager,
-    folder: Folder,
-    work: Callable[[Folder], Awaitable[T]],
+    namespace: Namespace,
+    work: Callable[[Namespace], Awaitable[T]],
     *,
     message: str = "",
     lease: Lease | None = None,
 ) -> T:
-    """Return what the work returned, once all that it did is applied."""
-    return await manager._together(  # pyright: ignore[reportPrivateUsage]
-        folder, work, message=message, lease=lease
+    """Apply all changes of a function as one batch of a manager, and return its result."""
+    return await manager._run_together(  # pyright: ignore[reportPrivateUsage]
+        namespace, work, message=message, lease=lease
     )

@@ -1,8 +1,8 @@
-"""Which values count as equal, and so which parameters of a tool: one name for all that do.
+"""Canonical encoding of values, and the hash of a tool's parameters.
 
-The rule: two values are equal if they would be stored alike, but for the order in which dicts were filled,
-at any depth. So types count: 1, 1.0 and True are three values, a list is no tuple, 0.0 is not
--0.0. Sets have no order. All NaN are one.
+Two values are equal if they would be stored alike, apart from the order in which dicts were filled, at any
+depth. So types count: 1, 1.0 and True are three values, a list is not a tuple, 0.0 is not -0.0. Sets have no
+order. All NaN are equal.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from keepstate.errors import InvalidError
 from keepstate.values import codec
 from keepstate.values.builtin import Record
 
-_RULE: Final = 1
-"""Stands in each name, so that another rule gives other names."""
+_RULE_VERSION: Final = 1
+"""Version of the rule, part of each hash, so that another rule gives other hashes."""
 
 
 def parameters_hash(tool_name: str, parameters: Mapping[str, Any]) -> str:
-    """Return the name of what a tool is asked: the same for equal parameters, in every process and version.
+    """Return the hash of a tool call's parameters: the same for equal ones, in every process and version.
 
     Raises:
-        InvalidError: A parameter could not be stored; its path is named.
+        InvalidError: A parameter cannot be stored; the message has its path.
     """
     if not isinstance(parameters, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidError(f"`parameters` is {type(parameters).__name__}; give a dict")
-    head = codec.canonical((_RULE, check_text("tool_name", tool_name)))
-    return sha256(head + sameness(dict(parameters))).hexdigest()
+        raise InvalidError(f"`parameters` is {type(parameters).__name__}. Pass a dict.")
+    head = codec.canonical((_RULE_VERSION, check_text("tool_name", tool_name)))
+    return sha256(head + encode_canonical(dict(parameters))).hexdigest()
 
 
-def sameness(value: object) -> bytes:
-    """Return bytes that are the same for values that count as equal.
+def encode_canonical(value: object) -> bytes:
+    """Encode a value to bytes that are the same for equal values.
 
     Raises:
-        InvalidError: The value could not be stored; the path of what is at fault is named.
+        InvalidError: The value cannot be stored; the message has the path of the part at fault.
     """
-    return codec.canonical(_ordered(codec.to_builtin(codec.encode(value))))
+    return codec.canonical(_normalize(codec.to_builtin(codec.encode(value))))
 
 
-def _ordered(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     """Return a value in which every dict is in the order of its encoded keys."""
     form = _FORMS.get(_kind(value))
     return value if form is None else form(value)
@@ -51,33 +51,33 @@ def _kind(value: object) -> Any:
     return type(value)
 
 
-def _dict(group: dict[Any, Any]) -> dict[Any, Any]:
+def _normalize_dict(group: dict[Any, Any]) -> dict[Any, Any]:
     pairs = sorted(group.items(), key=lambda pair: codec.canonical(pair[0]))
-    return {key: _ordered(held) for key, held in pairs}
+    return {key: _normalize(held) for key, held in pairs}
 
 
-def _object(form: Record) -> tuple[Any, ...]:
-    return ("object", _dict(dict(form)))
+def _normalize_object(form: Record) -> tuple[Any, ...]:
+    return ("object", _normalize_dict(dict(form)))
 
 
-def _tuple(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    # Marked, so that no tuple of the caller's is taken for an object.
-    return ("tuple", *map(_ordered, items))
+def _normalize_tuple(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    # Marked, so that a tuple of the caller is never equal to an object.
+    return ("tuple", *map(_normalize, items))
 
 
-def _list(items: list[Any]) -> list[Any]:
-    return [_ordered(item) for item in items]
+def _normalize_list(items: list[Any]) -> list[Any]:
+    return [_normalize(item) for item in items]
 
 
-def _set(members: set[Any] | frozenset[Any]) -> tuple[Any, ...]:
-    return (type(members).__name__, *sorted(codec.canonical(_ordered(member)) for member in members))
+def _normalize_set(members: set[Any] | frozenset[Any]) -> tuple[Any, ...]:
+    return (type(members).__name__, *sorted(codec.canonical(_normalize(member)) for member in members))
 
 
 _FORMS: Final[Mapping[type, Callable[[Any], Any]]] = {
-    dict: _dict,
-    Record: _object,
-    tuple: _tuple,
-    list: _list,
-    set: _set,
-    frozenset: _set,
+    dict: _normalize_dict,
+    Record: _normalize_object,
+    tuple: _normalize_tuple,
+    list: _normalize_list,
+    set: _normalize_set,
+    frozenset: _normalize_set,
 }

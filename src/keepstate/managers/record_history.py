@@ -1,7 +1,8 @@
-"""Records that are kept as commits of a branch, so that each costs what changed since the one before.
+"""Records that are stored as commits of a branch, so that each costs only its changes since the last one.
 
-Beside the branch a small document by id says which commit it is, and one for all which is the newest. Their
-order is that of the commits: neither an id's text nor anybody's clock decides which one is later.
+Two kinds of small documents go with the branch: one per id, with the commit of its record, and one with the
+newest record of each label. Records are ordered by their commits, so neither the text of an id nor the clock
+of a process decides which record is later.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from typing import Any, Final
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError, NotFoundError
-from keepstate.managers.binding import Folder, Together
-from keepstate.managers.records import put_together, record, taken_apart
+from keepstate.managers.binding import ApplyWork, Namespace
+from keepstate.managers.records import from_fields, record, to_fields
 from keepstate.values import limits
 
 LATEST: Final = "latest"
-"""Stands for the record that was saved last."""
+"""The id that selects the record saved last."""
 _READ_AT_ONCE: Final = 16
 _REMOVED_AT_ONCE: Final = 300
 _SAVED_AT: Final = "saved_at"
-"""The field of a record that the store's time is put into."""
+"""The field of a record that receives the store's time."""
 
 
 @record("Moment")
-class Moment:
-    """Where a record is kept.
+class SavedRecord:
+    """The location and labels of a record.
 
     Attributes:
-        id: What it is found by.
-        commit: The id of its commit.
-        order: Higher is later.
-        form: The name and version of its class.
-        saved_at: When it was saved, by the store's clock.
-        facts: What holds of it, and can be asked without reading it.
+        id: Id of the record.
+        commit: Id of its commit.
+        order: Position in the history; higher is later.
+        form: Name and version of its class.
+        saved_at: Time when it was saved, by the store's clock.
+        facts: Labels of the record, which can be queried without reading it.
     """
 
     id: str
@@ -49,112 +50,114 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class RecordHistory:
     """The records of one subject and kind.
 
     Attributes:
-        folder: What belongs to the subject.
-        kind: The first segment of their documents, and the name of their branch.
+        namespace: Namespace of the subject.
+        kind: First segment of the names of their documents, and the name of their branch.
     """
 
-    folder: Folder
+    namespace: Namespace
     kind: str
 
     @property
     def branch(self) -> str:
-        """The branch that they are commits of."""
-        return self.folder.label(self.kind)
+        """The branch of their commits."""
+        return self.namespace.label(self.kind)
 
-    def inside(self, folder: Folder) -> Moments:
-        """Return the same in a transaction."""
-        return replace(self, folder=folder)
+    def inside(self, namespace: Namespace) -> RecordHistory:
+        """Return the same history inside a transaction."""
+        return replace(self, namespace=namespace)
 
     async def add(
         self, value: object, *, id: str | None = None, facts: Sequence[str] = (), message: str = ""
-    ) -> Moment:
-        """Keep a record under an id, in place of one that has it; without an id, under its order.
+    ) -> SavedRecord:
+        """Save a record under an id, and replace a record that has the id. Without an id, use its order.
 
         Args:
             value: The record.
-            id: What to find it by.
-            facts: What holds of it, and the newest may be asked for by.
-            message: What the history says.
+            id: The id to save it under.
+            facts: Labels by which the newest record can be found.
+            message: Message of the commit.
         """
-        form, parts = taken_apart(value)
+        form, parts = to_fields(value)
         parts.pop(_SAVED_AT, None)
-        space = self.folder.space
-        newest = await self._newest()
+        space = self.namespace.space
+        newest = await self._read_newest()
         commit = await space.history.commit(parts, branch=self.branch, message=message)
         name = f"{commit.generation:012d}" if id is None else id
-        moment = Moment(name, commit.id, commit.generation, form, await space.now(), tuple(facts))
-        await space.documents.put(self.folder.name(self.kind, name), moment)
+        saved = SavedRecord(name, commit.id, commit.generation, form, await space.now(), tuple(facts))
+        await space.documents.put(self.namespace.name(self.kind, name), saved)
         replaced = {fact for fact, known in newest.items() if known.id == name and fact not in ("", *facts)}
-        newest |= dict.fromkeys(("", *facts), moment)
-        await self._note(newest, replaced)
-        return moment
+        newest |= dict.fromkeys(("", *facts), saved)
+        await self._write_newest(newest, replaced)
+        return saved
 
-    async def _newest(self) -> dict[str, Moment]:
-        """Return the newest moment by each fact, and by "" the newest of all."""
-        return dict(await self.folder.space.documents.get(self.folder.name(self.kind), {}))
+    async def _read_newest(self) -> dict[str, SavedRecord]:
+        """Return the newest record by label; the label "" selects the newest of all."""
+        return dict(await self.namespace.space.documents.get(self.namespace.name(self.kind), {}))
 
-    async def _note(self, newest: dict[str, Moment], outdated: Collection[str]) -> None:
-        """Write which are the newest, after a search for those by facts that held of one which is gone."""
+    async def _write_newest(self, newest: dict[str, SavedRecord], outdated: Collection[str]) -> None:
+        """Write the newest records, and search again for those of labels whose newest record is gone."""
         if outdated:
-            moments = await self.all()
+            records = await self.list_all()
             for fact in outdated:
-                fitting = [moment for moment in moments if not fact or fact in moment.facts]
+                fitting = [saved for saved in records if not fact or fact in saved.facts]
                 newest.pop(fact, None)
                 if fitting:
                     newest[fact] = fitting[-1]
-        await self.folder.space.documents.put(self.folder.name(self.kind), newest)
+        await self.namespace.space.documents.put(self.namespace.name(self.kind), newest)
 
-    async def find(self, id: str) -> Moment | None:
-        """Return where the record of an id is kept, or None."""
-        found: Moment | None = await self.folder.space.documents.get(self.folder.name(self.kind, id))
+    async def find(self, id: str) -> SavedRecord | None:
+        """Return the location of the record with an id, or None."""
+        found: SavedRecord | None = await self.namespace.space.documents.get(
+            self.namespace.name(self.kind, id)
+        )
         return found
 
-    async def all(self) -> Sequence[Moment]:
-        """Return where all records are kept, in order."""
-        found = [moment async for _, moment in self.folder.values(self.kind)]
-        return sorted(found, key=lambda moment: moment.order)
+    async def list_all(self) -> Sequence[SavedRecord]:
+        """Return the locations of all records, oldest first."""
+        found = [saved async for _, saved in self.namespace.values(self.kind)]
+        return sorted(found, key=lambda saved: saved.order)
 
-    async def newest(self, fact: str = "") -> Moment | None:
-        """Return where the latest record is kept, or the latest of which a fact holds; None if none is."""
-        return (await self._newest()).get(fact)
+    async def find_newest(self, fact: str = "") -> SavedRecord | None:
+        """Return the location of the newest record, or of the newest with a label; None if there is none."""
+        return (await self._read_newest()).get(fact)
 
-    async def read(self, moment: Moment) -> Any:
-        """Return the record itself.
+    async def read(self, saved: SavedRecord) -> Any:
+        """Read a record.
 
         Raises:
-            CorruptError: What is stored is no such record.
+            CorruptError: The stored data is not such a record.
         """
-        checkout = await self.folder.space.history.checkout(moment.commit)
-        value = put_together(moment.form, dict(checkout))
+        checkout = await self.namespace.space.history.checkout(saved.commit)
+        value = from_fields(saved.form, dict(checkout))
         has_time = any(each.name == _SAVED_AT for each in fields(value))
-        return replace(value, saved_at=moment.saved_at) if has_time else value
+        return replace(value, saved_at=saved.saved_at) if has_time else value
 
     async def get(self, id: str) -> Any:
-        """Return the record of an id, or None."""
-        moment = await self.find(id)
-        return None if moment is None else await self.read(moment)
+        """Return the record with an id, or None."""
+        saved = await self.find(id)
+        return None if saved is None else await self.read(saved)
 
-    async def demanded(self, id: str, fact: str = "") -> Any:
-        """Return the record of an id, or of `latest`; one of which a fact holds, if it is given.
+    async def require(self, id: str, fact: str = "") -> Any:
+        """Return the record with an id, or the newest for `latest`, if it has the label.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: There is no such record.
         """
-        moment = await (self.newest(fact) if id == LATEST else self.find(id))
-        if moment is None or (fact and fact not in moment.facts):
+        saved = await (self.find_newest(fact) if id == LATEST else self.find(id))
+        if saved is None or (fact and fact not in saved.facts):
             wanted = f"{fact} {self.kind}".strip()
-            raise NotFoundError(f"{self.folder.id!r} has no {wanted} {id!r}; see what is listed of it")
-        return await self.read(moment)
+            raise NotFoundError(f"{self.namespace.id!r} has no {wanted} {id!r}. List its records.")
+        return await self.read(saved)
 
     async def list(self, limit: int | None = None) -> list[Any]:
-        """Return the records in order: all, or the last so many; where they are is read of all."""
+        """Return the last `limit` records or all, oldest first. Always reads the locations of all."""
         if limit is not None:
             limits.admit_count("limit", limit)
-        found = await self.all()
+        found = await self.list_all()
         wanted = found if limit is None else found[-limit:]
         return [
             value
@@ -162,84 +165,86 @@ class Moments:
             for value in await self._read_all(wanted[begin : begin + _READ_AT_ONCE])
         ]
 
-    async def _read_all(self, moments: Sequence[Moment]) -> Sequence[Any]:
-        """Return records that are read beside one another, where that saves the time of waiting."""
-        space = self.folder.space
+    async def _read_all(self, records: Sequence[SavedRecord]) -> Sequence[Any]:
+        """Read records, concurrently in async mode outside a transaction."""
+        space = self.namespace.space
         if space.runner.mode == "blocking" or isinstance(space, Transaction):
-            return [await self.read(moment) for moment in moments]
-        found = await space.runner.gather([partial(self.read, moment) for moment in moments])
+            return [await self.read(saved) for saved in records]
+        found = await space.runner.gather([partial(self.read, saved) for saved in records])
         for each in found:
             if isinstance(each, BaseException):
                 raise each
         return found
 
     async def remove(self, *ids: str) -> bool:
-        """Forget records, and return whether one was there; their commits stay in the history."""
-        existed = [await self.folder.space.documents.delete(self.folder.name(self.kind, id)) for id in ids]
-        newest = await self._newest()
+        """Delete records, and return whether one existed. Their commits stay in the history."""
+        existed = [
+            await self.namespace.space.documents.delete(self.namespace.name(self.kind, id)) for id in ids
+        ]
+        newest = await self._read_newest()
         outdated = [fact for fact, known in newest.items() if known.id in ids]
         if outdated:
-            await self._note(newest, outdated)
+            await self._write_newest(newest, outdated)
         return any(existed)
 
-    async def remove_unchanged(self, known: Sequence[Moment]) -> int:
-        """Forget records that still are what they were when they were listed, and return how many."""
-        names = {self.folder.name(self.kind, moment.id): moment for moment in known}
-        entries = await self.folder.space.documents.entries(*names)
+    async def remove_unchanged(self, known: Sequence[SavedRecord]) -> int:
+        """Delete records that are unchanged since they were listed, and return their number."""
+        names = {self.namespace.name(self.kind, saved.id): saved for saved in known}
+        entries = await self.namespace.space.documents.entries(*names)
         same = [each.id for name, each in names.items() if name in entries and entries[name].value == each]
         await self.remove(*same)
         return len(same)
 
-    async def old(self, before: datetime) -> tuple[Sequence[Moment], datetime]:
-        """Return what was saved before a time and is not the newest, and since when history is needed."""
-        newest = {moment.id for moment in (await self._newest()).values()}
-        moments = await self.all()
-        old = [moment for moment in moments if moment.saved_at <= before and moment.id not in newest]
-        gone = {moment.id for moment in old}
-        kept = next((moment for moment in moments if moment.id not in gone), None)
+    async def find_old(self, before: datetime) -> tuple[Sequence[SavedRecord], datetime]:
+        """Return the records saved before a time, but not the newest, and the start of the needed history."""
+        newest = {saved.id for saved in (await self._read_newest()).values()}
+        records = await self.list_all()
+        old = [saved for saved in records if saved.saved_at <= before and saved.id not in newest]
+        gone = {saved.id for saved in old}
+        kept = next((saved for saved in records if saved.id not in gone), None)
         if kept is None:
             return old, before
-        # A commit is never before its parents, so that it may be later than what is kept says.
-        return old, min(before, (await self.folder.space.history.find(kept.commit)).created_at)
+        # A commit is never earlier than its parents, so its time may be later than `saved_at`.
+        return old, min(before, (await self.namespace.space.history.find(kept.commit)).created_at)
 
 
-async def forget_old(
-    folder: Folder, kinds: Sequence[str], before: datetime, together: Together
+async def delete_old_records(
+    namespace: Namespace, kinds: Sequence[str], before: datetime, together: ApplyWork
 ) -> tuple[int, datetime]:
-    """Forget what was saved before a time, but for the newest.
+    """Delete the records that were saved before a time, except the newest.
 
     Args:
-        folder: The subject.
-        kinds: Those of the records.
+        namespace: Namespace of the subject.
+        kinds: Kinds of records.
         before: The time.
-        together: How work is applied.
+        together: Applies work as one batch.
 
     Returns:
-        How many records that were, and since when the history is needed.
+        The number of deleted records, and the start of the history that is still needed.
     """
     removed, since = 0, before
     for kind in kinds:
-        old, needed = await Moments(folder, kind).old(before)
+        old, needed = await RecordHistory(namespace, kind).find_old(before)
         since = min(since, needed)
         for begin in range(0, len(old), _REMOVED_AT_ONCE):
             page = old[begin : begin + _REMOVED_AT_ONCE]
 
-            async def work(inside: Folder, kind: str = kind, page: Sequence[Moment] = page) -> int:
-                return await Moments(inside, kind).remove_unchanged(page)
+            async def work(inside: Namespace, kind: str = kind, page: Sequence[SavedRecord] = page) -> int:
+                return await RecordHistory(inside, kind).remove_unchanged(page)
 
-            removed += await together(folder, work, message="clean up what is old")
+            removed += await together(namespace, work, message="clean up old records")
     return removed, since
 
 
-def admit_id(what: str, id: object) -> str:
-    """Return the id of a record.
+def check_record_id(what: str, id: object) -> str:
+    """Check the id of a record, and return it.
 
     Raises:
-        InvalidError: It is no text, empty, or `latest`, which stands for another.
+        InvalidError: The id is not text, is empty, or is `latest`, which is reserved.
     """
     text = check_text(what, id)
     if not text:
-        raise InvalidError(f"`{what}` is empty; give a name")
+        raise InvalidError(f"`{what}` is empty. Pass a name.")
     if text == LATEST:
-        raise InvalidError(f"`{what}` is {LATEST!r}, which stands for the one that was saved last")
+        raise InvalidError(f"`{what}` is {LATEST!r}, which selects the newest record. Use another id.")
     return text

@@ -1,4 +1,4 @@
-"""Notes that are made also where their caller is cancelled: a tool has acted, and the store must learn it."""
+"""Writes that finish even if their caller is cancelled, so that the effect of a tool is recorded."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from keepstate.errors import KeepstateError
 T = TypeVar("T")
 
 _PATIENCE_S: Final = 5.0
-"""So long a cancelled caller waits for its note; then that goes on without it."""
+"""Seconds that a cancelled caller waits for the write; after that, the write continues in the background."""
 _log = logging.getLogger("keepstate.managers")
 
 
-async def shielded(runner: Runner, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return what short work returned, which goes on to its end also where its caller is cancelled.
+async def run_shielded(runner: Runner, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run short work to its end, even if the caller is cancelled, and return its result.
 
-    Who is cancelled waits for that, and is cancelled then.
+    A cancelled caller waits for the work first.
     """
     promise: Promise[T] = runner.promise()
     over = runner.signal()
@@ -27,7 +27,7 @@ async def shielded(runner: Runner, work: Callable[[], Coroutine[Any, Any, T]]) -
     async def whole() -> None:
         try:
             promise.give(await work())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised by `promise.wait`
             promise.fail(error)
         finally:
             over.set()
@@ -40,9 +40,9 @@ async def shielded(runner: Runner, work: Callable[[], Coroutine[Any, Any, T]]) -
         raise
 
 
-async def noted(runner: Runner, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Note what went wrong; a failure to do so is logged, for the caller is to hear of what went wrong."""
+async def record_failure(runner: Runner, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Record a failure. If that fails, log it, because the caller needs the first failure."""
     try:
-        await shielded(runner, work)
+        await run_shielded(runner, work)
     except KeepstateError as error:
-        _log.warning("how %s ended could not be noted: %s", what, error)
+        _log.warning("Could not record how %s ended: %s", what, error)

@@ -1,4 +1,4 @@
-"""Which states may follow which: a table, and the error of who wants another."""
+"""Tables of allowed state transitions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Transitions(Generic[S]):
     """A table of allowed transitions.
 
     Args:
-        what: What has the states, for messages.
-        table: The states that may follow, by state; a state that is no key is the last.
+        what: The kind of thing that has the states, for messages.
+        table: The next states, by state. A state without a key is final.
     """
 
     def __init__(self, what: str, table: Mapping[S, Collection[S]]) -> None:
@@ -24,27 +24,27 @@ class Transitions(Generic[S]):
         self.table = {state: frozenset(following) for state, following in table.items()}
 
     def allows(self, current: S, wanted: S) -> bool:
-        """Return whether one state may follow another."""
+        """Return whether a state may follow another."""
         return wanted in self.table.get(current, frozenset())
 
     def is_final(self, state: S) -> bool:
-        """Return whether nothing follows a state."""
+        """Return whether a state has no next state."""
         return not self.table.get(state)
 
     def check(self, id: str, current: S, wanted: S) -> None:
-        """Raise `TransitionError`, which names both states, unless one may follow the other."""
+        """Raise `TransitionError`, with both states, unless the transition is allowed."""
         if not self.allows(current, wanted):
-            raise self.refused(id, current, wanted)
+            raise self.make_error(id, current, wanted)
 
-    def refused(self, id: str, current: S, wanted: S | str) -> TransitionError:
+    def make_error(self, id: str, current: S, wanted: S | str) -> TransitionError:
         """Return the error of a transition that is not allowed."""
-        now, then = _named(current), _named(wanted)
-        following = sorted(_named(state) for state in self.table.get(current, ()))
-        told = f"from there it goes to {' or '.join(following)}" if following else "that is its last state"
+        now, then = _state_name(current), _state_name(wanted)
+        following = sorted(_state_name(state) for state in self.table.get(current, ()))
+        told = f"Allowed next: {', '.join(following)}." if following else f"{now} is final."
         return TransitionError(
-            f"{self._what} {id!r} is {now} and cannot become {then}; {told}", current=now, wanted=then
+            f"{self._what} {id!r} is {now} and cannot become {then}. {told}", current=now, wanted=then
         )
 
 
-def _named(state: Enum | str) -> str:
+def _state_name(state: Enum | str) -> str:
     return state.name if isinstance(state, Enum) else state

@@ -1,7 +1,8 @@
-"""Work beside the caller that follows what changes in a subject's documents.
+"""Background loops that watch the changes of a subject's documents.
 
-Invariant: only who began it ends it, or a store that is closed or damaged. While the store is away it tries
-again; where changes were lost for it, or one cannot be read, it goes on after them, and says so.
+Invariant: only its owner ends a loop, or a store that is closed or damaged. While the store is unavailable,
+the loop retries. If changes were lost or cannot be decoded, the loop continues after them and reports the
+gap.
 """
 
 from __future__ import annotations
@@ -25,158 +26,160 @@ from keepstate.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
-from keepstate.managers.binding import Folder
+from keepstate.managers.binding import Namespace
 
 _WAIT_S: Final = 5.0
-_AWAY_S: Final = 0.5
-_LONGEST_AWAY_S: Final = 10.0
+_DELAY_S: Final = 0.5
+_LONGEST_DELAY_S: Final = 10.0
 UNREADABLE: Final = CorruptError, InvalidError, MissingExtraError, UnsupportedError
-"""What is raised by a value that newer code wrote, or whose class nobody here knows."""
+"""Errors of values that newer code wrote, or whose class is not registered."""
 _log = logging.getLogger("keepstate.managers")
 
 
-class Following:
-    """Tells of what changes, until it is ended; what it tells to whom, subclasses say.
+class WatchLoop:
+    """A background loop that delivers changes until it is ended. Subclasses define the delivery.
 
     Attributes:
-        is_over: Whether it has ended, and the call that was at work then.
+        is_over: Whether the loop and the last delivery have ended.
 
     Args:
-        runner: How to work beside the caller.
-        folder: What belongs to the subject.
-        pattern: Which of its documents to follow.
-        what: What it is, for the log.
+        runner: Runs the loop in the background.
+        namespace: Namespace of the subject.
+        pattern: Pattern of the documents to watch.
+        what: Description for the log.
     """
 
-    def __init__(self, runner: Runner, folder: Folder, pattern: str, what: str) -> None:
-        if not isinstance(folder.space, Space):
-            raise InvalidError("subscribing acts at once and cannot be part of a transaction; do it outside")
-        self._runner, self._space = runner, folder.space
-        self._pattern, self._what = escape_pattern(folder.prefix) + pattern, what
+    def __init__(self, runner: Runner, namespace: Namespace, pattern: str, what: str) -> None:
+        if not isinstance(namespace.space, Space):
+            raise InvalidError(
+                "subscribing takes effect at once, so it cannot be in a transaction. Do it outside."
+            )
+        self._runner, self._space = runner, namespace.space
+        self._pattern, self._what = escape_pattern(namespace.prefix) + pattern, what
         self._is_ending = self.is_over = False
         self._after = 0
         self._missed: CompactedError | HistoryLostError | None = None
-        self._away_s = _AWAY_S
+        self._delay_s = _DELAY_S
         self._watch: Watch | None = None
         self._work: Work | None = None
 
-    # ---- what subclasses say
+    # ---- hooks of subclasses
 
-    async def _tell(self, changes: Sequence[DocumentChange], signal: Signal) -> None:
-        """Tell of changes, the oldest first; there may be none."""
+    async def _deliver(self, changes: Sequence[DocumentChange], signal: Signal) -> None:
+        """Deliver changes, oldest first. The sequence may be empty."""
         raise NotImplementedError
 
-    async def _go_on_after(self, missed: CompactedError | HistoryLostError) -> None:
-        """Find where to go on after changes that were lost for it; is called again where the store is away.
+    async def _resume_after(self, missed: CompactedError | HistoryLostError) -> None:
+        """Find the revision to continue from after lost changes; called again after an outage of the store.
 
-        Subclasses tell what they can of them.
+        Subclasses also deliver the state that can still be read.
         """
         if isinstance(missed, CompactedError):
-            self._reached(max(missed.floor or 0, self._after + 1))
+            self._advance_to(max(missed.floor or 0, self._after + 1))
         else:
-            self._reached(await self._space.revision())
+            self._advance_to(await self._space.revision())
 
-    def _reached(self, revision: int) -> None:
-        """Note that all until then was told."""
+    def _advance_to(self, revision: int) -> None:
+        """Record that all changes up to a revision are delivered."""
         self._after = revision
 
-    def _failed(self, error: KeepstateError) -> None:
-        """Is told what changes were lost by, or could not be read, or why it ends."""
+    def _on_error(self, error: KeepstateError) -> None:
+        """Handle an error: changes were lost, a change cannot be decoded, or the loop ends because of it."""
 
-    def _ended(self) -> None:
-        """Is called when nothing more will be told."""
+    def _on_end(self) -> None:
+        """Handle the end of deliveries."""
 
-    def _over(self) -> None:
-        """Is called when nothing is at work any more."""
+    def _on_stopped(self) -> None:
+        """Handle the end of the loop, after its last delivery."""
 
-    # ---- beginning and ending
+    # ---- start and end
 
     async def begin(self) -> None:
-        """Follow what changes from now on."""
+        """Watch changes from now on."""
         await self.find_start()
         self.start()
 
     async def find_start(self) -> None:
-        """Fix where it begins, and tell nothing yet."""
+        """Read the revision to start from, and deliver nothing yet."""
         self._after = await self._space.revision()
 
     def start(self) -> None:
-        """Tell of changes beside the caller."""
-        self._work = self._runner.start(self._follow, self._what)
+        """Start to deliver changes in the background."""
+        self._work = self._runner.start(self._run, self._what)
 
     def stop(self) -> None:
-        """Let no further call start."""
+        """Start no further delivery."""
         self._is_ending = True
         if self._watch is not None:
             self._watch.wake()
 
     async def end(self) -> None:
-        """Do the same, and wait for the call that is at work."""
+        """Start no further delivery, and wait for the delivery in progress."""
         self.stop()
         if self._work is not None:
             await self._work.stop()
-        self._ended()
+        self._on_end()
 
-    # ---- at work
+    # ---- the loop
 
-    async def _follow(self, signal: Signal) -> None:
+    async def _run(self, signal: Signal) -> None:
         try:
             while not self._is_ending:
-                await self._go_on(signal)
-        finally:  # whatever ended it, nobody waits for it any more
+                await self._run_once(signal)
+        finally:  # nothing waits for the loop any more, whatever ended it
             self._is_ending = True
-            self._ended()
+            self._on_end()
             self.is_over = True
-            self._over()
+            self._on_stopped()
 
-    async def _go_on(self, signal: Signal) -> None:
+    async def _run_once(self, signal: Signal) -> None:
         try:
             if self._missed is not None:
-                await self._go_on_after(self._missed)
+                await self._resume_after(self._missed)
                 self._missed = None
-            await self._tell_all(signal)
+            await self._deliver_all(signal)
         except (CompactedError, HistoryLostError) as error:
-            _log.warning("a %s missed changes: %s", self._what, error)
+            _log.warning("A %s missed changes: %s", self._what, error)
             self._missed = error
-            self._failed(error)
+            self._on_error(error)
         except StoreUnavailableError as error:
             await self._wait(error, signal)
         except KeepstateError as error:
             if not isinstance(error, ClosedError):
-                _log.warning("a %s has ended: %s", self._what, error)
-                self._failed(error)
+                _log.warning("A %s has ended: %s", self._what, error)
+                self._on_error(error)
             self._is_ending = True
 
     async def _wait(self, error: StoreUnavailableError, signal: Signal) -> None:
-        _log.warning("a %s waits for %g s: %s", self._what, self._away_s, error)
-        await signal.wait(self._away_s)
-        self._away_s = min(2 * self._away_s, _LONGEST_AWAY_S)
+        _log.warning("A %s retries in %g s: %s", self._what, self._delay_s, error)
+        await signal.wait(self._delay_s)
+        self._delay_s = min(2 * self._delay_s, _LONGEST_DELAY_S)
 
-    async def _tell_all(self, signal: Signal) -> None:
+    async def _deliver_all(self, signal: Signal) -> None:
         async with self._space.documents.watch(self._pattern, after=self._after) as watch:
             self._watch = watch
             try:
                 while not self._is_ending:
-                    await self._tell_next(watch, signal)
+                    await self._deliver_next(watch, signal)
             finally:
                 self._watch = None
 
-    async def _tell_next(self, watch: Watch, signal: Signal) -> None:
+    async def _deliver_next(self, watch: Watch, signal: Signal) -> None:
         passed, changes = watch.passed, list[DocumentChange]()
         try:
             changes = await watch.take(_WAIT_S)
-        except StoreUnavailableError as error:  # the same watch goes on: another would not notice a loss
+        except StoreUnavailableError as error:  # keep this watch: a new one would not notice a loss
             await self._wait(error, signal)
             return
         except UNREADABLE as error:
-            if watch.passed == passed:  # it is no single change: the store itself is damaged
+            if watch.passed == passed:  # not a single change: the store itself is damaged
                 raise
-            self._passed_over(error)
-        self._away_s = _AWAY_S
-        await self._tell(changes, signal)
-        self._reached(watch.revision)
+            self._skip_unreadable(error)
+        self._delay_s = _DELAY_S
+        await self._deliver(changes, signal)
+        self._advance_to(watch.revision)
 
-    def _passed_over(self, error: KeepstateError) -> None:
-        """Note that something could not be read, and was not told."""
-        _log.warning("a %s goes on after what it cannot read: %s", self._what, error)
-        self._failed(error)
+    def _skip_unreadable(self, error: KeepstateError) -> None:
+        """Report a change that cannot be decoded, and skip it."""
+        _log.warning("A %s skips a change that it cannot decode: %s", self._what, error)
+        self._on_error(error)

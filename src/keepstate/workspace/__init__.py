@@ -1,10 +1,10 @@
-"""What does an agent have at hand while it works?
+"""WHAT does an agent have at hand while it works?
 
-Its variables, in this process (`Live`) or with every moment of them (`Versioned`); where those are kept; the
-tasks that use them; and what happened. Invariant: a task never fails because of what is remembered about it;
-what happened is never among the variables, and is written in one batch with the commit that it tells of.
+Its variables, in this process (`Live`) or with their whole history (`Versioned`); their storage; the tasks
+that use them; and the events of tasks. Invariants: a task never fails because its events cannot be stored.
+Events are never among the variables, and are written in one batch with their commit.
 
-To add one: a kind of event in `happenings`, told in `viewing`; a place to keep bytes in, a `KVStore`.
+To add a kind of event, edit `task_events` and `views`. To add a storage for bytes, subclass `KVStore`.
 """
 
 from keepstate.workspace.cache import Cache as Cache

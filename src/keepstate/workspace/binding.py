@@ -1,4 +1,4 @@
-"""Where a `Versioned` keeps its commits: in a caller's key-value store, or in any store."""
+"""The storage binding of a `Versioned`: a caller's key-value store, or any store."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from keepstate.workspace.leaked_handles import close, close_dropped, close_with
 MEMORY_URL = "memory://"
 
 
-class Home:
-    """A store that several states share, closed with the last of them.
+class WorkspaceBinding:
+    """A store that several states share. The last of them closes it.
 
     Args:
-        store: A key-value store, the URL of a store, the path of an SQLite file, or an opened blocking store.
-        space: The name of the space in it.
-        author: Who commits.
-        pickle: What stores objects of classes that nobody registered.
+        store: A key-value store, the URL of a store, the path of an SQLite file, or an open blocking store.
+        space: The name of the space in the store.
+        author: Author of commits.
+        pickle: Serializer for objects of classes that are not registered.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Home:
         if isinstance(store, KVStore):
             source: OpenStore | PassedStore = source_over(store)
         elif isinstance(store, type):
-            raise InvalidError(f"{store!r} is a class; give an object of it, such as {store.__name__}(…)")
+            raise InvalidError(f"{store!r} is a class. Pass an object of it, such as {store.__name__}(…).")
         else:
             source = source_of(store, "blocking")
         handle = Keepstate(source, author=author, pickle=pickle)
@@ -48,11 +48,11 @@ class Home:
         close_with(self, handle)
 
     def close(self) -> None:
-        """Let go of the store; one that was passed in open stays open."""
+        """Release the store. A store that was passed in open stays open."""
         self.is_closed = True
         close(self._handle)
 
-    def refuse_closed(self) -> None:
-        """Raise `ClosedError` once it is closed: what is written by then could never be committed."""
+    def require_open(self) -> None:
+        """Raise `ClosedError` after `close`, because later changes could not be committed."""
         if self.is_closed:
-            raise ClosedError(f"the state in {self.url} is closed; open it again, with the same store")
+            raise ClosedError(f"the state in {self.url} is closed. Open it again with the same store.")

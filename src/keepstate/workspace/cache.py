@@ -1,4 +1,4 @@
-"""A key-value store in front of a slower one."""
+"""A cache in front of a slower key-value store."""
 
 from __future__ import annotations
 
@@ -16,83 +16,84 @@ _MAX_BYTES: Final = 64 << 20
 
 
 class Cache(KVStore):
-    """Keeps in memory what it has read and written of another store, up to a size; the oldest goes first.
+    """Caches reads and writes of another store in memory, up to a size; the oldest entries go first.
 
-    Only what can never change is kept: the parts of a state, which are named by their content. All else is
-    asked of the store each time. So what other processes do is never seen late. Each write goes through.
+    Only immutable values are cached: the parts of a state, which are named by their content. All other keys
+    are read from the store each time. Therefore changes by other processes are visible at once. Writes go
+    through.
 
     Args:
-        store: The store behind it; it stays the caller's.
-        max_bytes: How many bytes of keys and values are kept in memory.
+        store: The cached store. The caller closes it.
+        max_bytes: Maximum bytes of keys and values in memory.
     """
 
     def __init__(self, store: KVStore, max_bytes: int = _MAX_BYTES) -> None:
         limits.admit_count("max_bytes", max_bytes)
         if not isinstance(store, KVStore):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidError(f"{store!r} is no KVStore; give a Disk, or one of your own")
+            raise InvalidError(f"{store!r} is not a KVStore. Pass a Disk, or your own subclass.")
         self.store, self.max_bytes = store, max_bytes
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._kept_bytes = 0
+        self._entries: OrderedDict[str, bytes] = OrderedDict()
+        self._size_bytes = 0
         self._lock = reentrant_lock()
         if callable(swap := getattr(store, "cas", None)):
             self.cas = swap
-            """As the store behind it does; there is none if that has none."""
+            """The `cas` of the cached store, if it has one."""
 
     def __repr__(self) -> str:
-        return f"<Cache of {self._kept_bytes} bytes over {self.store!r}>"
+        return f"<Cache of {self._size_bytes} bytes over {self.store!r}>"
 
     def __reduce__(self) -> tuple[type[Cache], tuple[KVStore, int]]:
         return Cache, (self.store, self.max_bytes)
 
     def get(self, key: str) -> bytes | None:
-        """Return a value, None for none."""
+        """Return a value, or None."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
-        """Return the values that are there; what is not at hand is read together."""
+        """Return the values that exist; those that are not cached are read together."""
         with self._lock:
-            here = {key: self._kept[key] for key in keys if key in self._kept}
+            here = {key: self._entries[key] for key in keys if key in self._entries}
             for key in here:
-                self._kept.move_to_end(key)
+                self._entries.move_to_end(key)
         missing = [key for key in keys if key not in here]
         if not missing:
             return here
         found = self.store.get_many(missing)
-        self._keep(found)
+        self._add(found)
         return {**here, **found}
 
     def set(self, key: str, value: bytes) -> None:
         """Write a value through."""
         self.store.set(key, value)
-        self._keep({key: value})
+        self._add({key: value})
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
         """Write values through."""
         self.store.set_many(values)
-        self._keep(values)
+        self._add(values)
 
     def delete(self, key: str) -> None:
-        """Remove a value; an absent one stays absent."""
+        """Delete a value. Deleting an absent value does nothing."""
         self.store.delete(key)
         with self._lock:
-            self._forget(key)
+            self._drop(key)
 
     def keys(self, prefix: str = "") -> Iterable[str]:
-        """Return the keys that start with a prefix, as the store has them now."""
+        """Return the keys with a prefix, from the store."""
         return self.store.keys(prefix)
 
-    def _keep(self, values: Mapping[str, bytes]) -> None:
+    def _add(self, values: Mapping[str, bytes]) -> None:
         with self._lock:
             for key, value in values.items():
-                self._forget(key)
+                self._drop(key)
                 own = len(key) + len(value)
                 if key.startswith(CONTENT_NAMED) and own <= self.max_bytes:
-                    self._kept[key] = value
-                    self._kept_bytes += own
-            while self._kept_bytes > self.max_bytes:
-                self._forget(next(iter(self._kept)))
+                    self._entries[key] = value
+                    self._size_bytes += own
+            while self._size_bytes > self.max_bytes:
+                self._drop(next(iter(self._entries)))
 
-    def _forget(self, key: str) -> None:
-        value = self._kept.pop(key, None)
+    def _drop(self, key: str) -> None:
+        value = self._entries.pop(key, None)
         if value is not None:
-            self._kept_bytes -= len(key) + len(value)
+            self._size_bytes -= len(key) + len(value)

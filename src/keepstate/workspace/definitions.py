@@ -1,7 +1,8 @@
-"""The stored form of what a step defines or imports, and the source of it.
+"""The stored forms of definitions and imports in steps.
 
-A function or class is kept as the source of its definition, an imported name as module and name. A decoder
-makes only these records: source runs and modules are imported where the agent's own steps run, in `bindings`.
+A function or class is stored as the source of its definition, an imported name as module and name. Decoding
+only creates these records. Source runs and modules are imported where the agent's own steps run, in
+`bindings`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: The name that the source binds.
         source: The statement.
-        order: Definitions run again in this order.
-        defaults: The values of its default arguments, which are not computed again.
-        keyword_defaults: Likewise, by name, of arguments that are only given by name.
-        given: Variables that the statement reads itself, as they were.
-        attributes: Plain attributes of the function or class, as they are now.
+        order: Position in which definitions run again.
+        defaults: Values of its default arguments, which are not computed again.
+        keyword_defaults: Values of the defaults of keyword-only arguments, by name.
+        given: Values of variables that the statement itself reads.
+        attributes: Plain attributes of the function or class.
     """
 
     name: str
@@ -48,12 +49,12 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
 @CLASSES.register("keepstate.import")
 class Import(msgspec.Struct, frozen=True, kw_only=True):
-    """A module, or what a module has under a name.
+    """A module, or a name in a module.
 
     Attributes:
         module: The module.
-        name: The name in it, with dots for names inside; None for the module itself.
-        also: Modules below it that were imported with it.
+        name: The name in it, with dots for nested names; None for the module itself.
+        also: Submodules that were imported with it.
     """
 
     module: str
@@ -67,8 +68,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         of: The variable that holds the class.
-        args: What its `__new__` is given.
-        state: Its attributes, or what its `__getstate__` returns.
+        args: Arguments of `__new__`.
+        state: Its attributes, or the result of `__getstate__`.
         items: Its items, if it is a list.
         pairs: Its keys and values, if it is a dict.
     """
@@ -87,7 +88,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 @CLASSES.register("keepstate.reference")
 class Reference(msgspec.Struct, frozen=True):
-    """A function or class inside a value, by the variable that holds it too."""
+    """A function or class inside a value, by the variable that also holds it."""
 
     name: str
 
@@ -100,7 +101,7 @@ _HASHED: Final = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 class StepSource:
-    """The source of one step, and where in it names are bound."""
+    """The source of one step, and the statements that bind its names."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines(keepends=True)
@@ -114,15 +115,15 @@ class StepSource:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError):
             return
-        for node in _outer(tree):
-            self._note(node)
+        for node in _iterate_outer(tree):
+            self._record(node)
         self._functions = [node for node in ast.walk(tree) if isinstance(node, FunctionNode)]
 
-    def _note(self, node: ast.AST) -> None:
+    def _record(self, node: ast.AST) -> None:
         match node:
             case ast.Import(names=names):
                 for alias in names:
-                    self._note_module(alias)
+                    self._record_module(alias)
             case ast.ImportFrom(module="__future__", names=names):
                 self._is_later |= any(alias.name == "annotations" for alias in names)
             case ast.ImportFrom(module=str(module), names=names, level=0):
@@ -136,7 +137,7 @@ class StepSource:
             case _:
                 pass
 
-    def _note_module(self, alias: ast.alias) -> None:
+    def _record_module(self, alias: ast.alias) -> None:
         if alias.asname is not None:
             self.imports[alias.asname] = Import(module=alias.name)
             return
@@ -148,22 +149,22 @@ class StepSource:
         self.imports[top] = Import(module=top, also=also)
 
     def function(self, function: FunctionType) -> FunctionNode | None:
-        """Return where a function or lambda is defined, by its code."""
+        """Return the definition of a function or lambda, found by its code."""
         code = function.__code__
         for node in self._functions:
             name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
             if code.co_name == name and code.co_firstlineno == _first_line(node):
-                made = _code_in(compile(self._compilable(node), "<step>", "exec", self._flags, True), name)
-                if made is not None and _essence(made) == _essence(code):
+                made = _find_code(compile(self._compilable(node), "<step>", "exec", self._flags, True), name)
+                if made is not None and _code_key(made) == _code_key(code):
                     return node
         return None
 
     def binder(self, name: str) -> Node | None:
-        """Return the last statement outside of functions that defines a name or assigns to it."""
+        """Return the last statement outside of functions that defines or assigns a name."""
         return self._binders.get(name, [None])[-1]
 
     def statement(self, node: Node, name: str) -> str:
-        """Return source that binds a name, by this definition alone."""
+        """Return source that binds a name by this definition alone."""
         return (_LATER if self._is_later else "") + self._compilable(node, name)
 
     def _compilable(self, node: Node, name: str = "_") -> str:
@@ -172,7 +173,7 @@ class StepSource:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             return f"{ast.get_source_segment(self._text, node)}\n"
         lines = "".join(self._lines[_first_line(node) - 1 : node.end_lineno])
-        # To take the indentation away would change strings of several lines.
+        # Removing the indentation would change multi-line strings.
         return f"if True:\n{lines}" if node.col_offset else lines
 
     @property
@@ -180,11 +181,11 @@ class StepSource:
         return __future__.annotations.compiler_flag if self._is_later else 0
 
 
-def names_read(node: Node) -> set[str]:
-    """Return the names that a definition reads when it runs, and not when it is called."""
+def find_names_read(node: Node) -> set[str]:
+    """Return the names that a definition reads when it runs, not when it is called."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not decorators(node):
-        return set()  # its default arguments are kept as values; annotations may be missing
-    reading = _Reading()
+        return set()  # its defaults are stored as values; annotations may be missing
+    reading = _NameCollector()
     reading.visit(node)
     return reading.names
 
@@ -194,7 +195,7 @@ def decorators(node: Node) -> list[ast.expr]:
     return getattr(node, "decorator_list", [])
 
 
-def without_defaults(source: str) -> str:
+def strip_defaults(source: str) -> str:
     """Return the definition of a function with `...` for each default argument."""
     tree = ast.parse(source)
     node = next(node for node in ast.walk(tree) if isinstance(node, FunctionNode))
@@ -203,7 +204,7 @@ def without_defaults(source: str) -> str:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
-class _Reading(ast.NodeVisitor):
+class _NameCollector(ast.NodeVisitor):
     def __init__(self) -> None:
         self.names: set[str] = set()
 
@@ -222,32 +223,32 @@ class _Reading(ast.NodeVisitor):
         self.visit(node.args)
 
 
-def _outer(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements outside of functions and classes, in order, and these themselves."""
+def _iterate_outer(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements outside of functions and classes, in order, including the definitions."""
     for node in ast.iter_child_nodes(tree):
         yield node
         if not isinstance(node, _SCOPES):
-            yield from _outer(node)
+            yield from _iterate_outer(node)
 
 
 def _first_line(node: FunctionNode | ast.ClassDef) -> int:
     return min([node.lineno, *(each.lineno for each in decorators(node))])
 
 
-def _code_in(code: CodeType, name: str) -> CodeType | None:
+def _find_code(code: CodeType, name: str) -> CodeType | None:
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     found = next((each for each in inner if each.co_name == name), None)
-    return found or next((deep for each in inner if (deep := _code_in(each, name)) is not None), None)
+    return found or next((deep for each in inner if (deep := _find_code(each, name)) is not None), None)
 
 
 _OF_CALLS: Final = 0x3FF
-"""Flags of how a function is called; those of `__future__` come from where it was compiled."""
+"""Flags of the calling convention; the `__future__` flags depend on the compiling module."""
 
 
-def _essence(code: CodeType) -> tuple[Any, ...]:
-    """Return all of a function's code but where it stood."""
+def _code_key(code: CodeType) -> tuple[Any, ...]:
+    """Return the code of a function without its position."""
     consts: tuple[Any, ...] = tuple(
-        _essence(each) if isinstance(each, CodeType) else (type(each).__name__, repr(each))
+        _code_key(each) if isinstance(each, CodeType) else (type(each).__name__, repr(each))
         for each in code.co_consts
     )
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_flags & _OF_CALLS, consts
@@ -260,4 +261,4 @@ MARKS: Final[Mapping[bytes, type]] = {
     b"keepstate.reference": Reference,
     b"keepstate.import": Import,
 }
-"""What the encoding of a value holds in which such records stand."""
+"""Byte strings in the encoding of a value that contains such records."""

@@ -25,15 +25,15 @@ _FILE: Final = "disk.db"
 
 
 class Disk(KVStore):
-    """Keeps bytes in a folder; what was written survives a power cut, and nothing is ever evicted.
+    """Stores bytes in a folder. Writes survive a power cut, and nothing is ever evicted.
 
-    Threads and processes may share it. One that is dropped is closed some time later.
+    Threads and processes may share it. An object that is dropped is closed some time later.
 
     Args:
-        path: The folder; it is made if it is not there.
-        size_limit: How many bytes of keys and values there may be. What would pass it raises
-            `StoreFullError` and is not written. The folder takes up to two fifths more, or 64 bytes more
-            for each small value; and until it is closed a log of 4 MiB and the last write.
+        path: The folder; it is created if it is missing.
+        size_limit: Maximum bytes of keys and values. A write that would exceed it raises `StoreFullError` and
+            is not applied. The folder takes up to two fifths more, or 64 bytes more for each small value; and
+            until it is closed a log of 4 MiB and the last write.
     """
 
     def __init__(self, path: str | PathLike[str], size_limit: int = GIB) -> None:
@@ -41,7 +41,7 @@ class Disk(KVStore):
         try:
             self.path: Path = Path(path).absolute()
         except TypeError as error:
-            raise InvalidError(f"{path!r} is no path of a folder; give a str or a Path") from error
+            raise InvalidError(f"{path!r} is not a path of a folder. Pass a str or a Path.") from error
         self.size_limit: int = size_limit
         self._opened: Blobs | None = None
 
@@ -62,54 +62,54 @@ class Disk(KVStore):
         try:
             make_folder(os.fspath(self.path))
         except OSError as error:
-            raise InvalidError(f"{self.path} cannot be made a folder: {error.strerror}") from error
+            raise InvalidError(f"the folder {self.path} cannot be created: {error.strerror}") from error
         handle = Keepstate(source_of(self.path / _FILE, "blocking"))
         close_with(self, handle)
         self._handle = handle
         return Blobs(SpaceExecutor(handle, "disk", None), self.size_limit)
 
     def close(self) -> None:
-        """Let go of the folder; the next call opens it again."""
+        """Release the folder; the next call opens it again."""
         if self._opened is not None:
             self._opened = None
             close(self._handle)
 
     def get(self, key: str) -> bytes | None:
-        """Return a value, None for none."""
+        """Return a value, or None."""
         return finish(self._blobs.get([key])).get(key)
 
     def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
-        """Return the values that are there, read together."""
+        """Return the values that exist, with one read."""
         return finish(self._blobs.get(keys))
 
     def set(self, key: str, value: bytes) -> None:
         """Write a value.
 
         Raises:
-            StoreFullError: It would pass the limit.
+            StoreFullError: The write would exceed the limit.
         """
         finish(self._blobs.put({key: value}))
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
-        """Write values, together as far as one batch goes.
+        """Write values, in as few batches as possible.
 
         Raises:
-            StoreFullError: They would pass the limit.
+            StoreFullError: The writes would exceed the limit.
         """
         finish(self._blobs.put(values))
 
     def cas(self, key: str, expected: bytes | None, value: bytes) -> bool:
-        """Write a value if the present one is `expected`, None for none, and return whether it was.
+        """Write a value if the current value is `expected` (None for absent), and return whether it was.
 
         Raises:
-            StoreFullError: It would pass the limit.
+            StoreFullError: The write would exceed the limit.
         """
         return finish(self._blobs.swap(key, expected, value))
 
     def delete(self, key: str) -> None:
-        """Remove a value; an absent one stays absent."""
+        """Delete a value. Deleting an absent value does nothing."""
         finish(self._blobs.delete(key))
 
     def keys(self, prefix: str = "") -> Iterable[str]:
-        """Return the keys that start with a prefix, in the order of their UTF-8 bytes."""
+        """Return the keys with a prefix, in the order of their UTF-8 bytes."""
         return finish(self._blobs.names(prefix))

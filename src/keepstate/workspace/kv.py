@@ -1,4 +1,4 @@
-"""What a key-value store of one's own must do, for a `Versioned` to keep its variables there."""
+"""The interface of key-value stores for the variables of a `Versioned`."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 class KVStore(ABC):
-    """Bytes by name. Subclass it with `get`, `set`, `delete` and `keys`; override more where it pays.
+    """Bytes by name. Subclass it with `get`, `set`, `delete` and `keys`; override more methods for speed.
 
-    With a method `cas(key, expected, value) -> bool`, which writes only if the present value is `expected`
-    (None for none), several processes may use it at once. Without one you promise that there is one writer.
+    With a method `cas(key, expected, value) -> bool`, several processes may use the store at once. `cas`
+    writes only if the current value is `expected` (None for an absent one). Without it there must be only one
+    writer.
     """
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
-        """Return a value, None for none."""
+        """Return a value, or None."""
 
     @abstractmethod
     def set(self, key: str, value: bytes) -> None:
-        """Write a value; when it returns, the value is as safe as it will ever be."""
+        """Write a value. The value must be durable when this returns, as far as the store is durable."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove a value; an absent one stays absent."""
+        """Delete a value. Deleting an absent value does nothing."""
 
     @abstractmethod
     def keys(self, prefix: str = "") -> Iterable[str]:
-        """Return the keys that start with a prefix, in any order."""
+        """Return the keys with a prefix, in any order."""
 
     def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
-        """Return the values that are there."""
+        """Return the values that exist."""
         found = {key: self.get(key) for key in keys}
         return {key: value for key, value in found.items() if value is not None}
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
-        """Write values, one after the other."""
+        """Write values, one by one."""
         for key, value in values.items():
             self.set(key, value)
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """Yield keys that start with a prefix, and their values."""
+        """Yield keys with a prefix, and their values."""
         for key in list(self.keys(prefix)):
             value = self.get(key)
             if value is not None:

@@ -1,8 +1,7 @@
-"""Closes what was dropped while it was open, but never right there.
+"""Closes leaked handles later, never inside a finalizer.
 
-An object may be collected as garbage anywhere, also in the middle of a store's work, under a lock that
-closing would wait for. So what was dropped is only noted, and closed with the next call of anybody, or at the
-end of the process.
+The garbage collector may run anywhere, also inside a store that holds a lock that closing needs. Therefore a
+finalizer only records the handle. The next call on any handle closes it, or the end of the process.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _dropped: Final = deque[Keepstate]()
 
 
 def close_with(owner: object, handle: Keepstate) -> None:
-    """Have a handle closed some time after its owner is gone, unless `close` does so before."""
+    """Close a handle some time after its owner is collected, unless `close` did so before."""
     _open.add(handle)
     finalize(owner, _dropped.append, handle).atexit = False
 
 
 def close(handle: Keepstate) -> None:
-    """Close a handle; twice is once."""
+    """Close a handle. A second call does nothing."""
     if handle in _open:
         _open.discard(handle)
         if handle.runner.is_home():  # a forked child has nothing to close
@@ -34,7 +33,7 @@ def close(handle: Keepstate) -> None:
 
 
 def close_dropped() -> None:
-    """Close what was dropped since it was last called."""
+    """Close the handles that were recorded since the last call."""
     while _dropped:
         close(_dropped.popleft())
 

@@ -11,15 +11,14 @@ from keepstate.workspace.task_events import TaskEvent
 
 
 class Live(MutableMapping[str, Any]):
-    """Remembers variables between tasks, in memory; objects that no store can keep too.
+    """Holds variables between tasks, in memory, including objects that cannot be stored.
 
-    A value is kept as it is, so whoever changes it changes what is remembered. It is not for several threads
-    at once.
+    Values are stored by reference, so changing an object changes the variable. It is not thread-safe.
     """
 
     def __init__(self) -> None:
         self._variables: dict[str, Any] = {}
-        self._happened: list[TaskEvent] = []
+        self._task_events: list[TaskEvent] = []
         self._names: dict[str, Any] = {}
         self._is_lent = False
 
@@ -28,7 +27,7 @@ class Live(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if type(name) is not str:
-            raise InvalidError(f"a variable is named {name!r}; its name must be a str")
+            raise InvalidError(f"the name of a variable is {name!r}. Use a str.")
         self._variables[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -45,9 +44,9 @@ class Live(MutableMapping[str, Any]):
 
     @contextmanager
     def names(self) -> Generator[dict[str, Any]]:
-        """Lend a dict for the names of a task's steps: the same to one task after the other.
+        """Lend a dict for the names of a task's steps: the same dict to one task after the other.
 
-        So a function that an earlier task defined looks its names up where later steps bind them.
+        Therefore a function of an earlier task finds names that later steps bind.
         """
         if self._is_lent:
             yield {}
@@ -59,20 +58,20 @@ class Live(MutableMapping[str, Any]):
             self._is_lent = False
 
     @property
-    def happened(self) -> list[TaskEvent]:
-        """Return what happened on this state, in order, in a list of its own."""
-        return list(self._happened)
+    def task_events(self) -> list[TaskEvent]:
+        """A new list of the events on this state, in order."""
+        return list(self._task_events)
 
     def get_ready(self, author: str) -> None:
-        """Do nothing: all that was changed is remembered already."""
+        """Do nothing, because changes are never lost here."""
 
     def refused(self) -> dict[str, InvalidError]:
-        """Return nothing: any object can be remembered."""
+        """Return nothing, because any object can be a variable."""
         return {}
 
     def restore(self, names: Sequence[str]) -> None:
-        """Do nothing: nothing was refused."""
+        """Do nothing, because nothing is ever refused."""
 
-    def remember(self, happened: Sequence[TaskEvent], *, message: str = "", always: bool = False) -> None:
-        """Keep events; no commit is made."""
-        self._happened += happened
+    def remember(self, task_events: Sequence[TaskEvent], *, message: str = "", always: bool = False) -> None:
+        """Store events; there are no commits."""
+        self._task_events += task_events

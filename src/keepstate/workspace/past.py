@@ -1,4 +1,4 @@
-"""A state as it was at one commit: to be looked at, and nothing else."""
+"""The read-only state of one commit."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from keepstate.engine.history.commits import Commit
 from keepstate.engine.history.history import History
 from keepstate.engine.history.working_copy import WorkingCopy
 from keepstate.errors import InvalidError
-from keepstate.workspace.binding import Home
+from keepstate.workspace.binding import WorkspaceBinding
 from keepstate.workspace.task_events import TaskEvent
 
 
 class PastState(Mapping[str, Any]):
-    """The variables of one commit, read-only. What it gives are copies.
+    """The variables of one commit, read-only. Reads return copies.
 
     Attributes:
         commit: The commit.
     """
 
-    def __init__(self, checkout: Checkout, history: History, working: WorkingCopy, home: Home) -> None:
+    def __init__(
+        self, checkout: Checkout, history: History, working: WorkingCopy, home: WorkspaceBinding
+    ) -> None:
         self._checkout, self._history, self._working = checkout, history, working
-        self._home = home  # the store is open for as long as anybody may read
+        self._home = home  # keeps the store open while this object exists
         self.commit: Commit = checkout.commit
 
     def __repr__(self) -> str:
@@ -40,7 +42,7 @@ class PastState(Mapping[str, Any]):
         """Return a copy of a variable.
 
         Raises:
-            NotFoundError: There was none.
+            NotFoundError: The commit has no such variable.
         """
         return deepcopy(self._checkout[name])
 
@@ -51,32 +53,32 @@ class PastState(Mapping[str, Any]):
         return len(self._checkout)
 
     def __setitem__(self, name: str, value: object) -> None:
-        """Raise: the past does not change."""
+        """Raise `InvalidError`, because a commit never changes."""
         raise self._read_only()
 
     def __delitem__(self, name: str) -> None:
-        """Raise: the past does not change."""
+        """Raise `InvalidError`, because a commit never changes."""
         raise self._read_only()
 
     def update(self, *_: object, **__: object) -> Never:
-        """Raise: the past does not change."""
+        """Raise `InvalidError`, because a commit never changes."""
         raise self._read_only()
 
     setdefault = pop = popitem = clear = update
 
     def _read_only(self) -> InvalidError:
         return InvalidError(
-            f"{self!r}: a commit never changes; change the state itself, roll it back, or branch it off there"
+            f"{self!r} cannot change. Change the state itself, roll it back, or branch from this commit."
         )
 
     @property
-    def happened(self) -> list[TaskEvent]:
-        """Return what had happened until the commit was made, in order, in a list of its own.
+    def task_events(self) -> list[TaskEvent]:
+        """A new list of the events up to the commit, in order.
 
-        What changed nothing while the state stood on this commit came later.
+        Events that changed nothing while the state was at this commit are later, and not included.
         """
         ids = {commit.id for commit in finish_each(self._history.log(self.commit))}
-        return [event for event in finish(self._working.told()) if self._is_told_by(event, ids)]
+        return [event for event in finish(self._working.told()) if self._is_before_commit(event, ids)]
 
-    def _is_told_by(self, event: TaskEvent, ids: Container[str | None]) -> bool:
+    def _is_before_commit(self, event: TaskEvent, ids: Container[str | None]) -> bool:
         return event.commit_hash in ids and event.commit_before != self.commit_hash

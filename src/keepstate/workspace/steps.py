@@ -1,7 +1,7 @@
-"""Runs the steps that a policy writes: Python source in a namespace made of the inputs and the variables.
+"""Execution of a policy's steps: Python source in a namespace of the inputs and the variables.
 
-To run such source is to run code, with all that this process may do; so is to run the definitions that a
-state keeps of earlier steps. Both go through the executor: one of the caller's own may run them elsewhere, or
+Running such source runs code with all rights of this process. The same holds for definitions that a state
+stores from earlier steps. Both go through the executor. A caller's own executor may run them elsewhere, or
 refuse them.
 """
 
@@ -14,13 +14,13 @@ from typing import Any, Final, NoReturn
 
 from keepstate.errors import InvalidError
 from keepstate.values.codec import Codec
-from keepstate.workspace.bindings import Bindings, Executor, Modules, importing
+from keepstate.workspace.bindings import Bindings, Executor, Modules, record_imports
 
 _SOURCE: Final = "<step>"
-_OF_MODULES: Final = frozenset({
+_MODULE_NAMES: Final = frozenset({
     "__annotations__", "__annotate__", "__conditional_annotations__", "__doc__", "__warningregistry__",
 })  # fmt: skip
-"""What the interpreter itself binds in a module."""
+"""Names that the interpreter binds in a module."""
 
 
 class TaskSucceeded(BaseException):
@@ -45,20 +45,20 @@ def execute(source: str, namespace: dict[str, Any]) -> None:
 
 
 class Namespace:
-    """What a task's steps see: one dict for all, so that functions defined in one find it in the next.
+    """The names of a task's steps: one dict for all steps, so that later steps find earlier functions.
 
     Args:
         inputs: The task's arguments by name.
         state: The variables.
         names: The dict.
         executor: Runs the steps.
-        codec: What encodes the variables; None where they are kept as they are.
-        modules: What variables may be imported from.
+        codec: Encodes the variables; None if they are stored by reference.
+        modules: Modules that variables may be imported from.
 
     Attributes:
-        printed: What the last step printed.
-        refused: Why variables of the last step cannot be stored, by name.
-        missing: Why variables could not be bound to their names, by name.
+        printed: Output of the last step.
+        refused: Errors of the last step's variables that cannot be stored, by name.
+        missing: Reasons why variables could not be bound to their names, by name.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Namespace:
         self.missing: dict[str, str] = {}
         self._state, self._executor = state, executor
         self._given = {
-            # The interpreter's own exit() closes standard input of the whole process first.
-            "__builtins__": {**vars(builtins), "print": self._print, "exit": _leave, "quit": _leave},
-            "task_success": _succeed,
-            "task_fail": _give_up,
+            # The interpreter's own exit() first closes standard input of the whole process.
+            "__builtins__": {**vars(builtins), "print": self._print, "exit": _exit, "quit": _exit},
+            "task_success": _end_with_success,
+            "task_fail": _end_with_failure,
             **inputs,
         }
         names.clear()
@@ -88,7 +88,7 @@ class Namespace:
         self._bindings = None if codec is None else Bindings(names, codec, modules)
 
     def take(self, now: Mapping[str, Any]) -> dict[str, str]:
-        """Take the variables as they are now, and return why some are missing since; inputs go first."""
+        """Bind the current variables, and return why some are newly missing. Inputs take precedence."""
         for name in self._held - now.keys():
             self._names.pop(name, None)
             self.missing.pop(name, None)
@@ -104,14 +104,14 @@ class Namespace:
         return fresh
 
     def run(self, source: str) -> None:
-        """Run one step, and keep what it did to the variables, whether it ends well or not."""
+        """Run one step, and store its changes of the variables, even if it fails."""
         self.printed.clear()
         self.refused = {}
         try:
-            with importing():
+            with record_imports():
                 self._executor(source, self._names)
         finally:
-            self._keep(source)
+            self._store_variables(source)
 
     def _execute_definition(self, source: str, names: dict[str, Any]) -> None:
         try:
@@ -119,12 +119,12 @@ class Namespace:
         except (TaskSucceeded, TaskGaveUp) as end:
             raise InvalidError("its definition ends the task") from end
 
-    def _keep(self, source: str) -> None:
+    def _store_variables(self, source: str) -> None:
         kept = {name: value for name, value in [*self._names.items()] if self._is_variable(name)}
         for name in kept:
             self.missing.pop(name, None)
         if self._bindings is not None:
-            kept, self.refused = self._bindings.forms(source, kept)
+            kept, self.refused = self._bindings.to_forms(source, kept)
         absent = self._held - kept.keys() - self._given.keys() - self.missing.keys()
         for name in absent:
             del self._state[name]
@@ -133,10 +133,10 @@ class Namespace:
         self._held = set(self._state)
 
     def _is_variable(self, name: str) -> bool:
-        return name not in _OF_MODULES and not self._is_given(name)
+        return name not in _MODULE_NAMES and not self._is_given(name)
 
     def _is_given(self, name: str) -> bool:
-        """Whether a name stands for what the task was given, and not for a variable."""
+        """Return whether a name holds an input of the task, and not a variable."""
         return name in self._given and self._names.get(name, self) is self._given[name]
 
     def _print(self, *values: object, sep: str | None = " ", end: str | None = "\n", **_: object) -> None:
@@ -144,25 +144,25 @@ class Namespace:
         self.printed.append(space.join(map(str, values)) + line)
 
 
-def told(error: BaseException) -> str:
-    """Return an error as the policy is told of it: where in its step, and what."""
+def format_error(error: BaseException) -> str:
+    """Format an error for the policy: the line in its step, and the error."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _SOURCE]
-    place = f" (line {frames[-1].lineno})" if frames else ""
+    line = f" (line {frames[-1].lineno})" if frames else ""
     is_exit = bool(frames) and isinstance(error, SystemExit)
     hint = "; to end the task call task_success(value) or task_fail(message)" if is_exit else ""
-    return f"{type(error).__name__}: {error}{place}{hint}"
+    return f"{type(error).__name__}: {error}{line}{hint}"
 
 
-def _succeed(result: object = None) -> NoReturn:
+def _end_with_success(result: object = None) -> NoReturn:
     """End the task with a result."""
     raise TaskSucceeded(result)
 
 
-def _leave(code: object = None) -> NoReturn:
+def _exit(code: object = None) -> NoReturn:
     """End the step, as `sys.exit` does."""
     raise SystemExit(code)
 
 
-def _give_up(message: object = "") -> NoReturn:
-    """End the task without one."""
+def _end_with_failure(message: object = "") -> NoReturn:
+    """End the task without a result."""
     raise TaskGaveUp(str(message))

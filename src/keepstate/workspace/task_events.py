@@ -1,4 +1,4 @@
-"""What happens while an agent works on a task, in order, kept beside its variables and not among them."""
+"""Events of agents' tasks, in order, stored next to the variables and not among them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from keepstate.values.schema import CLASSES
 
 
 class TaskEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened.
+    """An event of a task.
 
     Attributes:
-        timestamp: When, in UTC.
-        agent_name: Whose task it was.
-        task_name: Which task.
-        commit_hash: The commit at which the state is as it was after this; None where nothing is committed.
-        commit_before: The commit at which it is as it was before; the same one if this changed nothing, None
-            if it was the first.
+        timestamp: Time of the event, UTC.
+        agent_name: The agent of the task.
+        task_name: The task.
+        commit_hash: The commit with the state after this event; None if nothing is committed.
+        commit_before: The commit with the state before this event: the same one if the event changed nothing,
+            None if it was the first.
     """
 
     timestamp: datetime
@@ -33,7 +33,7 @@ class TaskEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 @CLASSES.register("keepstate.task.start")
 class TaskStartEvent(TaskEvent, frozen=True, kw_only=True):
-    """A task was called, with its inputs by name; `message` is what its docstring asks for."""
+    """The call of a task, with its inputs by name; `message` is its docstring."""
 
     inputs: dict[str, Any]
     message: str
@@ -41,7 +41,7 @@ class TaskStartEvent(TaskEvent, frozen=True, kw_only=True):
 
 @CLASSES.register("keepstate.task.action")
 class ActionEvent(TaskEvent, frozen=True, kw_only=True):
-    """The policy took a step: the source that was run, and what it thought, if it told."""
+    """A step of the policy: its source, and the policy's thinking, if it was returned."""
 
     code: str
     thinking: str = ""
@@ -49,14 +49,14 @@ class ActionEvent(TaskEvent, frozen=True, kw_only=True):
 
 @CLASSES.register("keepstate.task.output")
 class OutputEvent(TaskEvent, frozen=True, kw_only=True):
-    """A step printed something; one part for each call of `print`."""
+    """The output of a step; one part for each call of `print`."""
 
     parts: list[str]
 
 
 @CLASSES.register("keepstate.task.error")
 class ErrorEvent(TaskEvent, frozen=True, kw_only=True):
-    """A step raised; if it is `recoverable` the policy is asked for another."""
+    """The exception of a step; if it is `recoverable`, the policy is asked for another step."""
 
     error: str
     recoverable: bool
@@ -64,66 +64,66 @@ class ErrorEvent(TaskEvent, frozen=True, kw_only=True):
 
 @CLASSES.register("keepstate.task.success")
 class SuccessEvent(TaskEvent, frozen=True, kw_only=True):
-    """The task ended with a result."""
+    """The end of a task with a result."""
 
     result: Any
 
 
 @CLASSES.register("keepstate.task.fail")
 class FailEvent(TaskEvent, frozen=True, kw_only=True):
-    """The task ended without one."""
+    """The end of a task without a result."""
 
     message: str
 
 
-def storable(event: TaskEvent, codec: Codec) -> TaskEvent:
-    """Return an event, with text in place of what cannot be stored."""
+def to_storable(event: TaskEvent, codec: Codec) -> TaskEvent:
+    """Return an event with text in place of values that cannot be stored."""
     try:
         codec.canonical(event)
     except InvalidError:
         if isinstance(event, TaskStartEvent):
-            inputs = {name: _stored_or_shown(value, codec) for name, value in event.inputs.items()}
+            inputs = {name: _to_storable_value(value, codec) for name, value in event.inputs.items()}
             return msgspec.structs.replace(event, inputs=inputs)
         if isinstance(event, SuccessEvent):
-            return msgspec.structs.replace(event, result=_stored_or_shown(event.result, codec))
+            return msgspec.structs.replace(event, result=_to_storable_value(event.result, codec))
         raise
     return event
 
 
-def _stored_or_shown(value: object, codec: Codec) -> object:
+def _to_storable_value(value: object, codec: Codec) -> object:
     try:
         codec.canonical(value)
     except InvalidError:
-        return shown(value)
+        return safe_repr(value)
     return value
 
 
-def shown(value: object) -> str:
-    """Return a value as people read it, whatever its class makes of that."""
+def safe_repr(value: object) -> str:
+    """Return the repr of a value, or a description if its `__repr__` fails."""
     try:
         return repr(value)
-    except Exception as error:  # noqa: BLE001  somebody's own __repr__
-        return f"<{type(value).__name__} that cannot be shown: {error}>"
+    except Exception as error:  # noqa: BLE001 - the `__repr__` of the caller's class
+        return f"<{type(value).__name__} with a failing __repr__: {error}>"
 
 
-class Remembering(Protocol):
-    """A state that keeps what happened."""
+class HasTaskEvents(Protocol):
+    """A state that stores task events."""
 
     @property
-    def happened(self) -> list[TaskEvent]:
-        """All events, in order, in a list of their own."""
+    def task_events(self) -> list[TaskEvent]:
+        """A new list of all events, in order."""
         ...
 
 
-def events(state: Remembering) -> list[TaskEvent]:
-    """Return what happened on a state, in order.
+def events(state: HasTaskEvents) -> list[TaskEvent]:
+    """Return the task events of a state, in order.
 
     Raises:
-        InvalidError: It is no state, and keeps no events.
+        InvalidError: The value is not a state and has no events.
     """
     try:
-        return state.happened
+        return state.task_events
     except AttributeError as error:
         raise InvalidError(
-            f"{state!r} keeps no events; give the state that its tasks were called with"
+            f"{state!r} has no events. Pass the state that its tasks were called with."
         ) from error

@@ -1,8 +1,7 @@
-"""Tasks of an agent: ordinary functions that may remember, or empty ones that a policy carries out.
+"""Tasks of an agent: functions with a body, or empty ones that a policy carries out.
 
-A policy is where a language model goes: a callable that is given the task, its inputs and a view of the
-state, and returns Python source for the next step, until a step calls `task_success(value)` or
-`task_fail(message)`.
+A policy usually calls a language model. It receives the task, its inputs and a view of the state, and returns
+Python source for the next step, until a step calls `task_success(value)` or `task_fail(message)`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from keepstate.values import limits
 from keepstate.values.fit import fit
 from keepstate.workspace.bindings import Executor, Modules
 from keepstate.workspace.live import Live
-from keepstate.workspace.steps import Namespace, TaskGaveUp, TaskSucceeded, execute, told
+from keepstate.workspace.steps import Namespace, TaskGaveUp, TaskSucceeded, execute, format_error
 from keepstate.workspace.task_events import (
     ActionEvent,
     ErrorEvent,
@@ -43,13 +42,13 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 TaskState: TypeAlias = Live | Versioned
-"""What a task may remember on."""
+"""The states that a task can use."""
 
 Step: TypeAlias = str | tuple[str, str]
-"""The source of a step; or that, and what the policy thought."""
+"""The source of a step; or a pair of the source and the policy's thinking."""
 
 Policy = Callable[["AgentTask", dict[str, Any], str], Step | Awaitable[Step]]
-"""Returns the next step, given the task, its inputs, and what `view` tells of the state."""
+"""Returns the next step, given the task, its inputs, and the text of `view`."""
 
 _EMPTY_CODE: Final = frozenset({
     "RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "RETURN_GENERATOR", "POP_TOP", "RERAISE",
@@ -58,11 +57,11 @@ _EMPTY_CODE: Final = frozenset({
 
 
 class AgentTask:
-    """What a policy is told of its task.
+    """The description of a task for its policy.
 
     Attributes:
-        name: Of the function.
-        message: Its docstring: what is to be done.
+        name: Name of the function.
+        message: Its docstring, the instruction.
         signature: Its parameters and its result, with their types.
     """
 
@@ -74,12 +73,12 @@ class AgentTask:
         self._agent, self._function = agent, function
         self._takes_state = "state" in self.signature.parameters
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidError(f"task {self.name!r} is a generator, and would end before its body has run")
+            raise InvalidError(f"task {self.name!r} is a generator, which would end before its body runs")
         self._is_empty = _is_empty(function)
         if self._is_empty and agent.policy is None:
             raise InvalidError(
-                f"task {self.name!r} has no body, and agent {agent.name!r} has no policy to carry it out; "
-                "write the body, or give Agent(policy=…)"
+                f"task {self.name!r} has no body, and agent {agent.name!r} has no policy to carry it out. "
+                "Write the body, or pass Agent(policy=…)."
             )
 
     def __repr__(self) -> str:
@@ -87,7 +86,7 @@ class AgentTask:
 
     @functools.cached_property
     def result_type(self) -> Any:
-        """The type that the result must fit; Any where none was said, or none can be found."""
+        """The type that the result must have; Any if it is not given or cannot be resolved."""
         try:
             return typing.get_type_hints(self._function).get("return", Any)
         except (NameError, TypeError):
@@ -96,7 +95,7 @@ class AgentTask:
     async def call(
         self, state: TaskState | None, args: tuple[Any, ...], kwargs: dict[str, Any], runner: Runner
     ) -> Any:
-        """Carry the task out, in its body or by the agent's policy, and return its result."""
+        """Run the task's body, or the agent's policy, and return the result."""
         if self._takes_state:
             kwargs = {**kwargs, "state": state}
         try:
@@ -116,9 +115,9 @@ class AgentTask:
         except TaskFailedError:
             raise
         except (Exception, SystemExit) as error:
-            await run.broke_off(error)
+            await run.store_failure(error)
             raise
-        await run.keep(run.event(SuccessEvent, result=result))
+        await run.store(run.event(SuccessEvent, result=result))
         return result
 
 
@@ -127,34 +126,37 @@ class _Run:
 
     def __init__(self, task: AgentTask, state: TaskState | None, runner: Runner) -> None:
         self._task, self._runner = task, runner
-        # A task without state has a memory of its own while it runs: its policy sees what it did so far.
+        # A task without a state uses a temporary one, so that its policy sees its earlier steps.
         self._state: TaskState = Live() if state is None else state
 
     def event(self, kind: type[TaskEvent], **facts: Any) -> TaskEvent:
-        """Return what happens just now."""
+        """Return an event with the current time."""
         now = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC)
         return kind(timestamp=now, agent_name=self._task.agent_name, task_name=self._task.name, **facts)
 
-    async def keep(self, *happened: TaskEvent, step: int | None = None) -> None:
-        """Keep what happened with what it changed; a step is a commit of its own, whatever it changed."""
+    async def store(self, *task_events: TaskEvent, step: int | None = None) -> None:
+        """Store events with the changes; a step makes a commit of its own, even without changes."""
         message = self._task.name if step is None else f"{self._task.name}, step {step}"
-        await self._beside(lambda: self._state.remember(happened, message=message, always=step is not None))
+        await self._call(lambda: self._state.remember(task_events, message=message, always=step is not None))
 
-    async def _beside(self, call: Callable[[], T]) -> T:
-        """Return what a call returns that may wait for a store; an event loop goes on meanwhile."""
+    async def _call(self, call: Callable[[], T]) -> T:
+        """Run a call that may wait for a store, without blocking an event loop."""
         return await self._runner.call(call)
 
     async def begin(self, inputs: dict[str, Any]) -> None:
-        """Make the state ready, and tell that the task begins."""
-        await self._beside(lambda: self._state.get_ready(self._task.agent_name))
-        await self.keep(self.event(TaskStartEvent, inputs=inputs, message=self._task.message))
+        """Prepare the state, and store the start of the task."""
+        await self._call(lambda: self._state.get_ready(self._task.agent_name))
+        await self.store(self.event(TaskStartEvent, inputs=inputs, message=self._task.message))
 
-    async def broke_off(self, error: BaseException) -> None:
-        """Tell of an error that ends the task; what it has changed is kept, so that it can be looked at."""
-        events = [*self._without_refused(), self.event(ErrorEvent, error=told(error), recoverable=False)]
-        # The error may be that nothing can be kept; then it is the one to be raised.
+    async def store_failure(self, error: BaseException) -> None:
+        """Store the error that ends the task, with its changes, so that they can be examined."""
+        events = [
+            *self._restore_refused(),
+            self.event(ErrorEvent, error=format_error(error), recoverable=False),
+        ]
+        # If storing fails too, the first error is the one to raise.
         with suppress(KeepstateError):
-            await self.keep(*events)
+            await self.store(*events)
 
     async def carry_out(self, agent: Agent, inputs: dict[str, Any]) -> Any:
         """Ask the policy for step after step."""
@@ -169,9 +171,9 @@ class _Run:
     async def _carry_out(self, agent: Agent, inputs: dict[str, Any], namespace: Namespace) -> Any:
         await self._take(namespace)
         for number in range(1, agent.max_steps + 1):
-            action = await self._asked(agent, inputs)
-            happened, end = self._step(agent, namespace, action)
-            await self._keep_storable(happened, end, number, namespace.refused)
+            action = await self._ask_policy(agent, inputs)
+            task_events, end = self._run_step(agent, namespace, action)
+            await self._store_step(task_events, end, number, namespace.refused)
             for event in end:
                 if isinstance(event, SuccessEvent):
                     return event.result
@@ -179,27 +181,27 @@ class _Run:
                     raise self._failure(event.message)
             await self._take(namespace)
         message = f"no end after {agent.max_steps} steps"
-        await self.keep(self.event(FailEvent, message=message))
+        await self.store(self.event(FailEvent, message=message))
         raise self._failure(message)
 
     async def _take(self, namespace: Namespace) -> None:
-        """Bind the variables to their names, and tell of those that could not be."""
-        now = await self._beside(lambda: dict(self._state))
+        """Bind the variables to their names, and store an event for those that cannot be bound."""
+        now = await self._call(lambda: dict(self._state))
         missing = [
             self.event(
                 ErrorEvent,
-                error=f"{name} cannot be made again from what is stored: {reason}; define or import it again",
+                error=f"{name} cannot be restored from its stored form: {reason}. Define or import it again.",
                 recoverable=True,
             )
             for name, reason in namespace.take(now).items()
         ]
         if missing:
-            await self.keep(*missing)
+            await self.store(*missing)
 
-    async def _asked(self, agent: Agent, inputs: dict[str, Any]) -> tuple[str, str]:
-        """Return the source of the next step, and what the policy thought."""
+    async def _ask_policy(self, agent: Agent, inputs: dict[str, Any]) -> tuple[str, str]:
+        """Return the source of the next step, and the policy's thinking."""
         assert agent.policy is not None
-        shown = await self._beside(lambda: view(self._state))
+        shown = await self._call(lambda: view(self._state))
         step: Any = agent.policy(self._task, dict(inputs), shown)
         if inspect.isawaitable(step):
             step = await step
@@ -210,56 +212,56 @@ class _Run:
                 return source, thinking
             case _:
                 raise InvalidError(
-                    f"the policy of agent {agent.name!r} returned {step!r}; it returns source, or source and "
-                    "what it thought"
+                    f"the policy of agent {agent.name!r} returned {step!r}. Return the source, or a pair of "
+                    "the source and the thinking."
                 )
 
-    def _step(
+    def _run_step(
         self, agent: Agent, namespace: Namespace, action: tuple[str, str]
     ) -> tuple[list[TaskEvent], list[TaskEvent]]:
-        """Run one step, and return what happened, and how it ended, if it did not just go on."""
+        """Run one step, and return its events, and the event that ended it, if any."""
         source, thinking = action
-        happened = [self.event(ActionEvent, code=source, thinking=thinking)]
+        task_events = [self.event(ActionEvent, code=source, thinking=thinking)]
         end: list[TaskEvent] = []
         try:
             namespace.run(source)
         except TaskSucceeded as success:
-            end = [self._result(success.result)]
+            end = [self._make_end(success.result)]
         except TaskGaveUp as failure:
             end = [self.event(FailEvent, message=failure.message)]
-        except (Exception, SystemExit) as error:  # noqa: BLE001  a step's own errors are for the policy
-            end = [self.event(ErrorEvent, error=told(error), recoverable=True)]
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the policy handles errors of its steps
+            end = [self.event(ErrorEvent, error=format_error(error), recoverable=True)]
         if namespace.printed:
-            happened.append(self.event(OutputEvent, parts=list(namespace.printed)))
-        return happened, end
+            task_events.append(self.event(OutputEvent, parts=list(namespace.printed)))
+        return task_events, end
 
-    async def _keep_storable(
+    async def _store_step(
         self,
-        happened: list[TaskEvent],
+        task_events: list[TaskEvent],
         end: list[TaskEvent],
         number: int,
         reasons: Mapping[str, InvalidError],
     ) -> None:
-        """Keep a step; of variables that cannot be stored, what they had before it."""
+        """Store a step; variables that cannot be stored get their values from before it."""
         try:
-            await self.keep(*happened, *end, step=number)
+            await self.store(*task_events, *end, step=number)
         except InvalidError:
-            if not (refused := self._without_refused(reasons)):
+            if not (refused := self._restore_refused(reasons)):
                 raise
-            await self.keep(*happened, *refused, *end, step=number)
+            await self.store(*task_events, *refused, *end, step=number)
 
-    def _result(self, result: object) -> TaskEvent:
+    def _make_end(self, result: object) -> TaskEvent:
         try:
             return self.event(SuccessEvent, result=fit(result, self._task.result_type))
         except InvalidError as error:
-            return self.event(ErrorEvent, error=f"the result does not fit: {error}", recoverable=True)
+            return self.event(ErrorEvent, error=f"the result has the wrong type: {error}", recoverable=True)
 
-    def _without_refused(self, reasons: Mapping[str, InvalidError] = MappingProxyType({})) -> list[TaskEvent]:
-        """Take back variables that cannot be stored, and tell of each."""
+    def _restore_refused(self, reasons: Mapping[str, InvalidError] = MappingProxyType({})) -> list[TaskEvent]:
+        """Restore variables that cannot be stored, and return an event for each."""
         refused = {name: reasons.get(name, error) for name, error in self._state.refused().items()}
         self._state.restore([*refused])
         return [
-            self.event(ErrorEvent, error=f"{name} is not kept after this step: {error}", recoverable=True)
+            self.event(ErrorEvent, error=f"{name} was not stored after this step: {error}", recoverable=True)
             for name, error in refused.items()
         ]
 
@@ -268,16 +270,17 @@ class _Run:
 
 
 class Agent:
-    """Somebody who has tasks.
+    """A named owner of tasks, with an optional policy that carries out tasks without a body.
 
     Args:
-        name: Stands in the events.
+        name: Name in the events.
         policy: Carries out tasks whose body is empty.
-        executor: Runs the policy's source, and the definitions that a state keeps of earlier steps. By
-            default in this process, with all that this process may do.
-        imports: Modules, with all below them, that variables may be imported from again. By default the
-            standard library, installed packages, and what the process had imported before any step did.
-        max_steps: How many steps a policy may take for one task.
+        executor: Runs the policy's source, and definitions that a state stores from earlier steps. By default
+            they run in this process, with all its rights.
+        imports: Modules, each with its submodules, that variables may be imported from again. By default the
+            standard library, installed packages, and the modules that the process had imported before any
+            step did.
+        max_steps: Maximum number of steps of a policy per task.
     """
 
     def __init__(
@@ -298,43 +301,43 @@ class Agent:
         return f"<Agent {self.name!r}>"
 
     def task(self, function: Callable[P, R]) -> Callable[..., R]:
-        """Make a function a task: its calls take `state=` and are remembered there.
+        """Make a function a task: its calls accept `state=`, and their events are stored there.
 
-        A body is run as it is; it gets the state if it has a parameter of that name. An empty one (`pass`,
-        `...`, a docstring) is carried out by the policy. Of an `async def` the call is awaited.
+        A body runs as it is; it receives the state if it has a parameter `state`. A task with an empty body
+        (`pass`, `...`, a docstring) is carried out by the policy. Calls of an `async def` must be awaited.
 
         Raises:
-            InvalidError: The body is empty and the agent has no policy, or one that must be awaited; or it
-                is a generator.
+            InvalidError: The body is empty and the agent has no policy, or has an async one for a plain
+                function; or the function is a generator.
         """
         task = AgentTask(self, function)
 
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def awaited(*args: Any, state: TaskState | None = None, **kwargs: Any) -> Any:
-                return await task.call(_admitted(state), args, kwargs, runner_of("async"))
+            async def call_async(*args: Any, state: TaskState | None = None, **kwargs: Any) -> Any:
+                return await task.call(_check_state(state), args, kwargs, runner_of("async"))
 
-            return awaited  # type: ignore[return-value]  # R is the coroutine
+            return call_async  # type: ignore[return-value]  # R is the coroutine
 
         if inspect.iscoroutinefunction(self.policy):
-            raise InvalidError(f"task {task.name!r} is a plain function, but its policy must be awaited")
+            raise InvalidError(f"task {task.name!r} is a plain function, but its policy is async")
 
         @functools.wraps(function)
-        def called(*args: Any, state: TaskState | None = None, **kwargs: Any) -> Any:
-            return finish(task.call(_admitted(state), args, kwargs, runner_of("blocking")))
+        def call_blocking(*args: Any, state: TaskState | None = None, **kwargs: Any) -> Any:
+            return finish(task.call(_check_state(state), args, kwargs, runner_of("blocking")))
 
-        return called
+        return call_blocking
 
 
-def _admitted(state: object) -> TaskState | None:
+def _check_state(state: object) -> TaskState | None:
     if state is not None and not isinstance(state, Live | Versioned):
-        raise InvalidError(f"`state` is {state!r}; give a Live, a Versioned, or nothing")
+        raise InvalidError(f"`state` is {state!r}. Pass a Live, a Versioned, or nothing.")
     return state
 
 
 def _is_empty(function: Callable[..., Any]) -> bool:
-    """Whether a function does nothing but return None."""
+    """Return whether a function does nothing but return None."""
     code = inspect.unwrap(function).__code__
     instructions = list(dis.get_instructions(code))
     names = {instruction.opname for instruction in instructions}

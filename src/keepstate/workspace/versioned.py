@@ -1,4 +1,4 @@
-"""An agent's variables with every moment of them: committed, looked at as they were, branched, merged."""
+"""An agent's variables with their whole history: commit, checkout, branch and merge."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.protocol import Store
 from keepstate.values.codec import Codec
 from keepstate.values.pickles import SignedPickle
-from keepstate.workspace.binding import MEMORY_URL, Home
+from keepstate.workspace.binding import MEMORY_URL, WorkspaceBinding
 from keepstate.workspace.kv import KVStore
 from keepstate.workspace.leaked_handles import close_dropped
 from keepstate.workspace.past import PastState
-from keepstate.workspace.task_events import TaskEvent, storable
+from keepstate.workspace.task_events import TaskEvent, to_storable
 
 SPACE: Final = "state"
 
 
 class Versioned(MutableMapping[str, Any]):
-    """Remembers variables between tasks, and every commit of them.
+    """Holds variables between tasks, with every commit of them.
 
-    A mapping of plain values: lists and dicts in it may be changed in place, also through a reference taken
-    before an earlier commit. What was changed counts with the next commit. It is blocking, works inside a
-    running event loop too, and is not for several threads at once. What is dropped without `close` is closed
-    with the next call on any other, or at the end of the process.
+    A mapping of plain values. Lists and dicts in it may be changed in place, also through references taken
+    before an earlier commit; the next commit includes the changes. It is blocking, works inside a running
+    event loop too, and is not thread-safe. An object that is dropped without `close` is closed by the next
+    call on any other, or at the end of the process.
 
     Args:
-        store: Where commits are kept: a `Disk`, another `KVStore`, the URL of a store, the path of an SQLite
-            file, or an opened store for blocking use. Without it, in memory.
-        branch: The branch; it is made by its first commit.
+        store: Storage of commits: a `Disk`, another `KVStore`, the URL of a store, the path of an SQLite
+            file, or an open blocking store. By default memory.
+        branch: The branch; its first commit creates it.
         space: The space in the store.
-        author: Who commits; tasks commit as their agent.
-        on_conflict: What commits do, those of tasks too, if somebody else has committed to the branch: raise,
-            or merge.
-        rules: How to merge then, by path; see `History.merge`. `ours` is what the branch has by then, and
-            `theirs` what is being committed onto it.
-        pickle: What stores objects of classes that are not registered.
+        author: Author of commits; tasks commit as their agent.
+        on_conflict: Behavior of commits, including those of tasks, if the branch has newer commits: raise or
+            merge.
+        rules: Merge rules by path; see `History.merge`. `ours` is the state of the branch, `theirs` the state
+            being committed.
+        pickle: Serializer for objects of classes that are not registered.
     """
 
     def __init__(
@@ -67,17 +67,15 @@ class Versioned(MutableMapping[str, Any]):
         rules: MergeRules | None = None,
         pickle: SignedPickle | None = None,
     ) -> None:
-        self._begin(Home(MEMORY_URL if store is None else store, space, author, pickle), branch)
+        self._begin(WorkspaceBinding(MEMORY_URL if store is None else store, space, author, pickle), branch)
         self._on_conflict: OnConflict = on_conflict
         self._rules = rules
         self._order("")
 
-    def _begin(self, home: Home, branch: str) -> None:
+    def _begin(self, home: WorkspaceBinding, branch: str) -> None:
         name = admit_ref_name("branch", branch)
         if name.startswith(DIARIES):
-            raise InvalidError(
-                f"`branch` is {name!r}; names with {DIARIES!r} are for what happened on others"
-            )
+            raise InvalidError(f"`branch` is {name!r}; names with {DIARIES!r} are reserved for events")
         self.branch_name: str = name
         self._home = home
         self._history = History(home.executor)
@@ -91,7 +89,7 @@ class Versioned(MutableMapping[str, Any]):
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError(
-            f"{self!r} cannot be pickled; open it where it is used, by the path or URL of its store"
+            f"{self!r} cannot be pickled. Open it where it is used, by the path or URL of its store."
         )
 
     # ---- opening and closing
@@ -103,13 +101,13 @@ class Versioned(MutableMapping[str, Any]):
         self.close()
 
     def close(self) -> None:
-        """Let go of the store, for the states on its other branches too; what was not committed is lost."""
+        """Release the store, also for states on its other branches. Uncommitted changes are lost."""
         self._home.close()
 
     @property
     def _draft(self) -> WorkingCopy:
-        """The draft, begun when it is first asked for."""
-        self._home.refuse_closed()
+        """The working copy, created on first use."""
+        self._home.require_open()
         close_dropped()
         if not self._is_begun:
             finish(self._working.follow())
@@ -122,7 +120,7 @@ class Versioned(MutableMapping[str, Any]):
         """Return a variable, the same object each time.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: There is no such variable.
         """
         return self._draft[name]
 
@@ -131,10 +129,10 @@ class Versioned(MutableMapping[str, Any]):
         self._draft[name] = value
 
     def __delitem__(self, name: str) -> None:
-        """Remove a variable.
+        """Delete a variable.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: There is no such variable.
         """
         del self._draft[name]
 
@@ -148,7 +146,7 @@ class Versioned(MutableMapping[str, Any]):
 
     @property
     def current_commit(self) -> str | None:
-        """The id of the commit that the variables stand on; None before the first."""
+        """The id of the commit that the variables are based on; None before the first."""
         base = self._draft.base
         return base.id if base else None
 
@@ -160,22 +158,22 @@ class Versioned(MutableMapping[str, Any]):
         on_conflict: OnConflict | None = None,
         rules: MergeRules | None = None,
     ) -> Commit:
-        """Commit what was changed, and return the commit that the variables stand on now.
+        """Commit changes, and return the commit that the variables are based on now.
 
-        If nothing was changed that is the one they stood on; a first commit is always made.
+        Without changes that is the commit they were based on. The first commit is always made.
 
         Args:
-            message: What for; at most 64 KiB of UTF-8.
-            author: Who commits, if not the author of the state.
-            on_conflict: What to do if somebody else has committed to the branch, if not what the state does.
-            rules: How to merge then, if not as the state does.
+            message: Message of the commit; at most 64 KiB of UTF-8.
+            author: Author of the commit, in place of the state's author.
+            on_conflict: Behavior if the branch has newer commits, in place of the state's.
+            rules: Merge rules, in place of the state's.
 
         Raises:
-            ConflictError: The branch has moved on; nothing was committed.
-            MergeConflictError: Both sides changed the same, and no rule decides.
-            InvalidError: A value cannot be stored; its path is named. Nothing was committed: remove it, or
-                put something else in its place.
-            StoreFullError: There is no room; nothing was committed.
+            ConflictError: The branch has newer commits; nothing was committed.
+            MergeConflictError: Both sides changed the same value, and no rule decides.
+            InvalidError: A value cannot be stored; the message has its path. Nothing was committed. Delete or
+                replace the value.
+            StoreFullError: The store is full; nothing was committed.
         """
         order = admit_order(
             self._home.executor,
@@ -190,27 +188,27 @@ class Versioned(MutableMapping[str, Any]):
         return commit
 
     def discard(self) -> None:
-        """Drop what was not committed, and take what the branch has now; lists and dicts in place."""
+        """Drop uncommitted changes, and load the state of the branch; lists and dicts change in place."""
         finish(self._draft.follow())
 
     def rollback(self, to: Revision | None = None, *, steps: int | None = None, message: str = "") -> Commit:
-        """Commit an earlier state again; nothing is erased. Lists and dicts are brought to it in place.
+        """Commit an earlier state again; no history is erased. Lists and dicts change in place.
 
         Args:
-            to: The commit whose state it is.
-            steps: Instead: so many commits back.
-            message: What for; it says which commit if it is not given.
+            to: The commit with the state.
+            steps: Number of commits to go back, in place of `to`.
+            message: Message of the commit; by default it names the commit.
 
         Raises:
             NotFoundError: There is no such commit.
-            InvalidError: Something was changed and not committed.
+            InvalidError: There are uncommitted changes.
         """
         if (to is None) == (steps is None):
             raise InvalidError(
-                "a rollback needs either a commit or `steps`; `discard` drops what is uncommitted"
+                "rollback() needs either a commit or `steps`. Use discard() to drop uncommitted changes."
             )
-        self._refuse_changed("rolling back")
-        target = self.checkout(f"{self._present()}~{steps}" if to is None else to)
+        self._require_unchanged("rolling back")
+        target = self.checkout(f"{self._require_commit()}~{steps}" if to is None else to)
         self._draft.bring(dict(target))
         order = self._order(message or f"roll back to {target.commit_hash[:10]}")
         commit = finish(self._draft.keep(order, always=True))
@@ -222,24 +220,23 @@ class Versioned(MutableMapping[str, Any]):
             self._home.executor, self.branch_name, message, author, self._on_conflict, self._rules
         )
 
-    def _present(self) -> str:
+    def _require_commit(self) -> str:
         now = self.current_commit
         if now is None:
-            raise NotFoundError(f"nothing was committed to {self.branch_name!r} yet; commit first")
+            raise NotFoundError(f"the branch {self.branch_name!r} has no commits. Commit first.")
         return now
 
-    def _refuse_changed(self, what: str) -> None:
+    def _require_unchanged(self, what: str) -> None:
         if finish(self._draft.is_changed()):
-            raise InvalidError(f"{what} would lose what was not committed; commit it, or discard it, first")
+            raise InvalidError(f"{what} would lose uncommitted changes. Call commit() or discard() first.")
 
     # ---- the past
 
     def checkout(self, commit_hash: Revision) -> PastState:
-        """Return the variables as they were at a commit, read-only.
+        """Return the variables of a commit, read-only.
 
         Args:
-            commit_hash: Its id or the beginning of that, a branch, a tag, `main~3`, `main#37`, a time or a
-                `Commit`.
+            commit_hash: Its id or a prefix of it, a branch, a tag, `main~3`, `main#37`, a time or a `Commit`.
 
         Raises:
             NotFoundError: There is no such commit.
@@ -247,21 +244,21 @@ class Versioned(MutableMapping[str, Any]):
         return PastState(finish(self._history.checkout(commit_hash)), self._history, self._draft, self._home)
 
     def history(self, commit_hash: Revision | None = None) -> list[str]:
-        """Return the ids of a commit and of all before it, the latest first.
+        """Return the ids of a commit and all its ancestors, newest first.
 
         Args:
-            commit_hash: The commit; without it the one that the variables stand on.
+            commit_hash: The commit; by default the one that the variables are based on.
         """
         start = self.current_commit if commit_hash is None else commit_hash
         return [] if start is None else [commit.id for commit in finish_each(self._history.log(start))]
 
     def diffs(self, commit_hash: Revision | None = None) -> dict[str, Any]:
-        """Return the variables that a commit changed, with their values from then on.
+        """Return the variables that a commit changed, with their new values.
 
-        What it removed has `MISSING` for a value.
+        Removed variables have the value `MISSING`.
 
         Args:
-            commit_hash: The commit; without it the one that the variables stand on.
+            commit_hash: The commit; by default the one that the variables are based on.
         """
         start = self.current_commit if commit_hash is None else commit_hash
         if start is None:
@@ -277,15 +274,15 @@ class Versioned(MutableMapping[str, Any]):
     # ---- branches
 
     def branch(self, name: str) -> Versioned:
-        """Make a branch at the last commit, and return a state on it; this one stays where it is.
+        """Create a branch at the last commit, and return a state on it. This state stays on its branch.
 
-        What happened until then happened there too. What was not committed is not on it.
+        The new branch has all earlier events. Uncommitted changes are not on it.
 
         Raises:
-            AlreadyExistsError: There is a branch of this name; open it with `Versioned(store, branch=name)`.
+            AlreadyExistsError: The branch exists; open it with `Versioned(store, branch=name)`.
             NotFoundError: Nothing was committed yet.
         """
-        at = self._present()
+        at = self._require_commit()
         other = Versioned.__new__(Versioned)
         other._begin(self._home, name)
         other._on_conflict, other._rules = self._on_conflict, self._rules
@@ -295,25 +292,24 @@ class Versioned(MutableMapping[str, Any]):
             if await _has_branch(tx, DIARIES + self.branch_name):
                 await tx.history.branch(DIARIES + name, DIARIES + self.branch_name)
 
-        self._together(work)
+        self._run_together(work)
         return other
 
     def merge(
         self, source: str | Versioned | Commit, *, rules: MergeRules | None = None, message: str = ""
     ) -> Commit:
-        """Commit what another branch has changed since both were one; what happened there comes along.
+        """Merge the changes and events of another branch, and return the commit.
 
         Args:
-            source: A branch or a state on one of the same store; or a commit, which brings no events.
-            rules: What to do where both changed the same, by path, if not as the state does; see
-                `History.merge`.
-            message: What for; it says what was merged if it is not given.
+            source: A branch or a state on one, of the same store; or a commit, which brings no events.
+            rules: Merge rules by path, in place of the state's; see `History.merge`.
+            message: Message of the commit; by default it names the source.
 
         Raises:
-            MergeConflictError: Both changed the same and no rule decides; nothing was committed.
-            InvalidError: Something was changed and not committed.
+            MergeConflictError: Both sides changed the same value and no rule decides; nothing was committed.
+            InvalidError: There are uncommitted changes.
         """
-        self._refuse_changed("merging")
+        self._require_unchanged("merging")
         ref = source.branch_name if isinstance(source, Versioned) else source
         chosen = self._rules if rules is None else rules
         author = self._home.executor.author
@@ -328,12 +324,12 @@ class Versioned(MutableMapping[str, Any]):
             else:
                 await tx.history.branch(DIARIES + into, DIARIES + ref)
 
-        self._together(work)
+        self._run_together(work)
         self.discard()
         assert self._draft.base is not None
         return self._draft.base
 
-    def _together(self, work: Callable[[Transaction], Awaitable[None]]) -> None:
+    def _run_together(self, work: Callable[[Transaction], Awaitable[None]]) -> None:
         async def once() -> None:
             async with gathering(self._home.executor) as tx:
                 await work(tx)
@@ -341,57 +337,57 @@ class Versioned(MutableMapping[str, Any]):
         finish(self._home.executor.retry(once, None))
 
     def prune(self, *, keep_last: int | None = None, older_than: timedelta | None = None) -> Pruned:
-        """Let go of old commits, and delete what nothing leads to any more; what happened stays.
+        """Delete old commits and the data only they use; events stay.
 
-        In a `KVStore` nobody else may write meanwhile.
+        In a `KVStore` there must be no other writer during the call.
 
         Args:
-            keep_last: Keeps so many commits of each branch.
-            older_than: Keeps what was made within that time from now.
+            keep_last: Number of commits of each branch to keep.
+            older_than: Minimum age of the commits to delete.
         """
         return finish(self._history.prune(keep_last=keep_last, older_than=older_than))
 
-    # ---- what tasks ask of it
+    # ---- interface of tasks
 
     @property
     def codec(self) -> Codec:
-        """Return what encodes the variables."""
+        """The codec of the variables."""
         return self._home.executor.home.states
 
     @property
-    def happened(self) -> list[TaskEvent]:
-        """Return what happened on this branch, in order, in a list of its own."""
+    def task_events(self) -> list[TaskEvent]:
+        """A new list of the events on this branch, in order."""
         return finish(self._draft.told())
 
     def get_ready(self, author: str) -> None:
-        """Commit what was changed before a task; else takes what others have committed since."""
+        """Commit changes made before a task; without changes, load newer commits of the branch."""
         if finish(self._draft.is_changed()):
             finish(self._draft.keep(self._order("", author)))
         else:
             self.discard()
 
     def refused(self) -> dict[str, InvalidError]:
-        """Return why a commit would be refused, by the variables whose values cannot be stored."""
+        """Return the errors of variables whose values cannot be stored, by name."""
         return self._draft.refused()
 
     def restore(self, names: Sequence[str]) -> None:
-        """Give variables the value again that they were committed with, or none."""
+        """Restore variables to their committed values, or remove those without one."""
         self._draft.restore(names)
 
-    def remember(self, happened: Sequence[TaskEvent], *, message: str = "", always: bool = False) -> None:
-        """Keep events, and commit what was changed with them, in one batch."""
+    def remember(self, task_events: Sequence[TaskEvent], *, message: str = "", always: bool = False) -> None:
+        """Store events, and commit the changes with them, in one batch."""
         codec = self._home.executor.home.states
-        kept = [storable(event, codec) for event in happened]
+        kept = [to_storable(event, codec) for event in task_events]
 
         def tell(now: str | None, before: str | None) -> list[TaskEvent]:
             return [msgspec.structs.replace(each, commit_hash=now, commit_before=before) for each in kept]
 
-        order = self._order(message, happened[0].agent_name)
+        order = self._order(message, task_events[0].agent_name)
         finish(self._draft.keep(order, tell, always=always or self.current_commit is None))
 
 
 async def _has_branch(tx: Transaction, name: str) -> bool:
-    """Whether there is a branch; others may come and go meanwhile."""
+    """Return whether a branch exists. Does not guard the transaction against changes of other branches."""
 
     async def work(unit: Unit) -> bool:
         return await read_head(unit, layout.BRANCHES, name) is not None

@@ -1,4 +1,4 @@
-"""A state as somebody looks at it: all of it as a dict, or what is recent as text of bounded length."""
+"""Views of a state: all variables as a dict, or recent events as text of bounded length."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from keepstate.workspace.task_events import (
     SuccessEvent,
     TaskEvent,
     TaskStartEvent,
-    shown,
+    safe_repr,
 )
 
 _VALUE_CHARS: Final = 200
-"""Of one value that the text shows; the rest is cut."""
+"""Maximum length of one value in the text; longer ones are truncated."""
 _ITEMS: Final = _VALUE_CHARS // 3 + 1
-"""Each has three characters at least, with what stands between."""
+"""Each item takes at least three characters, with its separator."""
 
 
 @overload
@@ -37,73 +37,73 @@ def view(
     """Return all variables as a dict (`full`), or the variables and the last events as text (`recent`).
 
     Args:
-        state: A live state, or one that was checked out.
-        focus: What is of interest.
-        max_chars: How long the text may be; older events are left out first.
+        state: A live state, or a checkout.
+        focus: `full` or `recent`.
+        max_chars: Maximum length of the text; older events are dropped first.
 
     Raises:
-        InvalidError: There is no such focus, or this is no state.
+        InvalidError: The focus does not exist, or the value is not a state.
     """
-    _admit(state)
+    _check_mapping(state)
     if focus == "full":
         return dict(state)
     if focus != "recent":
-        raise InvalidError(f"there is no focus {focus!r}; give 'full' or 'recent'")
+        raise InvalidError(f"`focus` is {focus!r}. Use 'full' or 'recent'.")
     if type(max_chars) is not int or max_chars < 1:
-        raise InvalidError(f"`max_chars` is {max_chars!r}; it must be 1 or more")
-    return _recent(state, max_chars)
+        raise InvalidError(f"`max_chars` is {max_chars!r}. Pass 1 or more.")
+    return _format_recent(state, max_chars)
 
 
-def _admit(state: object) -> None:
+def _check_mapping(state: object) -> None:
     if not isinstance(state, Mapping):
-        raise InvalidError(f"{state!r} is no state; give a Live, or what checkout returned")
+        raise InvalidError(f"{state!r} is not a state. Pass a Live, a Versioned, or a checkout.")
 
 
-def _recent(state: Mapping[str, Any], max_chars: int) -> str:
-    lines = ["Variables:", *(f"  {name} = {_shown(value)}" for name, value in state.items())]
+def _format_recent(state: Mapping[str, Any], max_chars: int) -> str:
+    lines = ["Variables:", *(f"  {name} = {_format_value(value)}" for name, value in state.items())]
     text = "\n".join(lines if state else ["Variables: none"])
-    happened: list[TaskEvent] = getattr(state, "happened", [])
+    task_events: list[TaskEvent] = getattr(state, "task_events", [])
     room = max_chars - len(text) - len("\nEvents:\n  …")
     kept: list[str] = []
-    for event in reversed(happened):
-        told = _told(event)
-        room -= len(told) + 1
+    for event in reversed(task_events):
+        text = _format_event(event)
+        room -= len(text) + 1
         if room < 0:
             kept.append("  …")
             break
-        kept.append(told)
+        kept.append(text)
     if kept:
         text = "\n".join([text, "Events:", *reversed(kept)])
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
-def _told(event: TaskEvent) -> str:
+def _format_event(event: TaskEvent) -> str:
     if isinstance(event, TaskStartEvent):
-        inputs = ", ".join(f"{name}={_shown(value)}" for name, value in event.inputs.items())
-        told = f"{event.task_name}({inputs}) began: {event.message}"
+        inputs = ", ".join(f"{name}={_format_value(value)}" for name, value in event.inputs.items())
+        text = f"{event.task_name}({inputs}) began: {event.message}"
     elif isinstance(event, ActionEvent):
         thought = f"thought: {event.thinking}\n" if event.thinking else ""
-        told = f"{thought}ran:\n{event.code}"
+        text = f"{thought}ran:\n{event.code}"
     elif isinstance(event, OutputEvent):
-        told = f"printed: {''.join(event.parts)}"
+        text = f"printed: {''.join(event.parts)}"
     elif isinstance(event, ErrorEvent):
-        told = f"raised {event.error}"
+        text = f"raised {event.error}"
     elif isinstance(event, SuccessEvent):
-        told = f"{event.task_name} ended with {_shown(event.result)}"
+        text = f"{event.task_name} ended with {_format_value(event.result)}"
     elif isinstance(event, FailEvent):
-        told = f"{event.task_name} failed: {event.message}"
+        text = f"{event.task_name} failed: {event.message}"
     else:
-        told = repr(event)
-    return "  " + told.rstrip("\n").replace("\n", "\n    ")
+        text = repr(event)
+    return "  " + text.rstrip("\n").replace("\n", "\n    ")
 
 
-def _shown(value: object) -> str:
-    text = shown(_beginning(value))
+def _format_value(value: object) -> str:
+    text = safe_repr(_prefix(value))
     return text if len(text) <= _VALUE_CHARS else f"{text[: _VALUE_CHARS - 1]}…"
 
 
-def _beginning(value: Any) -> Any:
-    """Return at least as much of a value as is shown of it: to show all of a long list would take long."""
+def _prefix(value: Any) -> Any:
+    """Return a prefix that covers the shown text, because long values are slow to format."""
     kind = kind_of(value)
     if kind is list or kind is tuple:
         return value[:_ITEMS]

@@ -103,9 +103,9 @@ class EffectContract(ManagerStage):
         await tools.cancel_execution("given up")
 
         for id in ("done", "given up"):
-            with pytest.raises(TransitionError, match="not tried again"):
+            with pytest.raises(TransitionError, match="cannot be retried"):
                 await tools.update_retry_state(RetryState(id, 1))
-            with pytest.raises(TransitionError, match="not tried again"):
+            with pytest.raises(TransitionError, match="cannot be retried"):
                 await tools.schedule_retry(id, "late report")
             assert await tools.get_retry_state(id) is None
         assert await tools.get_pending_retries() == []

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
-from keepstate.managers.manager import done_together, folder_of
-from keepstate.managers.teams.creation import Founding
+from keepstate.managers.manager import namespace_of, run_together
+from keepstate.managers.teams.creation import TeamCreation
 from keepstate.managers.teams.manager import OrchestrationStateManager
 from keepstate.managers.teams.records import AgentCoordinationState, TaskQueueState, TeamState
 from keepstate.managers.teams.task_lists import TaskList
@@ -54,7 +54,7 @@ class RosterContract(ManagerStage):
         teams = await self.formed()
         for name in ("tasks", "capabilities"):
             wrong: Any = {name: ["x", 1]}
-            with pytest.raises(InvalidError, match=rf"`{name}\[1\]` is 1; give a str"):
+            with pytest.raises(InvalidError, match=rf"`{name}\[1\]` is 1. Pass a str"):
                 await teams.add_agent("t", AgentCoordinationState("c", **wrong))
             with pytest.raises(InvalidError, match=rf"`{name}\[1\]`"):
                 await teams.create_team(
@@ -65,7 +65,7 @@ class RosterContract(ManagerStage):
 
     async def test_an_agent_that_was_stored_with_tasks_that_are_no_texts_is_read_and_works(self) -> None:
         teams = await self.formed({"id": "x"})
-        folder = teams._folder("t")  # pyright: ignore[reportPrivateUsage]
+        folder = teams._namespace("t")  # pyright: ignore[reportPrivateUsage]
         wrong: Any = [1]
         await folder.space.documents.put(folder.name("agent", "a"), AgentCoordinationState("a", tasks=wrong))
 
@@ -88,7 +88,7 @@ class RosterContract(ManagerStage):
             await teams.create_team(team({"id": "2"}))
         with pytest.raises(InvalidError, match="in_progress"):
             await teams.create_team(TeamState("u", task_queue=TaskQueueState(in_progress=[{"id": "1"}])))
-        with pytest.raises(InvalidError, match="under its own id"):
+        with pytest.raises(InvalidError, match="own id as the key"):
             await teams.create_team(TeamState("u", {"a": AgentCoordinationState("b")}))
         assert len((await teams.get_queue_status("t")).pending) == 1
         assert await teams.get_team("u") is None
@@ -156,8 +156,8 @@ class RosterContract(ManagerStage):
 
     async def broken_off(self, teams: OrchestrationStateManager, state: TeamState) -> None:
         """Create a team until its first batch has applied."""
-        folder = folder_of(teams, state.team_id)
-        assert not await done_together(teams, folder, Founding(state).step)
+        folder = namespace_of(teams, state.team_id)
+        assert not await run_together(teams, folder, TeamCreation(state).step)
 
     async def test_a_team_is_deleted_with_its_tasks_wherever_they_stand(self) -> None:
         teams = await self.formed(*({"id": id} for id in ("held", "done", "dead", "ready")))

@@ -170,7 +170,7 @@ class SpeechContract(ManagerStage):
         speech = await self.begun()
         for wrong in ("x", 1, None):
             turns: list[Any] = [HELLO, wrong]
-            with pytest.raises(InvalidError, match=r"`transcript\[1\]` is .*; give a dict"):
+            with pytest.raises(InvalidError, match=r"`transcript\[1\]` is .*. Pass a dict"):
                 await speech.update_conversation_state(VoiceConversationState("s", transcript=turns))
 
         assert await speech.get_transcript("s") == []
@@ -186,7 +186,7 @@ class SpeechContract(ManagerStage):
 
         assert count == 1
         assert await speech.get_transcript("s") == [*edited, {**HI, "seconds": 0.7}]
-        folder = speech._folder("s")  # pyright: ignore[reportPrivateUsage]
+        folder = speech._namespace("s")  # pyright: ignore[reportPrivateUsage]
         history, branch = folder.space.history, folder.label("transcript")
         moments = [(await history.checkout(each))["turns"] async for each in history.log(branch)]
         assert [len(turns) for turns in moments] == [2, 1, 3, 2, 1]

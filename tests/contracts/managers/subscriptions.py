@@ -139,7 +139,7 @@ class SubscriptionContract(ManagerStage):
 
         assert told[0] == "before" and told[-1] == "after"
         warned = [entry.getMessage() for entry in caplog.records if entry.name.startswith("keepstate.")]
-        assert any("missed changes" in text for text in warned) and any("waits" in text for text in warned)
+        assert any("missed changes" in text for text in warned) and any("retries" in text for text in warned)
 
     async def test_who_drains_is_told_where_nothing_more_will_be_told(self) -> None:
         store, state, other = await self.in_trouble(StateManager)

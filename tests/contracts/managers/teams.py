@@ -119,7 +119,7 @@ class TeamContract(RosterContract):
 
     async def test_a_completed_task_takes_an_equal_result_and_no_other(self) -> None:
         teams = await self.formed({"id": "1"})
-        with pytest.raises(TransitionError, match="nobody holds it"):
+        with pytest.raises(TransitionError, match="not held by an agent"):
             await teams.complete_task("t", "1")
         await teams.assign_task("t", "1", "a")
         await teams.complete_task("t", "1", {"b": (1,), "a": None})

@@ -1,1 +1,1 @@
-"""WHAT is an agent, and how does it go on after a crash? Records of agents, checkpoints and recovery."""
+"""WHAT is an agent, and how does it continue after a crash? Records of agents, checkpoints and recovery."""

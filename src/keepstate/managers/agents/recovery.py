@@ -1,8 +1,8 @@
-"""Recovery: an agent that failed goes on from its last checkpoint, a counted number of times.
+"""Recovery: a failed agent continues from its last checkpoint, a limited number of times.
 
-Attempts are counted in the agent's own space, so that a restart forgets none, and begin anew once the agent
-has saved a checkpoint of a higher step than those that it was restored from, or has finished a task. Between
-two of them is always a pause. While one process recovers an agent, no other does.
+Attempts are counted in the agent's own space, so a restart does not reset the count. The count starts again
+when the agent saves a checkpoint with a higher step than the one it was restored from, or finishes a task.
+There is always a pause between two attempts. Only one process recovers an agent at a time.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from keepstate.errors import (
     NotFoundError,
 )
 from keepstate.managers.agents.store import RECOVERABLE, AgentCheckpoint, AgentStateStore
-from keepstate.managers.binding import Folder
-from keepstate.managers.manager import done_together, folder_of, mode_of
-from keepstate.managers.record_history import LATEST, Moments
+from keepstate.managers.binding import Namespace
+from keepstate.managers.manager import mode_of, namespace_of, run_together
+from keepstate.managers.record_history import LATEST, RecordHistory
 from keepstate.managers.records import record
-from keepstate.managers.sizes import admit_interval
+from keepstate.managers.sizes import check_interval
 from keepstate.values import limits
 
 _LONGEST_PAUSE_S: Final = 300.0
 _DOUBLINGS: Final = 60
-"""More of them than any pause has, and few enough for a float."""
+"""More doublings than any pause needs, and few enough for a float."""
 _log = logging.getLogger("keepstate.managers")
 
 
 @runtime_checkable
 class Recoverable(Protocol):
-    """What an agent has so that it can be recovered; `run` also asks for `run(task)` and `resume()`."""
+    """An agent that can be recovered. `run` also needs `run(task)` and `resume()`."""
 
     @property
     def id(self) -> str:
-        """The name that its checkpoints are kept under."""
+        """The id of the agent's checkpoints."""
         ...
 
     def restore_from_checkpoint(self, state: Any, /) -> Any:
-        """Take back what a checkpoint kept; may be a coroutine function."""
+        """Restore the state of a checkpoint. May be a coroutine function."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """An agent was restored.
+    """The result of restoring an agent.
 
     Attributes:
         agent_id: The agent.
-        checkpoint: What it was restored from.
-        attempt: The how-manieth attempt since it last got further.
-        attempts_left: How many more there may be.
+        checkpoint: The checkpoint it was restored from.
+        attempt: Number of attempts since the agent last made progress, from 1.
+        attempts_left: Number of attempts left.
     """
 
     agent_id: str
@@ -75,13 +75,13 @@ class Recovery:
 
 @record("RecoveryRecord")
 class RecoveryRecord:
-    """The attempts to recover an agent, as they are stored.
+    """The stored count of attempts to recover an agent.
 
     Attributes:
-        attempts: How many there were since it last got further.
-        step: That of the checkpoint that it was restored from last.
-        last_at: When the last one was, by the store's clock.
-        last_error: What `run` saw before it.
+        attempts: Number of attempts since the agent last made progress.
+        step: Step of the checkpoint it was last restored from.
+        last_at: Time of the last attempt, by the store's clock.
+        last_error: The error that `run` received before the last attempt.
     """
 
     attempts: int = 0
@@ -95,9 +95,9 @@ class AgentRecoveryManager:
 
     Attributes:
         auto_recover: Whether `run` recovers an agent that fails.
-        max_recovery_attempts: How often, before it is given up.
-        backoff_s: How long the pause before the second attempt is; each later one is twice as long.
-        claim_s: For how long a process that dies while it recovers an agent keeps others from it.
+        max_recovery_attempts: Maximum number of attempts.
+        backoff_s: Pause before the second attempt, in seconds; each later pause is twice as long.
+        claim_s: Seconds for which a process that dies during a recovery still blocks the agent.
     """
 
     def __init__(
@@ -110,25 +110,25 @@ class AgentRecoveryManager:
         claim_s: float = 30.0,
         _mode: Mode = "async",
     ) -> None:
-        """Make a manager; asks the store nothing.
+        """Make a manager, without a read.
 
         Args:
-            agent_store: Where the agents' checkpoints are; it is closed by who made it.
+            agent_store: The store of the agents' checkpoints. The caller closes it.
             auto_recover: Whether `run` recovers an agent that fails.
-            max_recovery_attempts: How often, before it is given up.
-            backoff_s: How long the pause before the second attempt is, and the shortest there is.
-            claim_s: For how long a process that dies in a recovery keeps others from the agent.
+            max_recovery_attempts: Maximum number of attempts.
+            backoff_s: Pause before the second attempt, in seconds; this is also the shortest pause.
+            claim_s: Seconds for which a process that dies during a recovery still blocks the agent.
         """
         given: Any = agent_store
         if not isinstance(given, AgentStateStore) or mode_of(given) != _mode:
             wanted = "a keepstate.sync.AgentStateStore" if _mode == "blocking" else "an AgentStateStore"
-            raise InvalidError(f"`agent_store` is a {type(agent_store).__name__}; give {wanted}")
+            raise InvalidError(f"`agent_store` is a {type(agent_store).__name__}. Pass {wanted}.")
         limits.admit_count("max_recovery_attempts", max_recovery_attempts)
         check_duration_ms("claim_s", claim_s)
         self._store = agent_store
         self.auto_recover: bool = check_flag("auto_recover", auto_recover)
         self.max_recovery_attempts: int = max_recovery_attempts
-        self.backoff_s: float = admit_interval("backoff_s", backoff_s)
+        self.backoff_s: float = check_interval("backoff_s", backoff_s)
         self.claim_s: float = float(claim_s)
         self._agents: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
@@ -136,7 +136,7 @@ class AgentRecoveryManager:
         return f"<AgentRecoveryManager over {self._store!r}, {len(self._agents)} agents>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process makes the same manager of; agents that were registered stay here."""
+        """Return the state that rebuilds the manager in another process; registered agents are not sent."""
         return {**self.__dict__, "_agents": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -144,14 +144,14 @@ class AgentRecoveryManager:
         self._agents = WeakValueDictionary()
 
     def register(self, agent: Recoverable) -> None:
-        """Let an agent be recovered by its id; it is held weakly.
+        """Register an agent for recovery by its id. The manager holds a weak reference.
 
         Raises:
-            InvalidError: It has no `id` or `restore_from_checkpoint`, or cannot be held weakly.
+            InvalidError: The agent has no `id` or `restore_from_checkpoint`, or cannot be weakly referenced.
         """
         given: Any = agent
         if not isinstance(given, Recoverable) or type(given.id) is not str:
-            raise InvalidError(f"{agent!r} cannot be recovered; give it an id and restore_from_checkpoint")
+            raise InvalidError(f"{agent!r} cannot be recovered. Give it an id and restore_from_checkpoint().")
         if mode_of(self._store) == "blocking":
             for name in ("restore_from_checkpoint", "run", "resume"):
                 if (method := getattr(agent, name, None)) is not None:
@@ -160,7 +160,7 @@ class AgentRecoveryManager:
             self._agents[agent.id] = agent
         except TypeError as error:
             raise InvalidError(
-                f"{agent!r} cannot be held weakly; give its class a __weakref__ slot"
+                f"{agent!r} cannot be weakly referenced. Give its class a __weakref__ slot."
             ) from error
 
     def unregister(self, agent_id: str) -> bool:
@@ -170,65 +170,68 @@ class AgentRecoveryManager:
     # ---- recovering
 
     async def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> Recovery:
-        """Restore an agent from a checkpoint, after the pause that is due; it does not resume it.
+        """Restore an agent from a checkpoint, after the pause that is due. The caller resumes the agent.
 
-        Until it returns, no other process recovers the agent; while the caller resumes it, others may. `run`
-        keeps them away until the agent has finished.
+        Until this call returns, no other process recovers the agent. After that, another process may. `run`
+        blocks other processes until the agent has finished.
 
         Args:
             agent_id: A registered agent.
-            from_checkpoint: The id of a recoverable checkpoint; `latest` is the one that was saved last.
+            from_checkpoint: The id of a recoverable checkpoint; `latest` selects the newest.
 
         Raises:
-            NotFoundError: No such agent is registered, or it has no such recoverable checkpoint.
-            AttemptsExhaustedError: It was tried as often as allowed, and the agent got no further.
-            ConflictError: Another process recovers this agent just now; the message says which.
-            Exception: What the agent raised while it was restored; that was an attempt.
+            NotFoundError: The agent is not registered, or has no such recoverable checkpoint.
+            AttemptsExhaustedError: All attempts were used, and the agent made no progress.
+            ConflictError: Another process is recovering this agent; the message names the process.
+            Exception: An exception of the agent while it was restored. It counts as an attempt.
         """
         agent = self._agent(check_text("agent_id", agent_id))
         check_text("from_checkpoint", from_checkpoint)
-        async with self._claimed(agent_id) as lease:
-            recovery = await self._begun(agent_id, from_checkpoint, lease, None)
+        async with self._claim(agent_id) as lease:
+            recovery = await self._begin_attempt(agent_id, from_checkpoint, lease, None)
             await call_function(agent.restore_from_checkpoint, recovery.checkpoint.state)
             await lease.check()
             return recovery
 
     async def run(self, agent: Recoverable, task: Any = None) -> Any:
-        """Return what `agent.run(task)` returns; where it fails, recovers the agent and resumes it.
+        """Return the result of `agent.run(task)`. If the run fails, recover the agent and resume it.
 
         Args:
-            agent: An agent with `run(task)` and `resume()`; it is registered.
-            task: What to run.
+            agent: An agent with `run(task)` and `resume()`. It is registered.
+            task: The task to run.
 
         Raises:
-            AttemptsExhaustedError: It failed as often as allowed; the last failure is its cause.
-            Exception: What the agent raised, without `auto_recover`; and where there is no checkpoint, or
-                another process recovers the agent just now: a note says so then.
+            AttemptsExhaustedError: All attempts failed; the last failure is the cause.
+            Exception: An exception of the agent, if `auto_recover` is off, if there is no checkpoint, or if
+                another process is recovering the agent. In the last two cases a note on the exception says
+                so.
         """
         self.register(agent)
         for name in ("run", "resume") if self.auto_recover else ("run",):
             if not callable(getattr(agent, name, None)):
-                raise InvalidError(f"{agent!r} has no {name}(); recover it, and go on by yourself")
-        result, failure = await _tried(agent, getattr(agent, "run"), task)  # noqa: B009  optional in the protocol
+                raise InvalidError(
+                    f"{agent!r} has no {name}(). Add it, or call recover() and continue yourself."
+                )
+        result, failure = await _call_agent(agent, getattr(agent, "run"), task)  # noqa: B009  optional in the protocol
         if failure is not None:
             if not self.auto_recover:
                 raise failure
-            result = await self._resumed(agent, failure)
-        await self._finished(agent.id)
+            result = await self._recover_and_resume(agent, failure)
+        await self._reset_finished(agent.id)
         return result
 
-    async def _resumed(self, agent: Any, error: Exception) -> Any:
-        """Return what the agent came to at last; what hinders recovery is noted in its failure."""
+    async def _recover_and_resume(self, agent: Any, error: Exception) -> Any:
+        """Return the agent's final result. An error that prevents recovery becomes a note on its failure."""
         hindrance: KeepstateError
         try:
-            async with self._claimed(agent.id) as lease:
+            async with self._claim(agent.id) as lease:
                 while True:
-                    recovery = await self._begun(agent.id, LATEST, lease, error)
+                    recovery = await self._begin_attempt(agent.id, LATEST, lease, error)
                     state = recovery.checkpoint.state
-                    result, failure = await _tried(agent, agent.restore_from_checkpoint, state)
+                    result, failure = await _call_agent(agent, agent.restore_from_checkpoint, state)
                     if failure is None:
-                        await lease.check()  # else another process may be at it by now
-                        result, failure = await _tried(agent, agent.resume)
+                        await lease.check()  # otherwise another process may be recovering it by now
+                        result, failure = await _call_agent(agent, agent.resume)
                     if failure is None:
                         return result
                     error = failure
@@ -236,77 +239,79 @@ class AgentRecoveryManager:
             raise exhausted from error
         except (ConflictError, NotFoundError) as found:
             hindrance = found
-        error.add_note(f"agent {agent.id!r} was not recovered: {hindrance}")
-        raise error  # here, where it keeps what it was raised from
+        error.add_note(f"Agent {agent.id!r} was not recovered: {hindrance}")
+        raise error  # here, so that it keeps its cause
 
-    async def _finished(self, agent_id: str) -> None:
-        """Forget the attempts; where that fails, what the agent came to is worth more."""
+    async def _reset_finished(self, agent_id: str) -> None:
+        """Reset the attempts. A failure is logged, because the agent's result matters more."""
         try:
             await self.reset(agent_id)
         except KeepstateError as failure:
-            _log.warning("agent %r has finished, and its attempts are still counted: %s", agent_id, failure)
+            _log.warning("Agent %r has finished, but its attempts could not be reset: %s", agent_id, failure)
 
-    async def _begun(
+    async def _begin_attempt(
         self, agent_id: str, from_checkpoint: str, lease: Lease, error: Exception | None
     ) -> Recovery:
-        """Count an attempt after the pause that is due, and return what to restore the agent from."""
-        folder = folder_of(self._store, agent_id)
-        checkpoint = await Moments(folder, "checkpoint").demanded(from_checkpoint, RECOVERABLE)
-        known = await self._attempts(folder, checkpoint)
+        """Count an attempt after the pause that is due, and return the checkpoint to restore."""
+        namespace = namespace_of(self._store, agent_id)
+        checkpoint = await RecordHistory(namespace, "checkpoint").require(from_checkpoint, RECOVERABLE)
+        known = await self._attempts(namespace, checkpoint)
         if known.attempts >= self.max_recovery_attempts:
             raise AttemptsExhaustedError(
-                f"agent {agent_id!r} was recovered {known.attempts} times and got no further; mend what "
-                "fails, then reset it",
+                f"agent {agent_id!r} was recovered {known.attempts} times and made no progress. Fix the "
+                "cause "
+                "of its failures, then call reset().",
                 attempts=known.attempts,
             )
-        await self._pause(folder, known)
-        attempt = await self._counted(folder, known, lease, error)
+        await self._pause(namespace, known)
+        attempt = await self._count_attempt(namespace, known, lease, error)
         return Recovery(agent_id, checkpoint, attempt, self.max_recovery_attempts - attempt)
 
     # ---- attempts
 
     async def attempts(self, agent_id: str) -> int:
-        """Return how often recovery of an agent was tried since it last got further."""
-        folder = folder_of(self._store, agent_id)
-        latest = await Moments(folder, "checkpoint").newest(RECOVERABLE)
-        checkpoint = None if latest is None else await Moments(folder, "checkpoint").read(latest)
-        return (await self._attempts(folder, checkpoint)).attempts
+        """Return the number of recovery attempts since the agent last made progress."""
+        namespace = namespace_of(self._store, agent_id)
+        latest = await RecordHistory(namespace, "checkpoint").find_newest(RECOVERABLE)
+        checkpoint = None if latest is None else await RecordHistory(namespace, "checkpoint").read(latest)
+        return (await self._attempts(namespace, checkpoint)).attempts
 
     async def reset(self, agent_id: str) -> None:
-        """Forget the attempts to recover an agent: it may have all of them again."""
-        folder = folder_of(self._store, agent_id)
-        if await folder.space.documents.entry(folder.name("recovery")) is not None:
-            await folder.by("recovered").space.documents.delete(folder.name("recovery"))
+        """Reset the recovery attempts of an agent, so that all are available again."""
+        namespace = namespace_of(self._store, agent_id)
+        if await namespace.space.documents.entry(namespace.name("recovery")) is not None:
+            await namespace.by("recovered").space.documents.delete(namespace.name("recovery"))
 
-    async def _attempts(self, folder: Folder, checkpoint: AgentCheckpoint | None) -> RecoveryRecord:
-        """Return the attempts since the agent came to a higher step.
+    async def _attempts(self, namespace: Namespace, checkpoint: AgentCheckpoint | None) -> RecoveryRecord:
+        """Return the attempts since the agent reached a higher step.
 
-        A newer checkpoint alone is no progress: what saves one and fails each time would go on for ever.
+        A newer checkpoint alone is not progress. Otherwise an agent that saves one and fails each time would
+        never stop.
         """
-        known: RecoveryRecord | None = await folder.space.documents.get(folder.name("recovery"))
+        known: RecoveryRecord | None = await namespace.space.documents.get(namespace.name("recovery"))
         step = -1 if checkpoint is None else checkpoint.step
         if known is None:
             return RecoveryRecord(step=step)
         return replace(known, attempts=0, step=step) if step > known.step else known
 
-    async def _pause(self, folder: Folder, known: RecoveryRecord) -> None:
-        """Wait until the next attempt is due, also where the agent has got further since the last one.
+    async def _pause(self, namespace: Namespace, known: RecoveryRecord) -> None:
+        """Wait until the next attempt is due, even if the agent has made progress.
 
-        What saves a higher step and fails each time would else take all the time of its process.
+        Otherwise an agent that saves a higher step and fails each time would use all the time of its process.
         """
         if known.last_at is None:
             return
         doublings = min(max(known.attempts - 1, 0), _DOUBLINGS)
         wait_s = min(self.backoff_s * 2**doublings, _LONGEST_PAUSE_S)
         due = known.last_at + timedelta(seconds=wait_s)
-        left_s = (due - await folder.space.now()).total_seconds()
+        left_s = (due - await namespace.space.now()).total_seconds()
         if left_s > 0:
-            await folder.space.runner.sleep(left_s)
+            await namespace.space.runner.sleep(left_s)
 
-    async def _counted(
-        self, folder: Folder, known: RecoveryRecord, lease: Lease, error: Exception | None
+    async def _count_attempt(
+        self, namespace: Namespace, known: RecoveryRecord, lease: Lease, error: Exception | None
     ) -> int:
-        async def work(inside: Folder) -> int:
+        async def work(inside: Namespace) -> int:
             counted = replace(
                 known,
                 attempts=known.attempts + 1,
@@ -317,48 +322,48 @@ class AgentRecoveryManager:
             return counted.attempts
 
         message = f"recover, attempt {known.attempts + 1}"
-        return await done_together(self._store, folder, work, message=message, lease=lease)
+        return await run_together(self._store, namespace, work, message=message, lease=lease)
 
     # ---- claims
 
     def _agent(self, agent_id: str) -> Any:
         agent = self._agents.get(agent_id)
         if agent is None:
-            raise NotFoundError(f"no agent {agent_id!r} is registered here, or it is gone; register it")
+            raise NotFoundError(f"agent {agent_id!r} is not registered in this process. Call register().")
         return agent
 
     @asynccontextmanager
-    async def _claimed(self, agent_id: str) -> AsyncGenerator[Lease]:
-        """Hold an agent for as long as the block runs."""
-        folder = folder_of(self._store, agent_id)
-        leases = folder.space.by(process_name()).leases
-        lease = await leases.acquire(folder.label("recovery"), self.claim_s)
+    async def _claim(self, agent_id: str) -> AsyncGenerator[Lease]:
+        """Hold the recovery lease of an agent for the duration of the block."""
+        namespace = namespace_of(self._store, agent_id)
+        leases = namespace.space.by(process_name()).leases
+        lease = await leases.acquire(namespace.label("recovery"), self.claim_s)
 
         async def renew(signal: Signal) -> None:
             while not await signal.wait(self.claim_s / 3):
                 try:
                     await lease.renew()
                 except LeaseLostError:
-                    return  # who is at work finds out when it is asked
+                    return  # the recovery notices the loss at its next check
                 except KeepstateError as error:
-                    _log.warning("%r could not be renewed, and is tried again: %s", lease, error)
+                    _log.warning("Could not renew %r; trying again: %s", lease, error)
 
-        heartbeat = folder.space.runner.start(renew, f"recovery of {agent_id!r}")
+        heartbeat = namespace.space.runner.start(renew, f"recovery of {agent_id!r}")
         try:
             yield lease
         finally:
             await heartbeat.stop()
-            with suppress(KeepstateError):  # it ends by itself, and must not hide how the work has ended
+            with suppress(KeepstateError):  # the lease expires by itself, and must not hide the outcome
                 await lease.release()
 
 
-async def _tried(agent: Any, work: Any, *given: Any) -> tuple[Any, Exception | None]:
-    """Return what an agent's own function returned, or what it failed of, which is logged.
+async def _call_agent(agent: Any, work: Any, *given: Any) -> tuple[Any, Exception | None]:
+    """Call an agent's function, and return its result, or its exception, which is logged.
 
-    Whatever that is: a failed agent is what recovery is for. Its last failure is raised in the end.
+    All exceptions count, because recovery exists for failed agents. The last failure is raised in the end.
     """
     try:
         return await call_function(work, *given), None
-    except Exception as failure:  # noqa: BLE001 - the agent's own, handed to who counts it or raises it
-        _log.warning("agent %r failed: %r", agent.id, failure)
+    except Exception as failure:  # noqa: BLE001 - the agent's own, returned to be counted or raised
+        _log.warning("Agent %r failed: %r", agent.id, failure)
         return None, failure

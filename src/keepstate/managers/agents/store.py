@@ -1,4 +1,4 @@
-"""Agents: snapshots of what they are, and checkpoints of what they are doing."""
+"""Agents: snapshots of their state, and checkpoints of their work."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from keepstate.engine.kernel.arguments import check_flag, check_text
-from keepstate.managers.binding import Folder
+from keepstate.managers.binding import Namespace
 from keepstate.managers.manager import Manager
-from keepstate.managers.record_history import Moment, Moments, admit_id, forget_old
-from keepstate.managers.records import admit_record, record
+from keepstate.managers.record_history import RecordHistory, SavedRecord, check_record_id, delete_old_records
+from keepstate.managers.records import check_record, record
 
 RECOVERABLE: Final = "recoverable"
-"""What holds of a checkpoint that recovery may go on from."""
+"""The label of checkpoints that recovery may start from."""
 
 
 @record("AgentSnapshot")
 class AgentSnapshot:
-    """All that an agent is at one moment.
+    """The whole state of an agent at one time.
 
     Attributes:
         agent_id: The agent.
-        timestamp: When, as the agent says; no order follows from it.
-        memory_state: What it remembers.
-        tool_state: How its tools stand.
-        conversation_history: What was said.
-        metadata: Anything else.
-        saved_at: When it was saved, by the store's clock; None before.
+        timestamp: Time of the snapshot, as the agent reports it. It does not define the order.
+        memory_state: The agent's memory.
+        tool_state: State of the agent's tools.
+        conversation_history: The conversation.
+        metadata: Any other data.
+        saved_at: Time of saving, by the store's clock; None before.
     """
 
     agent_id: str
@@ -42,15 +42,15 @@ class AgentSnapshot:
 
 @record("AgentCheckpoint")
 class AgentCheckpoint:
-    """A point in a task from which an agent can go on.
+    """A point in a task from which an agent can continue.
 
     Attributes:
         agent_id: The agent.
-        checkpoint_id: Names it; the same name again replaces it.
-        step: How far the task is.
-        state: What the agent needs to go on.
-        recoverable: Whether recovery may go on from here.
-        saved_at: When it was saved, by the store's clock; None before.
+        checkpoint_id: Id of the checkpoint; saving the same id again replaces it.
+        step: Progress of the task.
+        state: The data that the agent needs to continue.
+        recoverable: Whether recovery may start from this checkpoint.
+        saved_at: Time of saving, by the store's clock; None before.
     """
 
     agent_id: str
@@ -62,120 +62,122 @@ class AgentCheckpoint:
 
 
 class AgentStateStore(Manager):
-    """Keeps agents, each in its space `agent/<id>`.
+    """Stores agents, each in its space `agent/<id>`.
 
-    A snapshot or checkpoint costs what changed since the one before, however large it is.
+    A snapshot or checkpoint costs only its changes since the last one, however large it is.
 
     Args:
-        persistence: Where to keep agents; see `StateManager`.
-        url: The URL, if `persistence` names a kind of store.
+        persistence: Storage of the agents; see `StateManager`.
+        url: The URL, if `persistence` names a backend.
         redis_url: The URL of a Redis server.
         file_path: The file of a journal or SQLite database.
-        space: Instead: the space or transaction to keep all agents in.
+        space: A space or transaction that stores all agents, in place of a store.
     """
 
     _kind: ClassVar[str] = "agent"
 
-    def _snapshots(self, agent_id: str) -> Moments:
-        return Moments(self._folder(agent_id), "snapshot")
+    def _snapshots(self, agent_id: str) -> RecordHistory:
+        return RecordHistory(self._namespace(agent_id), "snapshot")
 
-    def _checkpoints(self, agent_id: str) -> Moments:
-        return Moments(self._folder(agent_id), "checkpoint")
+    def _checkpoints(self, agent_id: str) -> RecordHistory:
+        return RecordHistory(self._namespace(agent_id), "checkpoint")
 
     # ---- snapshots
 
     async def save_snapshot(self, snapshot: AgentSnapshot) -> str:
-        """Keep a snapshot beside those before it, and return the id of its commit."""
-        admit_record("snapshot", snapshot, AgentSnapshot)
-        moments = self._snapshots(snapshot.agent_id)
+        """Save a snapshot in addition to earlier ones, and return the id of its commit."""
+        check_record("snapshot", snapshot, AgentSnapshot)
+        history = self._snapshots(snapshot.agent_id)
 
-        async def work(inside: Folder) -> Moment:
-            return await moments.inside(inside).add(snapshot, message="snapshot")
+        async def work(inside: Namespace) -> SavedRecord:
+            return await history.inside(inside).add(snapshot, message="snapshot")
 
-        return (await self._together(moments.folder, work, message="snapshot")).commit
+        return (await self._run_together(history.namespace, work, message="snapshot")).commit
 
     async def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
-        """Return an agent's snapshots in the order in which they were saved.
+        """Return an agent's snapshots, oldest first.
 
         Args:
             agent_id: The agent.
-            limit: Only the last so many.
+            limit: Return only the last `limit` snapshots.
         """
         return await self._snapshots(agent_id).list(limit)
 
     async def latest_snapshot(self, agent_id: str) -> AgentSnapshot | None:
-        """Return the snapshot that was saved last, or None if there is none."""
-        moments = self._snapshots(agent_id)
-        moment = await moments.newest()
-        return None if moment is None else await moments.read(moment)
+        """Return the newest snapshot, or None if there is none."""
+        history = self._snapshots(agent_id)
+        saved = await history.find_newest()
+        return None if saved is None else await history.read(saved)
 
     # ---- checkpoints
 
     async def save_checkpoint(self, checkpoint: AgentCheckpoint) -> str:
-        """Keep a checkpoint, and return the id of its commit; the history keeps one that it replaces."""
-        admit_record("checkpoint", checkpoint, AgentCheckpoint)
-        admit_id("checkpoint_id", checkpoint.checkpoint_id)
-        moments = self._checkpoints(checkpoint.agent_id)
+        """Save a checkpoint, and return the id of its commit. A replaced checkpoint stays in the history."""
+        check_record("checkpoint", checkpoint, AgentCheckpoint)
+        check_record_id("checkpoint_id", checkpoint.checkpoint_id)
+        history = self._checkpoints(checkpoint.agent_id)
         message = f"checkpoint {checkpoint.checkpoint_id}"
 
-        async def work(inside: Folder) -> Moment:
+        async def work(inside: Namespace) -> SavedRecord:
             facts = [RECOVERABLE] if checkpoint.recoverable else []
-            return await moments.inside(inside).add(
+            return await history.inside(inside).add(
                 checkpoint, id=checkpoint.checkpoint_id, facts=facts, message=message
             )
 
-        return (await self._together(moments.folder, work, message=message)).commit
+        return (await self._run_together(history.namespace, work, message=message)).commit
 
     async def get_checkpoint(self, agent_id: str, checkpoint_id: str) -> AgentCheckpoint | None:
-        """Return a checkpoint, or None if there is none of this id."""
+        """Return a checkpoint, or None if there is none with this id."""
         found: AgentCheckpoint | None = await self._checkpoints(agent_id).get(checkpoint_id)
         return found
 
     async def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
-        """Return an agent's checkpoints in the order in which they were saved.
+        """Return an agent's checkpoints, oldest first.
 
         Args:
             agent_id: The agent.
-            limit: Only the last so many.
+            limit: Return only the last `limit` checkpoints.
         """
         return await self._checkpoints(agent_id).list(limit)
 
     async def latest_checkpoint(
         self, agent_id: str, *, recoverable_only: bool = False
     ) -> AgentCheckpoint | None:
-        """Return the checkpoint that was saved last, or None if there is none.
+        """Return the newest checkpoint, or None if there is none.
 
         Args:
             agent_id: The agent.
-            recoverable_only: Only among those that recovery may go on from.
+            recoverable_only: Consider only checkpoints that recovery may start from.
         """
         check_flag("recoverable_only", recoverable_only)
-        moments = self._checkpoints(agent_id)
-        moment = await moments.newest(RECOVERABLE if recoverable_only else "")
-        return None if moment is None else await moments.read(moment)
+        history = self._checkpoints(agent_id)
+        saved = await history.find_newest(RECOVERABLE if recoverable_only else "")
+        return None if saved is None else await history.read(saved)
 
     async def delete_checkpoint(self, agent_id: str, checkpoint_id: str) -> bool:
-        """Forget a checkpoint, and return whether there was one; the history keeps it."""
+        """Delete a checkpoint, and return whether it existed. It stays in the history."""
         check_text("checkpoint_id", checkpoint_id)
-        moments = self._checkpoints(agent_id)
+        history = self._checkpoints(agent_id)
 
-        async def work(inside: Folder) -> bool:
-            return await moments.inside(inside).remove(checkpoint_id)
+        async def work(inside: Namespace) -> bool:
+            return await history.inside(inside).remove(checkpoint_id)
 
-        return await self._together(moments.folder, work, message=f"forget checkpoint {checkpoint_id}")
+        return await self._run_together(history.namespace, work, message=f"forget checkpoint {checkpoint_id}")
 
     # ---- agents
 
     async def list_agents(self) -> list[str]:
-        """Return the agents of which something is kept."""
+        """Return the ids of all agents with data."""
         return await self._ids()
 
     async def delete(self, agent_id: str) -> bool:
-        """Remove all that is kept of an agent, its history too, and return whether there was something."""
-        return await self._forget(self._folder(agent_id), branches=("snapshot", "checkpoint"))
+        """Remove all data of an agent, including its history, and return whether there was any."""
+        return await self._forget(self._namespace(agent_id), branches=("snapshot", "checkpoint"))
 
-    async def _clean(self, folder: Folder, before: datetime) -> int:
-        """Remove snapshots and checkpoints that were saved before then, but for the newest, and the past."""
-        removed, since = await forget_old(folder, ("snapshot", "checkpoint"), before, self._together)
-        await self._prune(folder, since)
+    async def _clean(self, namespace: Namespace, before: datetime) -> int:
+        """Remove old snapshots and checkpoints, except the newest, and prune the history."""
+        removed, since = await delete_old_records(
+            namespace, ("snapshot", "checkpoint"), before, self._run_together
+        )
+        await self._prune(namespace, since)
         return removed

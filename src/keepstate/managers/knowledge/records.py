@@ -1,4 +1,4 @@
-"""What is known of a knowledge base: how far it is indexed, and its sources."""
+"""Records of a knowledge base: its indexing progress and its sources."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from enum import Enum
 from typing import Any, Final
 
 from keepstate.errors import InvalidError
-from keepstate.managers.records import admit_counts, member, record
+from keepstate.managers.records import record, require_counts, stored_enum
 from keepstate.managers.transitions import Transitions
 
 MEBIBYTE: Final = 1 << 20
 
 
-@member("IndexingStatus")
+@stored_enum("IndexingStatus")
 class IndexingStatus(Enum):
-    """Where the indexing of a knowledge base stands."""
+    """The status of the indexing of a knowledge base."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -25,9 +25,9 @@ class IndexingStatus(Enum):
     FAILED = "failed"
 
 
-@member("SyncStatus")
+@stored_enum("SyncStatus")
 class SyncStatus(Enum):
-    """Where the synchronization of a source stands."""
+    """The status of the synchronization of a source."""
 
     PENDING = "pending"
     SYNCING = "syncing"
@@ -46,23 +46,24 @@ INDEXING_STEPS: Final = Transitions(
         IndexingStatus.FAILED: {IndexingStatus.PENDING, IndexingStatus.IN_PROGRESS},
     },
 )
-"""What may follow what; the same status again is no step. A base may begin with any."""
+"""Allowed transitions; the same status again is not a transition. A base may start with any status."""
 
 
 @record("IndexingProgress")
 class IndexingProgress:
-    """How far a knowledge base is indexed.
+    """The indexing progress of a knowledge base.
 
     Attributes:
-        knowledge_base_id: Which one.
-        status: Said by the caller only: no count completes an indexing by itself.
-        total_documents: How many there are to be indexed; 0 if that is not known yet.
-        processed_documents: How many are.
-        failed_documents: How many could not be.
-        started_at: When indexing began, as the caller says.
-        embeddings: How many embeddings the base holds; None leaves what was counted.
-        size_bytes: How large the base is; None leaves what was counted.
-        error: Why it failed.
+        knowledge_base_id: The base.
+        status: Set only by the caller: no count completes an indexing by itself.
+        total_documents: Number of documents to index; 0 if it is not known.
+        processed_documents: Number of indexed documents.
+        failed_documents: Number of documents that could not be indexed.
+        started_at: Start of the indexing, as the caller reports it.
+        completed_at: End of the indexing, as the caller reports it.
+        embeddings: Number of embeddings in the base; None keeps the counted value.
+        size_bytes: Size of the base; None keeps the counted value.
+        error: The reason of a failure.
     """
 
     knowledge_base_id: str
@@ -82,14 +83,14 @@ class SourceState:
     """One source of a knowledge base.
 
     Attributes:
-        source_id: Its name in the base.
-        knowledge_base_id: Which base.
-        sync_status: Where its synchronization stands.
-        last_sync: When it was last synchronized, as the caller says; None for never.
-        documents_synced: How many of its documents are in the base.
-        documents_pending: How many are not yet.
-        error: What went wrong the last time.
-        metadata: Whatever the application wants to keep with it.
+        source_id: Id of the source in the base.
+        knowledge_base_id: The base.
+        sync_status: Status of its synchronization.
+        last_sync: Time of its last synchronization, as the caller reports it; None for never.
+        documents_synced: Number of its documents in the base.
+        documents_pending: Number of its documents that are not in the base yet.
+        error: The last error.
+        metadata: Data of the application.
     """
 
     source_id: str
@@ -107,12 +108,12 @@ class FailedDocument:
     """A document that could not be indexed.
 
     Attributes:
-        document_id: Its name.
-        knowledge_base_id: Which base it should be in.
-        error: What the last attempt said.
-        source_id: Where it comes from.
-        attempts: How often it has failed.
-        failed_at: When it did so last, by the store's clock.
+        document_id: Id of the document.
+        knowledge_base_id: The base.
+        error: The error of the last attempt.
+        source_id: Source of the document.
+        attempts: Number of failed attempts.
+        failed_at: Time of the last failure, by the store's clock.
     """
 
     document_id: str
@@ -124,13 +125,13 @@ class FailedDocument:
 
 
 @record("IndexedDocument")
-class Indexed:
-    """A document that is indexed, with what it has brought to its base.
+class IndexedDocument:
+    """A document that is indexed, with its share of the base.
 
     Attributes:
-        embeddings: How many embeddings.
-        size_bytes: By how much the base has grown.
-        run: In which run, counted from 0.
+        embeddings: Number of its embeddings.
+        size_bytes: Growth of the base.
+        run: Number of the run, from 0.
     """
 
     embeddings: int = 0
@@ -140,20 +141,20 @@ class Indexed:
 
 @record("KnowledgeBaseState")
 class KnowledgeBaseState:
-    """A knowledge base at a glance, derived from its progress and its sources.
+    """The overview of a knowledge base, derived from its progress and its sources.
 
     Attributes:
-        knowledge_base_id: Which one.
-        total_documents: The largest of what progress says there is, what it has dealt with, and what the
-            sources hold together.
-        total_embeddings: As counted with the progress.
-        last_updated: When anything of it was last written, by the store's clock.
-        storage_size_mb: As counted with the progress, in units of 1,048,576 bytes.
-        status: Of the indexing.
-        processed_documents: How many are indexed.
-        failed_documents: How many could not be.
-        pending_documents: How many the sources still have to deliver.
-        sources: How many sources it has.
+        knowledge_base_id: The base.
+        total_documents: The largest of the total in the progress, the processed and failed documents, and the
+            documents of all sources.
+        total_embeddings: From the progress.
+        last_updated: Time of the last write of any part, by the store's clock.
+        storage_size_mb: From the progress, in units of 1,048,576 bytes.
+        status: Status of the indexing.
+        processed_documents: Number of indexed documents.
+        failed_documents: Number of documents that could not be indexed.
+        pending_documents: Number of documents that the sources still have to deliver.
+        sources: Number of sources.
     """
 
     knowledge_base_id: str
@@ -168,13 +169,13 @@ class KnowledgeBaseState:
     sources: int = 0
 
 
-def overview_of(
+def summarize_base(
     knowledge_base_id: str,
     progress: IndexingProgress | None,
     sources: list[SourceState],
     last_updated: datetime | None,
 ) -> KnowledgeBaseState:
-    """Return a base at a glance."""
+    """Return the overview of a base."""
     known = progress or IndexingProgress(knowledge_base_id)
     held = sum(source.documents_synced + source.documents_pending for source in sources)
     return KnowledgeBaseState(
@@ -191,7 +192,7 @@ def overview_of(
     )
 
 
-def grown(
+def add_counts(
     progress: IndexingProgress,
     *,
     processed: int = 0,
@@ -200,9 +201,9 @@ def grown(
     embeddings: int = 0,
     size_bytes: int = 0,
 ) -> IndexingProgress:
-    """Return progress with what was done since; what was pending is in progress then.
+    """Add to the counts of a progress, and change `PENDING` to `IN_PROGRESS`.
 
-    A total that is known goes up where more was done than there was to do.
+    A known total rises if more documents were processed and failed than it says.
 
     Raises:
         InvalidError: A count would become negative.
@@ -220,29 +221,29 @@ def grown(
         embeddings=(progress.embeddings or 0) + embeddings if embeddings else progress.embeddings,
         size_bytes=(progress.size_bytes or 0) + size_bytes if size_bytes else progress.size_bytes,
     )
-    admit_progress(after)
+    require_counts_valid(after)
     return after
 
 
-def admit_progress(progress: IndexingProgress) -> None:
+def require_counts_valid(progress: IndexingProgress) -> None:
     """Raise `InvalidError` unless all counts are whole numbers of 0 or more."""
     counts = ("total_documents", "processed_documents", "failed_documents", "embeddings", "size_bytes")
-    admit_counts(progress, *counts)
+    require_counts(progress, *counts)
 
 
-def admit_told(progress: IndexingProgress) -> None:
-    """Raise `InvalidError` unless the counts can be so, all together."""
-    admit_progress(progress)
+def check_progress(progress: IndexingProgress) -> None:
+    """Raise `InvalidError` unless the counts are valid and agree with the total."""
+    require_counts_valid(progress)
     done, total = progress.processed_documents + progress.failed_documents, progress.total_documents
     if done > total > 0:
         raise InvalidError(
             f"`total_documents` is {total}, and {progress.processed_documents} are processed and "
-            f"{progress.failed_documents} failed; give a total of {done} or more, or 0 if it is not known"
+            f"{progress.failed_documents} failed. Pass a total of {done} or more, or 0 if it is not known."
         )
 
 
-def admit_brought(name: str, count: object) -> int:
-    """Return a count that must be a whole number of 0 or more."""
+def check_count(name: str, count: object) -> int:
+    """Check that a count is a whole number of 0 or more, and return it."""
     if type(count) is not int or count < 0:
-        raise InvalidError(f"`{name}` is {count!r}; it must be a whole number, 0 or more")
+        raise InvalidError(f"`{name}` is {count!r}. Pass a whole number, 0 or more.")
     return count

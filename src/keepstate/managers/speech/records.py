@@ -1,4 +1,4 @@
-"""What is kept of a speech session: itself, what is heard, what is said, and the conversation."""
+"""Records of a speech session: the session, recognition, synthesis, and the conversation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import Enum
 from typing import Any, Final
 
 from keepstate.errors import InvalidError
-from keepstate.managers.records import admit_counts, admit_record, member, record
+from keepstate.managers.records import check_record, record, require_counts, stored_enum
 from keepstate.managers.transitions import Transitions
 
 
-@member("StreamingMode")
+@stored_enum("StreamingMode")
 class StreamingMode(Enum):
-    """Which way audio streams."""
+    """The directions in which audio streams."""
 
     NONE = "none"
     INPUT = "input"
@@ -22,9 +22,9 @@ class StreamingMode(Enum):
     BIDIRECTIONAL = "bidirectional"
 
 
-@member("AudioSessionStatus")
+@stored_enum("AudioSessionStatus")
 class AudioSessionStatus(Enum):
-    """Where a session stands."""
+    """The status of a session."""
 
     CREATED = "created"
     ACTIVE = "active"
@@ -33,9 +33,9 @@ class AudioSessionStatus(Enum):
     FAILED = "failed"
 
 
-@member("TranscriptionStatus")
+@stored_enum("TranscriptionStatus")
 class TranscriptionStatus(Enum):
-    """What is becoming of an utterance."""
+    """The status of the recognition of an utterance."""
 
     IDLE = "idle"
     LISTENING = "listening"
@@ -56,7 +56,7 @@ SESSION_STEPS: Final = Transitions(
         _A.FAILED: set[AudioSessionStatus](),
     },
 )
-"""What may follow what; the same status again is no step."""
+"""Allowed transitions; the same status again is not a transition."""
 
 TRANSCRIPTION_STEPS: Final = Transitions(
     "transcription in session",
@@ -68,7 +68,7 @@ TRANSCRIPTION_STEPS: Final = Transitions(
         _T.FAILED: {_T.IDLE, _T.LISTENING, _T.TRANSCRIBING},
     },
 )
-"""What may follow what, from one utterance to the next. A session may begin with any."""
+"""Allowed transitions, from one utterance to the next. A session may start with any status."""
 
 
 @record("AudioSession")
@@ -76,14 +76,14 @@ class AudioSession:
     """A speech session.
 
     Attributes:
-        session_id: Its name.
-        session_type: What it is for, in the application's words.
-        streaming_mode: Which way audio streams.
-        config: As it was given.
-        status: Where it stands.
-        created_at: When it was made, by the store's clock.
-        ended_at: When it ended, by the store's clock.
-        reason: Why it ended.
+        session_id: Id of the session.
+        session_type: Type of the session, as the application names it.
+        streaming_mode: Directions in which audio streams.
+        config: Data of the application.
+        status: Status of the session.
+        created_at: Time of creation, by the store's clock.
+        ended_at: Time of its end, by the store's clock.
+        reason: Reason of its end.
     """
 
     session_id: str
@@ -98,18 +98,18 @@ class AudioSession:
 
 @record("STTState")
 class STTState:
-    """What is heard.
+    """The state of speech recognition.
 
     Attributes:
-        session_id: In which session.
-        status: What is becoming of the utterance.
-        audio_received_bytes: How much audio has come.
-        transcription_progress: How much of it is transcribed, from 0 to 1.
-        interim_transcript: What it seems to say so far.
-        final_transcript: What it says.
-        confidence: How sure that is, from 0 to 1.
-        language: Which language it is in.
-        error: What went wrong.
+        session_id: The session.
+        status: Status of the utterance.
+        audio_received_bytes: Received audio.
+        transcription_progress: Transcribed share, from 0 to 1.
+        interim_transcript: Preliminary text.
+        final_transcript: Final text.
+        confidence: Confidence in the text, from 0 to 1.
+        language: Language of the text.
+        error: The last error.
     """
 
     session_id: str
@@ -125,17 +125,17 @@ class STTState:
 
 @record("TTSState")
 class TTSState:
-    """What is said.
+    """The state of speech synthesis.
 
     Attributes:
-        session_id: In which session.
-        text_queue: What is still to be said, in order.
-        audio_generated_bytes: How much audio there is.
-        audio_played_bytes: How much of it was played.
-        is_speaking: Whether it is being played now.
-        current_text: What is being said now.
-        voice: Whose voice says it.
-        error: What went wrong.
+        session_id: The session.
+        text_queue: Texts that are still to be spoken, in order.
+        audio_generated_bytes: Generated audio.
+        audio_played_bytes: Played audio.
+        is_speaking: Whether audio is being played.
+        current_text: The text being spoken.
+        voice: The voice.
+        error: The last error.
     """
 
     session_id: str
@@ -150,16 +150,16 @@ class TTSState:
 
 @record("VoiceConversationState")
 class VoiceConversationState:
-    """A conversation as a whole.
+    """The state of a conversation.
 
     Attributes:
-        session_id: In which session.
-        turn_count: How many turns there were, as the caller counts them.
-        current_speaker: Whose turn it is.
-        stt_state: What is heard; None leaves what is kept.
-        tts_state: What is said; None leaves what is kept.
-        transcript: The turns, in order; none leaves what is kept.
-        metadata: Whatever the application wants to keep with it.
+        session_id: The session.
+        turn_count: Number of turns, as the caller counts them.
+        current_speaker: Speaker of the current turn.
+        stt_state: State of the recognition; None keeps the stored one.
+        tts_state: State of the synthesis; None keeps the stored one.
+        transcript: The turns, in order; an empty list keeps the stored ones.
+        metadata: Data of the application.
     """
 
     session_id: str
@@ -171,29 +171,29 @@ class VoiceConversationState:
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def admit_stt(state: object) -> STTState:
-    """Return what is heard.
+def check_stt(state: object) -> STTState:
+    """Check the state of a recognition, and return it.
 
     Raises:
-        InvalidError: It is no `STTState`, or a number in it cannot be.
+        InvalidError: It is not an `STTState`, or a number in it is out of range.
     """
-    admit_record("stt_state", state, STTState)
+    check_record("stt_state", state, STTState)
     assert isinstance(state, STTState)
-    admit_counts(state, "audio_received_bytes")
+    require_counts(state, "audio_received_bytes")
     for name in ("transcription_progress", "confidence"):
         share = getattr(state, name)
         if share is not None and not 0 <= share <= 1:
-            raise InvalidError(f"`{name}` is {share!r}; it is from 0 to 1")
+            raise InvalidError(f"`{name}` is {share!r}. Pass a number from 0 to 1.")
     return state
 
 
-def admit_tts(state: object) -> TTSState:
-    """Return what is said.
+def check_tts(state: object) -> TTSState:
+    """Check the state of a synthesis, and return it.
 
     Raises:
-        InvalidError: It is no `TTSState`, or a number in it cannot be.
+        InvalidError: It is not a `TTSState`, or a number in it is out of range.
     """
-    admit_record("tts_state", state, TTSState)
+    check_record("tts_state", state, TTSState)
     assert isinstance(state, TTSState)
-    admit_counts(state, "audio_generated_bytes", "audio_played_bytes")
+    require_counts(state, "audio_generated_bytes", "audio_played_bytes")
     return state

@@ -1,4 +1,4 @@
-"""How a `StateManager` keeps state."""
+"""Configuration of a `StateManager`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
-from keepstate.managers.backends import Backend, described
-from keepstate.managers.sizes import admit_interval
+from keepstate.managers.backends import Backend, format_settings
+from keepstate.managers.sizes import check_interval
 from keepstate.stores.protocol import Store
 
 _MOST_SHARDS: Final = 1_000
@@ -19,24 +19,24 @@ _MOST_SHARDS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StateConfig:
-    """How a `StateManager` keeps state; wrong combinations are refused where one is made of it.
+    """Configuration of a `StateManager`. Invalid combinations are rejected when a manager is made from it.
 
     Attributes:
         backend: `memory`, `file`, `sqlite`, `redis` or `postgres`; a URL, a description, or an open store.
-        auto_save: Whether each write is stored at once; else `flush` and `close` store what was staged.
-        save_interval: The least time between the larger sweeps that a write does where it finds them due: it
-            measures sizes for alerts and removes what has expired. In seconds.
-        file_path: The file of the backends `file` and `sqlite`; a journal named `*.json` is kept as JSON.
+        auto_save: Whether each write is stored at once. Otherwise `flush` and `close` store staged writes.
+        save_interval: Minimum seconds between two sweeps. A write that finds a sweep due measures sizes for
+            alerts and removes expired keys.
+        file_path: The file of the backends `file` and `sqlite`; a journal named `*.json` is stored as JSON.
         redis_url: The server of the backend `redis`.
-        url: The URL of the backend, where it is not a `redis_url`.
-        key_prefix: Keeps managers with another prefix apart: the space is `state/<key_prefix>`.
-        ttl: After how many seconds what was saved expires; to save it again begins anew, an update does not.
-        shards: Over how many spaces keys are spread, so that more can be written at once; up to 1,000. All
-            who share a state need the same number.
-        record: Whether every moment is kept and can be read again. A write takes about twice as
-            long with it where a disk or a server is waited for, ten times in memory. If it is not said, yes,
-            unless what is saved expires, and in a shared space that is passed what that says. What has begun
-            to be recorded stays so.
+        url: The URL of the backend, in place of `redis_url`.
+        key_prefix: Separates managers with different prefixes: the space is `state/<key_prefix>`.
+        ttl: Seconds after which a saved value expires. Saving it again restarts the time, an update does not.
+        shards: Number of spaces that keys are spread over, up to 1,000. More spaces allow more concurrent
+            writes. All users of a state need the same number.
+        record: Whether every version is recorded and stays readable. A recorded write takes about twice as
+            long on a disk or a server, ten times in memory. By default values are recorded unless they
+            expire; in a shared space that is passed in, the space decides. Recording that has begun cannot be
+            turned off.
     """
 
     backend: str | Backend | Store | Keepstate | None = None
@@ -53,13 +53,13 @@ class StateConfig:
     def __post_init__(self) -> None:
         for name, truth in (("auto_save", self.auto_save), ("record", self.record)):
             if type(truth) is not bool and not (name == "record" and truth is None):
-                raise InvalidError(f"`{name}` is {truth!r}; it is True or False")
-        admit_interval("save_interval", self.save_interval)
+                raise InvalidError(f"`{name}` is {truth!r}. Pass True or False.")
+        check_interval("save_interval", self.save_interval)
         check_text("key_prefix", self.key_prefix)
         if type(self.shards) is not int or not 0 < self.shards <= _MOST_SHARDS:
-            raise InvalidError(f"`shards` is {self.shards!r}; it is 1 to {_MOST_SHARDS}")
+            raise InvalidError(f"`shards` is {self.shards!r}. Pass 1 to {_MOST_SHARDS}.")
         if self.ttl is not None:
             check_duration_ms("ttl", self.ttl)
 
     def __repr__(self) -> str:
-        return described(self)
+        return format_settings(self)

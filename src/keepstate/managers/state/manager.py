@@ -1,4 +1,4 @@
-"""State by key: saved, updated without loss, watched, and every moment of it readable."""
+"""State by key: saved, updated without lost updates, watched, with every version readable."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.home import quoted
 from keepstate.managers.backends import Backend
-from keepstate.managers.binding import Folder
-from keepstate.managers.key_history import StateMoment, moments_of
+from keepstate.managers.binding import Namespace
+from keepstate.managers.key_history import StateMoment, read_key_history
 from keepstate.managers.manager import Manager
 from keepstate.managers.state.config import StateConfig
-from keepstate.managers.state.staging import Staging, admit_patch
+from keepstate.managers.state.staging import Staging, check_patch
 from keepstate.managers.state.subscriptions import StateCallback, Subscriptions
-from keepstate.managers.write_times import note_time, remove_old
+from keepstate.managers.write_times import delete_old_keys, record_time
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
 _NAMED: Final = 10
 _SPARSE: Final = 20
-"""How many times `save_interval` lies between two notes of the time, while a manager writes."""
+"""Number of `save_interval`s between two records of the time, while a manager writes."""
 
 
 class StateManager(Manager):
-    """Keeps values by key, in `state/<key_prefix>`.
+    """Stores values by key, in `state/<key_prefix>`.
 
-    Values are anything that comes back equal. What is read is a copy.
+    Values are anything that decodes to an equal value. Reads return copies.
 
     Attributes:
-        config: How it keeps them.
+        config: The configuration.
     """
 
     _kind: ClassVar[str] = "state"
@@ -61,25 +61,25 @@ class StateManager(Manager):
         space: Space | Transaction | None = None,
         _mode: Mode = "async",
     ) -> None:
-        """Make a manager; asks the store nothing.
+        """Make a manager, without a read.
 
         Args:
-            config: How to keep state, and where.
-            persistence: Instead of `config.backend`.
+            config: The configuration, including the backend.
+            persistence: The backend, in place of `config.backend`.
             url: With `persistence`.
             redis_url: With `persistence`.
             file_path: With `persistence`.
-            space: Instead of a store: a space or transaction.
+            space: A space or transaction, in place of a store.
         """
         self.config = StateConfig() if config is None else config
         if not isinstance(self.config, StateConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidError(f"`config` is a {type(config).__name__}; give a StateConfig")
-        place = (self.config.backend, self.config.url, self.config.redis_url, self.config.file_path)
+            raise InvalidError(f"`config` is a {type(config).__name__}. Pass a StateConfig.")
+        backend = (self.config.backend, self.config.url, self.config.redis_url, self.config.file_path)
         own = (persistence, url, redis_url, file_path)
-        if any(each is not None for each in place):
+        if any(each is not None for each in backend):
             if space is not None or any(each is not None for each in own):
-                raise InvalidError("`config` says where to keep state; give nothing for that beside it")
-            persistence, url, redis_url, file_path = place
+                raise InvalidError("`config` names the backend already. Pass no other storage with it.")
+            persistence, url, redis_url, file_path = backend
         self._records = self.config.ttl is None if self.config.record is None else self.config.record
         super().__init__(
             persistence=persistence,
@@ -90,26 +90,26 @@ class StateManager(Manager):
             _mode=_mode,
         )
         if self.config.record:
-            self._place.record()
+            self._binding.record()
         prefix, shards = quoted(self.config.key_prefix), self.config.shards
         ids = [prefix] if shards == 1 else [f"{prefix}~{number}" for number in range(shards)]
-        self._shards = [self._place.folder(id, least=0) for id in ids]
+        self._shards = [self._binding.namespace(id, least=0) for id in ids]
         self._sweep_s = self.config.save_interval
         self._due_s = self._clock.monotonic_s() + self._sweep_s
         self._has_written = False
-        self._begin_here()
+        self._init_local()
 
-    def _begin_here(self) -> None:
-        self._staging = Staging(self._runner, self._applied)
+    def _init_local(self) -> None:
+        self._staging = Staging(self._runner, self._apply)
         self._subscriptions = Subscriptions(self._runner)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process makes the same manager of; what is staged and told of stays here."""
+        """Return the state that rebuilds the manager elsewhere, without staged writes and subscriptions."""
         return {**super().__getstate__(), "_staging": None, "_subscriptions": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._begin_here()
+        self._init_local()
 
     # ---- one key
 
@@ -117,130 +117,134 @@ class StateManager(Manager):
         """Write a value.
 
         Args:
-            key: Its name; 1 to 512 bytes of UTF-8, less those of `state/<key_prefix>/` in a space passed.
-            value: Anything that comes back equal.
-            ttl: After how many seconds it expires, if not as the configuration says.
+            key: 1 to 512 bytes of UTF-8, less those of `state/<key_prefix>/` in a space that was passed in.
+            value: Anything that decodes to an equal value.
+            ttl: Seconds after which it expires, in place of the configured time.
 
         Raises:
-            InvalidError: The value would not come back equal; the path of what is at fault is named.
+            InvalidError: The value would not decode to an equal value; the message has the path of the part
+                at fault.
         """
         ttl_s = self.config.ttl if ttl is None else ttl
         if ttl_s is not None:
             check_duration_ms("ttl", ttl_s)
-        folder = await self._place_of(key)
+        namespace = await self._namespace_of(key)
         if self._stages:
             self._staging.put(key, value, ttl_s)
             return
-        await folder.by(f"save {key}").space.documents.put(folder.name(key), value, ttl_s=ttl_s)
-        await self._wrote()
+        await namespace.by(f"save {key}").space.documents.put(namespace.name(key), value, ttl_s=ttl_s)
+        await self._after_write()
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return a copy of a value, or the default if there is none."""
-        folder = await self._place_of(key)
-        return await self._staging.get(folder, key, default)
+        namespace = await self._namespace_of(key)
+        return await self._staging.get(namespace, key, default)
 
     async def update(
         self, key: str, patch: Mapping[str, Any] | Callable[[Any], Any], *, default: object = MISSING
     ) -> Any:
-        """Change a value, however many others do; an absent one begins as an empty dict.
+        """Change a value. Concurrent updates lose no change. An absent value starts as an empty dict.
 
         Args:
             key: Its name.
             patch: Top-level keys to put into a dict, or a function that gets a copy and returns the new
-                value, and may be called several times.
-            default: What an absent value begins as instead.
+                value. The function may be called several times.
+            default: The value an absent key starts with.
 
         Returns:
-            The new value. Its time to live goes on; a new one gets that of the configuration.
+            The new value. The time to live continues; a new value gets the configured one.
 
         Raises:
-            InvalidError: A dict meets a value that is none.
+            InvalidError: A dict was passed, and the value is not a dict.
         """
-        admit_patch(patch)
-        folder = await self._place_of(key)
+        check_patch(patch)
+        namespace = await self._namespace_of(key)
         first: object = dict[str, Any]() if default is MISSING else default
         if self._stages:
-            return await self._staging.change(folder, key, patch, first, self.config.ttl)
-        folder = folder.by(f"update {key}")
+            return await self._staging.change(namespace, key, patch, first, self.config.ttl)
+        namespace = namespace.by(f"update {key}")
         if self.config.ttl is None:
-            value = await folder.space.documents.update(folder.name(key), patch, default=first)
-            await self._wrote()
+            value = await namespace.space.documents.update(namespace.name(key), patch, default=first)
+            await self._after_write()
             return value
-        return await self._together(
-            folder, lambda inside: self._update_mortal(inside, key, patch, first), message=f"update {key}"
+        return await self._run_together(
+            namespace,
+            lambda inside: self._update_expiring(inside, key, patch, first),
+            message=f"update {key}",
         )
 
-    async def _update_mortal(self, inside: Folder, key: str, patch: Any, first: object) -> Any:
+    async def _update_expiring(self, inside: Namespace, key: str, patch: Any, first: object) -> Any:
         documents, name = inside.space.documents, inside.name(key)
         if await documents.entry(name) is None:
             await documents.put(name, first, ttl_s=self.config.ttl)
         return await documents.update(name, patch)
 
     async def delete(self, key: str) -> bool:
-        """Remove a value, and return whether there was one."""
-        folder = await self._place_of(key)
+        """Delete a value, and return whether it existed."""
+        namespace = await self._namespace_of(key)
         if self._stages:
-            return await self._staging.delete(folder, key)
-        existed = await folder.by(f"delete {key}").space.documents.delete(folder.name(key))
-        await self._wrote()
+            return await self._staging.delete(namespace, key)
+        existed = await namespace.by(f"delete {key}").space.documents.delete(namespace.name(key))
+        await self._after_write()
         return existed
 
     async def entry(self, key: str) -> DocumentEntry[Any] | None:
-        """Return a value with its version, as it is stored, or None if there is none."""
-        folder = await self._place_of(key)
-        found = await folder.space.documents.entry(folder.name(key))
+        """Return a stored value with its version, or None if there is none."""
+        namespace = await self._namespace_of(key)
+        found = await namespace.space.documents.entry(namespace.name(key))
         return None if found is None else replace(found, key=key)
 
     async def compare_and_set(self, key: str, value: object, *, expected_version: str | int) -> int:
-        """Write a value at once if it is still at a version, and return the new version.
+        """Write a value at once if its version is unchanged, and return the new version.
 
         Args:
             key: Its name.
             value: The new value.
-            expected_version: The version that `entry` told, printed or within a handle as a number; 0 if
-                there must be none.
+            expected_version: The version from `entry`: printed, or as a number within one handle. 0 if the
+                key must be absent.
 
         Raises:
-            ConflictError: It is at another version; `actual` says at which.
-            HistoryLostError: The store lost what a printed version was printed of.
+            ConflictError: The value has another version; `actual` is that version.
+            HistoryLostError: The store lost the history that a printed version belongs to.
         """
         if not isinstance(expected_version, str):
             check_revision("expected_version", expected_version)
-        folder = (await self._place_of(key)).by(f"save {key}")
+        namespace = (await self._namespace_of(key)).by(f"save {key}")
         await self._flush([key])
-        version = await folder.space.documents.put(
-            folder.name(key), value, expected_version=expected_version, ttl_s=self.config.ttl
+        version = await namespace.space.documents.put(
+            namespace.name(key), value, expected_version=expected_version, ttl_s=self.config.ttl
         )
-        await self._wrote()
+        await self._after_write()
         return version
 
     # ---- many keys
 
     async def list_keys(self, pattern: str = "*", *, limit: int | None = None) -> list[str]:
-        r"""Return the keys that fit a pattern, in the order of their UTF-8 bytes.
+        r"""Return the keys that match a pattern, in the order of their UTF-8 bytes.
 
         Args:
-            pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
-                plain.
-            limit: At most so many.
+            pattern: `*` matches any text, `?` one character, `[a-z]` one of a set; a backslash escapes the
+                next character.
+            limit: Maximum number of keys.
         """
         if limit is not None:
             limits.admit_count("limit", limit)
         glob = compile_pattern(pattern)
-        await self._begun()
+        await self._start_subscriptions()
         staged = {key: each for key, each in list(self._staging.keys.items()) if glob.matches(key)}
         wanted = None if limit is None else limit + len(staged)
         found = merge(
-            *[await self._stored_keys(folder, pattern, wanted) for folder in self._shards], key=_order
+            *[await self._stored_keys(namespace, pattern, wanted) for namespace in self._shards],
+            key=_utf8_bytes,
         )
         keys = [key for key in found if key not in staged]
         keys += [key for key, each in staged.items() if not each.is_deleted]
-        return sorted(keys, key=_order)[:limit]
+        return sorted(keys, key=_utf8_bytes)[:limit]
 
-    async def _stored_keys(self, folder: Folder, pattern: str, limit: int | None) -> list[str]:
+    async def _stored_keys(self, namespace: Namespace, pattern: str, limit: int | None) -> list[str]:
         keys: list[str] = []
-        async for key in folder.space.documents.keys(escape_pattern(folder.prefix) + pattern):
-            keys.append(key[len(folder.prefix) :])
+        async for key in namespace.space.documents.keys(escape_pattern(namespace.prefix) + pattern):
+            keys.append(key[len(namespace.prefix) :])
             if len(keys) == limit:
                 break
         return keys
@@ -250,200 +254,201 @@ class StateManager(Manager):
         """Yield a manager whose writes apply together when the block ends, or not at all.
 
         Args:
-            message: What the history says of it.
+            message: Message in the history.
 
         Raises:
-            ConflictError: What the block had read has changed; nothing was applied.
-            InvalidError: The state is in shards, of which no two change together.
+            ConflictError: Data that the block had read has changed; nothing was applied.
+            InvalidError: The state has several shards, which cannot change together.
         """
-        await self._begun()
+        await self._start_subscriptions()
         await self._flush()
         if len(self._shards) > 1:
-            raise InvalidError("no two shards change together; use one, or update keys one by one")
-        folder = self._shards[0]
-        if isinstance(folder.space, Transaction):
+            raise InvalidError("shards cannot change together. Use one shard, or update keys one by one.")
+        namespace = self._shards[0]
+        if isinstance(namespace.space, Transaction):
             yield self
             return
-        async with folder.space.transaction(message=message) as tx:
-            yield self._on(tx)
-        await self._wrote()
+        async with namespace.space.transaction(message=message) as tx:
+            yield self._in_transaction(tx)
+        await self._after_write()
 
-    def _on(self, tx: Transaction) -> StateManager:
+    def _in_transaction(self, tx: Transaction) -> StateManager:
         inside = copy(self)
         inside.config = replace(self.config, auto_save=True)
-        inside._place = self._place.on(tx)
-        inside._staging = Staging(self._runner, inside._applied)
-        inside._shards = [folder.on(tx) for folder in self._shards]
+        inside._binding = self._binding.in_transaction(tx)
+        inside._staging = Staging(self._runner, inside._apply)
+        inside._shards = [namespace.with_space(tx) for namespace in self._shards]
         return inside
 
     async def flush(self) -> int:
-        """Store what was staged, and return how many keys that were.
+        """Store staged writes, and return the number of keys.
 
-        At most 300 keys of one shard apply together. What could not be stored stays staged.
+        At most 300 keys of one shard apply together. Keys that could not be stored stay staged.
         """
-        await self._begun()
+        await self._start_subscriptions()
         return await self._flush()
 
     async def _flush(self, keys: list[str] | None = None) -> int:
-        """Store what is staged of some keys, or of all."""
+        """Store the staged writes of some keys, or of all."""
         staged, stored = [key for key in list(self._staging.keys) if keys is None or key in keys], 0
-        for folder in self._shards:
+        for namespace in self._shards:
             stored += await self._staging.flush(
-                folder, [key for key in staged if self._shard_of(key) is folder]
+                namespace, [key for key in staged if self._shard_of(key) is namespace]
             )
         if stored:
-            await self._wrote()
+            await self._after_write()
         return stored
 
     async def history(self, key: str, *, limit: int = 100) -> list[StateMoment]:
-        """Return what a key has been since it was last absent, the newest first.
+        """Return the values of a key since it was last absent, newest first.
 
-        It reads the commits between, one after the other: those of other keys too.
+        Reads the commits in between one by one, including those of other keys.
 
         Args:
             key: Its name.
-            limit: At most so many.
+            limit: Maximum number of values.
 
         Raises:
-            InvalidError: Nothing is recorded: the configuration says so, or a space was passed that does not.
+            InvalidError: Nothing is recorded, because of the configuration or of the space that was passed
+                in.
         """
         limits.admit_count("limit", limit)
-        folder = await self._place_of(key)
-        return await moments_of(folder.space, folder.name(key), limit)
+        namespace = await self._namespace_of(key)
+        return await read_key_history(namespace.space, namespace.name(key), limit)
 
-    # ---- being told
+    # ---- subscriptions
 
     def subscribe(self, pattern: str, callback: StateCallback) -> None:
-        """Call a function with each change of keys that fit a pattern: key, old value, new value.
+        """Call a function with each change of matching keys: key, old value, new value.
 
-        It begins with the next call of this manager that asks the store, before that call's own work. Calls
-        of one callback come one after the other; with shards, in order for each key. What a callback raises
-        is logged, and harms nobody.
+        The subscription begins with the next call of this manager that reads or writes, before the work of
+        that call. Calls of one callback do not overlap; with shards, they are in order for each key.
+        Exceptions of a callback are logged and do not affect other callbacks.
 
         Args:
             pattern: As for `list_keys`.
-            callback: A function or coroutine function; in blocking use a function, called in a thread.
+            callback: A function or coroutine function; in blocking mode a function, called in a thread.
         """
-        self._place.require_outside_transaction("subscribing")
-        self._refuse_coroutine(callback, "callback")
+        self._binding.require_outside_transaction("subscribing")
+        self._check_callback(callback, "callback")
         self._subscriptions.add(pattern, callback)
 
     def unsubscribe(self, pattern: str, callback: StateCallback) -> bool:
-        """Let no further call of the callback start, and return whether it was subscribed."""
+        """Start no further call of a callback, and return whether it was subscribed."""
         return self._subscriptions.remove(pattern, callback)
 
     async def drain(self) -> None:
-        """Return when callbacks have been called for all that has changed until now.
+        """Wait until callbacks were called for all changes until now.
 
         Raises:
-            CompactedError: A callback was so slow that changes were lost for it.
-            InvalidError: It is called by a callback. Or a value could not be told, because its class is not
+            CompactedError: A callback was so slow that it missed changes.
+            InvalidError: A callback called `drain`. Or a value was not delivered, because its class is not
                 registered.
-            UnsupportedError: A value could not be told, because newer code wrote it.
+            UnsupportedError: A value was not delivered, because newer code wrote it.
         """
-        await self._begun()
+        await self._start_subscriptions()
         await self._subscriptions.drain()
 
-    # ---- opening, closing, what is due
+    # ---- opening, closing, sweeps
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        await self._begun()
+        await self._start_subscriptions()
         return self
 
     async def close(self) -> None:
-        """Store what was staged, ends subscriptions, and let go of the store.
+        """Store staged writes, end subscriptions, and release the store.
 
-        Where something staged cannot be stored it raises what `flush` does, with a note of the keys that are
-        lost: it is closed all the same. Call `flush` before, to mend them.
+        If a staged write cannot be stored, `close` raises the error of `flush` with a note of the lost keys,
+        and the manager is closed in any case. Call `flush` first to be able to fix them.
         """
         try:
             if self._staging.keys:
                 await self._flush()
-        except Exception as error:  # raised again, with what is lost by it
+        except Exception as error:  # raised again, with a note of the lost keys
             keys = list(self._staging.keys)
             more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
             names = ", ".join(repr(key) for key in keys[:_NAMED])
             error.add_note(
-                f"closed without {names}{more}, which were staged; what fails in a `flush` before stays so"
+                f"Closed without storing {names}{more}. Call flush() before close() to keep such keys staged."
             )
             raise
         finally:
-            await self._let_go()
+            await self._release()
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         try:
             await self._subscriptions.close()
             if self._has_written:
-                await self._logged(self._note_time(self.config.save_interval))
+                await self._run_logged(self._record_time(self.config.save_interval))
         finally:
             await super().close()
 
-    async def _begun(self) -> None:
-        """Let subscriptions begin that were registered."""
+    async def _start_subscriptions(self) -> None:
+        """Start the subscriptions that were registered."""
         if self._subscriptions.is_waiting:
             await self._subscriptions.begin(self._shards)
 
-    async def _place_of(self, key: str) -> Folder:
-        """Return where a key is, after subscriptions have begun.
+    async def _namespace_of(self, key: str) -> Namespace:
+        """Return the namespace of a key, after starting subscriptions.
 
         Raises:
-            InvalidError: No key can be so.
+            InvalidError: The key is invalid.
         """
         check_name("key", key)
-        folder = self._shard_of(key)
-        folder.name(key)
-        await self._begun()
-        return folder
+        namespace = self._shard_of(key)
+        namespace.name(key)
+        await self._start_subscriptions()
+        return namespace
 
-    def _shard_of(self, key: str) -> Folder:
-        self._place.refuse_closed()
+    def _shard_of(self, key: str) -> Namespace:
+        self._binding.require_open()
         if len(self._shards) == 1:
             return self._shards[0]
         return self._shards[crc32(key.encode()) % len(self._shards)]
 
     @property
     def _stages(self) -> bool:
-        return not self.config.auto_save and self._place.transaction is None
+        return not self.config.auto_save and self._binding.transaction is None
 
-    async def _wrote(self) -> None:
+    async def _after_write(self) -> None:
         self._has_written = True
-        await super()._wrote()
+        await super()._after_write()
 
-    async def _note_time(self, least_s: float = 0.0) -> None:
+    async def _record_time(self, least_s: float = 0.0) -> None:
         self._has_written = False
-        for folder in self._shards:
-            await note_time(folder, least_s)
+        for namespace in self._shards:
+            await record_time(namespace, least_s)
 
     async def _sweep(self) -> None:
-        await self._note_time(self.config.save_interval * _SPARSE)
+        await self._record_time(self.config.save_interval * _SPARSE)
         if self.config.ttl is not None:
-            await self._place.sweep()
+            await self._binding.sweep()
         await super()._sweep()
 
     async def cleanup(self, *, older_than: timedelta) -> int:
-        """Remove keys that were not written for so long, and return how many.
+        """Remove keys that were not written recently, and return their number.
 
-        When a key was written is known by notes that managers make: when they are closed, and while they
-        write every 20 times `save_interval`. What no note covers is kept.
+        Write times are known from records that managers make: when they are closed, and every 20 times
+        `save_interval` while they write. Keys that no record covers are not removed.
 
         Args:
-            older_than: By the store's clock.
+            older_than: Minimum time since the last write, by the store's clock.
         """
-        await self._begun()
-        self._place.require_outside_transaction("cleaning up")
-        await self._note_time()
+        await self._start_subscriptions()
+        self._binding.require_outside_transaction("cleaning up")
+        await self._record_time()
         return await super().cleanup(older_than=older_than)
 
-    async def _folders(self) -> list[Folder]:
+    async def _namespaces(self) -> list[Namespace]:
         return self._shards
 
-    async def _clean(self, folder: Folder, before: datetime) -> int:
-        removed = await remove_old(folder, before, self._together)
+    async def _clean(self, namespace: Namespace, before: datetime) -> int:
+        removed = await delete_old_keys(namespace, before, self._run_together)
         if self.config.record is not False:
-            await self._prune(folder, before)
+            await self._prune(namespace, before)
         return removed
 
 
-def _order(key: str) -> bytes:
+def _utf8_bytes(key: str) -> bytes:
     return key.encode()

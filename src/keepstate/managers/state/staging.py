@@ -1,4 +1,4 @@
-"""Writes that wait for `flush`: what each key has become since, over what is stored."""
+"""Writes that wait for `flush`: the changes of each key, applied over its stored value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keepstate.engine.documents.documents import MISSING, Documents
 from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.kernel.fifo_lock import FifoLock
 from keepstate.errors import AttemptsExhaustedError, ClosedError, InvalidError, StorageError
-from keepstate.managers.binding import Folder, Together
+from keepstate.managers.binding import ApplyWork, Namespace
 from keepstate.values import codec
 
 Change: TypeAlias = Callable[[Any], Any]
@@ -24,13 +24,13 @@ _ATTEMPTS: Final = 100
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """What is to become of one key.
+    """The pending write of one key.
 
     Attributes:
-        value: What it begins with; `MISSING` for nothing, `STORED` for what is stored then.
-        changes: What is done to that, in order.
-        first: What the first change gets where there is nothing.
-        ttl_s: How long it lives.
+        value: The start value; `MISSING` for none, `STORED` for the value stored at the flush.
+        changes: Changes of the start value, in order.
+        first: Start value of the first change if there is none.
+        ttl_s: Time to live in seconds.
     """
 
     value: Any
@@ -40,11 +40,11 @@ class Staged(msgspec.Struct, frozen=True):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether nothing is left of it."""
+        """Whether the write deletes the key."""
         return self.value is MISSING and not self.changes
 
-    def changed(self, stored: Any) -> Any:
-        """Return the value over what is stored, or `MISSING`."""
+    def apply_to(self, stored: Any) -> Any:
+        """Return the value over a stored value, or `MISSING`."""
         value = (
             stored
             if self.value is STORED
@@ -57,189 +57,191 @@ class Staged(msgspec.Struct, frozen=True):
         return value
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredValue(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return "STORED"
 
 
-STORED: Final = _Stored()
-"""Says that a staged change begins with what is stored when it is flushed."""
+STORED: Final = _StoredValue()
+"""Marks a staged change that starts with the value stored at the flush."""
 
 
 class Staging:
-    """The keys that wait, in the order in which they were first written.
+    """The staged keys, in the order of their first write.
 
-    What reads and writes again comes in turns: nothing is stored twice, and no change is lost between two.
+    Operations that read and write are serialized, so that nothing is stored twice and no change is lost.
 
     Args:
-        runner: How the caller waits.
-        applied: How work is applied.
+        runner: The runner of the mode.
+        applied: Applies work as one batch.
     """
 
-    def __init__(self, runner: Runner, applied: Together) -> None:
+    def __init__(self, runner: Runner, apply: ApplyWork) -> None:
         self.keys: dict[str, Staged] = {}
-        self._lock, self._turns, self._applied = Lock(), FifoLock(runner), applied
+        self._lock, self._queue, self._apply = Lock(), FifoLock(runner), apply
 
     def put(self, key: str, value: object, ttl_s: float | None) -> None:
-        """Stage a value: a copy, as it would be stored.
+        """Stage a copy of a value.
 
         Raises:
-            InvalidError: It would not come back equal.
+            InvalidError: The value would not decode to an equal value.
         """
         staged = Staged(codec.encode(value), ttl_s=ttl_s)
         with self._lock:
             self.keys[key] = staged
 
-    async def get(self, folder: Folder, key: str, default: Any) -> Any:
-        """Return what a key is, staged or stored, or the default."""
+    async def get(self, namespace: Namespace, key: str, default: Any) -> Any:
+        """Return the staged or stored value of a key, or the default."""
         if key not in self.keys:
-            return await folder.space.documents.get(folder.name(key), default)
-        return await self._turns.run(lambda: self._get(folder, key, default))
+            return await namespace.space.documents.get(namespace.name(key), default)
+        return await self._queue.run(lambda: self._get(namespace, key, default))
 
-    async def _get(self, folder: Folder, key: str, default: Any) -> Any:
+    async def _get(self, namespace: Namespace, key: str, default: Any) -> Any:
         staged = self.keys.get(key)
-        if staged is None:  # it was flushed before this call's turn
-            return await folder.space.documents.get(folder.name(key), default)
-        value = await _computed(folder, key, staged)
+        if staged is None:  # flushed before this call's turn
+            return await namespace.space.documents.get(namespace.name(key), default)
+        value = await _compute(namespace, key, staged)
         return default if value is MISSING else value
 
-    async def delete(self, folder: Folder, key: str) -> bool:
-        """Stage that nothing is there, and return whether there was something."""
+    async def delete(self, namespace: Namespace, key: str) -> bool:
+        """Stage a deletion, and return whether the key existed."""
         staged = self.keys.get(key)
         if staged is None:
-            existed = await folder.space.documents.entry(folder.name(key)) is not None
+            existed = await namespace.space.documents.entry(namespace.name(key)) is not None
         else:
-            existed = not staged.is_deleted  # not computed: what cannot be, can be deleted
+            existed = not staged.is_deleted  # not computed, so that a failing change can be deleted
         with self._lock:
             self.keys[key] = Staged(MISSING)
         return existed
 
-    async def change(self, folder: Folder, key: str, patch: Patch, first: object, ttl_s: float | None) -> Any:
-        """Stage a change of what is there, and return what comes of it now; what raises is not staged."""
+    async def change(
+        self, namespace: Namespace, key: str, patch: Patch, first: object, ttl_s: float | None
+    ) -> Any:
+        """Stage a change, and return the value that it gives now. A change that raises is not staged."""
         if callable(patch):
-            reject_coroutine_function(patch)  # staged changes are computed where nothing is awaited
+            reject_coroutine_function(patch)  # staged changes are computed where nothing can be awaited
             change = patch
         else:
-            change = _merging(key, patch)
-        return await self._turns.run(lambda: self._change(folder, key, change, first, ttl_s))
+            change = _make_merge(key, patch)
+        return await self._queue.run(lambda: self._change(namespace, key, change, first, ttl_s))
 
     async def _change(
-        self, folder: Folder, key: str, change: Change, first: object, ttl_s: float | None
+        self, namespace: Namespace, key: str, change: Change, first: object, ttl_s: float | None
     ) -> Any:
         for _ in range(_ATTEMPTS):
             before = self.keys.get(key)
-            staged = _with_change(before, change, first, ttl_s)
-            value = await _computed(folder, key, staged)
+            staged = _add_change(before, change, first, ttl_s)
+            value = await _compute(namespace, key, staged)
             with self._lock:
-                if self.keys.get(key) is before:  # else the change might not fit what was saved meanwhile
+                if self.keys.get(key) is before:  # otherwise the change may not fit a value saved since
                     self.keys[key] = staged
                     return value
         raise AttemptsExhaustedError(
-            f"the staged key {key!r} was saved or deleted {_ATTEMPTS} times while its change was computed; "
-            "let fewer write it at once, and let the change not write it",
+            f"the staged key {key!r} was saved or deleted {_ATTEMPTS} times while its change was computed. "
+            "Reduce concurrent writes of the key, and do not write it inside the change.",
             attempts=_ATTEMPTS,
         )
 
-    # ---- storing what waits
+    # ---- flush
 
-    async def flush(self, folder: Folder, keys: Sequence[str]) -> int:
-        """Store what is staged of some keys of a folder, and return how many those are.
+    async def flush(self, namespace: Namespace, keys: Sequence[str]) -> int:
+        """Store the staged writes of some keys of a namespace, and return their number.
 
-        At most 300 apply together. One that fails holds no other back, and stays staged.
+        At most 300 apply together. A write that fails stays staged and does not affect the others.
         """
         stored = 0
         for begin in range(0, len(keys), _FLUSHED_AT_ONCE):
             page = keys[begin : begin + _FLUSHED_AT_ONCE]
-            stored += await self._turns.run(partial(self._flush, folder, page))
+            stored += await self._queue.run(partial(self._flush, namespace, page))
         return stored
 
-    async def _flush(self, folder: Folder, keys: Sequence[str]) -> int:
-        present = {key: self.keys.get(key) for key in keys}
-        staged = {key: each for key, each in present.items() if each is not None}
+    async def _flush(self, namespace: Namespace, keys: Sequence[str]) -> int:
+        pending = {key: self.keys.get(key) for key in keys}
+        staged = {key: each for key, each in pending.items() if each is not None}
         if staged:
-            await self._store(folder, staged)
+            await self._store(namespace, staged)
         return len(staged)
 
-    async def _store(self, folder: Folder, staged: Mapping[str, Staged]) -> None:
-        async def work(inside: Folder) -> None:
+    async def _store(self, namespace: Namespace, staged: Mapping[str, Staged]) -> None:
+        async def work(inside: Namespace) -> None:
             for key, each in staged.items():
                 await _store_one(inside.space.documents, inside.name(key), each)
 
         try:
-            await self._applied(folder, work, message=f"save {len(staged)} staged keys")
+            await self._apply(namespace, work, message=f"save {len(staged)} staged keys")
         except (StorageError, ClosedError):
             raise
-        except Exception as error:  # of a caller's change: the others are stored without it
+        except Exception as error:  # of a caller's change: store the others without it
             if len(staged) == 1:
-                error.add_note(f"the staged key {next(iter(staged))!r} was not stored")
+                error.add_note(f"The staged key {next(iter(staged))!r} was not stored.")
                 raise
-            await self._store_apart(folder, staged)
+            await self._store_separately(namespace, staged)
             return
         with self._lock:
             for key, each in staged.items():
-                if self.keys.get(key) is each:  # else it was saved or deleted meanwhile
+                if self.keys.get(key) is each:  # otherwise it was saved or deleted since
                     del self.keys[key]
 
-    async def _store_apart(self, folder: Folder, staged: Mapping[str, Staged]) -> None:
-        """Store keys one by one; the last failure is raised."""
+    async def _store_separately(self, namespace: Namespace, staged: Mapping[str, Staged]) -> None:
+        """Store keys one by one, and raise the last failure."""
         failure: Exception | None = None
         for key, each in staged.items():
             try:
-                await self._store(folder, {key: each})
-            except Exception as error:  # noqa: BLE001 - raised when all others are stored
+                await self._store(namespace, {key: each})
+            except Exception as error:  # noqa: BLE001 - raised after all others are stored
                 failure = error
         if failure is not None:
             raise failure
 
 
-def admit_patch(patch: object) -> None:
-    """Raise `InvalidError` for what changes nothing."""
+def check_patch(patch: object) -> None:
+    """Raise `InvalidError` unless the patch is a dict or a function."""
     if not isinstance(patch, Mapping) and not callable(patch):
-        raise InvalidError(f"`patch` is {patch!r}; give a dict or a function")
+        raise InvalidError(f"`patch` is {patch!r}. Pass a dict or a function.")
 
 
-def _with_change(before: Staged | None, change: Change, first: object, ttl_s: float | None) -> Staged:
-    """Return what is to become of a key that one more change is done to."""
+def _add_change(before: Staged | None, change: Change, first: object, ttl_s: float | None) -> Staged:
+    """Return the pending write of a key with one more change."""
     if before is None or before.is_deleted:
         return Staged(STORED if before is None else MISSING, (change,), codec.encode(first), ttl_s)
     first_bytes = before.first if before.changes else codec.encode(first)
     return Staged(before.value, (*before.changes, change), first_bytes, before.ttl_s)
 
 
-async def _computed(folder: Folder, key: str, staged: Staged) -> Any:
-    """Return a copy of what a key becomes, or `MISSING`."""
+async def _compute(namespace: Namespace, key: str, staged: Staged) -> Any:
+    """Return a copy of the value that a write gives, or `MISSING`."""
     stored: Any = MISSING
     if staged.value is STORED:
-        stored = await folder.space.documents.get(folder.name(key), MISSING)
-    value = staged.changed(stored)
+        stored = await namespace.space.documents.get(namespace.name(key), MISSING)
+    value = staged.apply_to(stored)
     return value if value is MISSING else codec.decode(codec.encode(value))
 
 
 async def _store_one(documents: Documents, key: str, staged: Staged) -> None:
-    """Do to a document what was staged."""
+    """Write a staged key to its document."""
     if staged.is_deleted:
         await documents.delete(key)
         return
     if staged.value is STORED:
         found = await documents.entry(key)
-        value = staged.changed(MISSING if found is None else found.value)
-        if found is not None:  # its time to live goes on
+        value = staged.apply_to(MISSING if found is None else found.value)
+        if found is not None:  # its time to live continues
             await documents.update(key, lambda _: value)
             return
     else:
-        value = staged.changed(MISSING)
+        value = staged.apply_to(MISSING)
     await documents.put(key, value, ttl_s=staged.ttl_s)
 
 
-def _merging(key: str, patch: Mapping[Any, Any]) -> Change:
+def _make_merge(key: str, patch: Mapping[Any, Any]) -> Change:
     """Return the change that puts top-level keys into a dict."""
     new: dict[Any, Any] = codec.decode(codec.encode(dict(patch)))
 
-    def merged(value: Any) -> Any:
+    def merge(value: Any) -> Any:
         if not isinstance(value, dict):
             raise InvalidError(
-                f"{key!r} holds {type(value).__name__}, and no dict merges into that; give a function"
+                f"{key!r} holds {type(value).__name__}, which is not a dict. Pass a function to change it."
             )
         return {**cast("dict[Any, Any]", value), **new}  # type: ignore[redundant-cast]  # pyright needs it
 
-    return merged
+    return merge

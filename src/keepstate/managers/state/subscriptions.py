@@ -1,7 +1,7 @@
-"""Callbacks that are told of every change: exact values, in order, whoever made it, in whatever process.
+"""Callbacks for every change: exact values, in order, from every writer and process.
 
-Each subscription has a watch of its own, so that a slow callback holds up nobody else. It begins with the
-first awaited call of its manager after `subscribe`, before that call's own work.
+Each subscription has its own watch, so that a slow callback does not delay others. It begins with the first
+awaited call of its manager after `subscribe`, before the work of that call.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from keepstate.engine.documents.watch import DocumentChange
 from keepstate.engine.kernel.fifo_lock import FifoLock
 from keepstate.engine.kernel.glob import compile_pattern
 from keepstate.errors import HistoryLostError, InvalidError, KeepstateError
-from keepstate.managers.binding import Folder
-from keepstate.managers.callbacks import tell
-from keepstate.managers.watch_loop import Following
+from keepstate.managers.binding import Namespace
+from keepstate.managers.callbacks import invoke_callback
+from keepstate.managers.watch_loop import WatchLoop
 
 StateCallback = Callable[[str, Any, Any], Awaitable[Any] | Any]
-"""Gets the key, the value before and the value after; None where there is none."""
+"""Receives the key, the old value and the new value; None for an absent value."""
 
 _is_inside: Final[ContextVar[bool]] = ContextVar("keepstate_in_callback", default=False)
 
 
 class Subscriptions:
-    """Who wants to be told of what, in the spaces of one manager."""
+    """The subscriptions of one manager."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._registered: list[tuple[str, StateCallback]] = []
-        self._following: list[tuple[str, StateCallback, list[_Follower]]] = []
-        self._ending: set[_Follower] = set()
+        self._following: list[tuple[str, StateCallback, list[_SubscriptionLoop]]] = []
+        self._ending: set[_SubscriptionLoop] = set()
         self._turns = FifoLock(runner)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something was registered that does not follow changes yet."""
+        """Whether registered subscriptions have not started yet."""
         return bool(self._registered)
 
     def add(self, pattern: str, callback: StateCallback) -> None:
@@ -46,7 +46,7 @@ class Subscriptions:
         self._registered.append((pattern, callback))
 
     def remove(self, pattern: str, callback: StateCallback) -> bool:
-        """Let no further call of the callback start, and return whether it was registered."""
+        """Start no further call of a callback, and return whether it was registered."""
         wanted = (pattern, callback)
         kept = [each for each in self._registered if each != wanted]
         ended = [each for each in self._following if each[:2] == wanted]
@@ -57,50 +57,56 @@ class Subscriptions:
             for follower in followers:
                 follower.stop()
                 self._ending.add(follower)
-                if follower.is_over:  # before it stood there
+                if follower.is_over:  # it may have ended before it was added
                     self._ending.discard(follower)
         return found
 
-    async def begin(self, folders: Sequence[Folder]) -> None:
-        """Let what was registered follow changes from now on."""
-        await self._turns.run(lambda: self._begin(folders))
+    async def begin(self, namespaces: Sequence[Namespace]) -> None:
+        """Start the registered subscriptions."""
+        await self._turns.run(lambda: self._begin(namespaces))
 
-    async def _begin(self, folders: Sequence[Folder]) -> None:
+    async def _begin(self, namespaces: Sequence[Namespace]) -> None:
         while self._registered:
             wanted = self._registered[0]
-            followers = [_Follower(self._runner, folder, *wanted, self._forget) for folder in folders]
+            followers = [
+                _SubscriptionLoop(self._runner, namespace, *wanted, self._on_follower_stopped)
+                for namespace in namespaces
+            ]
             for follower in followers:
                 await follower.find_start()
             if wanted not in self._registered:
-                continue  # it was removed meanwhile
+                continue  # removed in the meantime
             self._registered.remove(wanted)
             self._following.append((*wanted, followers))
             for follower in followers:
                 follower.start()
 
-    def _forget(self, follower: _Follower) -> None:
+    def _on_follower_stopped(self, follower: _SubscriptionLoop) -> None:
         self._ending.discard(follower)
 
     async def drain(self) -> None:
-        """Return when callbacks have been given all that has changed until now.
+        """Wait until callbacks have received all changes until now.
 
         Raises:
-            CompactedError: One was so far behind that changes were lost for it; it goes on after them.
-            HistoryLostError: The store forgot what it had acknowledged; it goes on from what is there.
-            InvalidError: It is called by a callback, which would wait for itself. Or one could not be told of
-                a value, whose class is not registered; it goes on after that.
-            UnsupportedError: The same, of a value that newer code wrote.
+            CompactedError: A callback was so slow that it missed changes; it continues after them.
+            HistoryLostError: The store lost acknowledged writes; callbacks continue from its current state.
+            InvalidError: A callback called `drain`, and would wait for itself. Or a value was not delivered,
+                because its class is not registered; callbacks continue after it.
+            UnsupportedError: A value was not delivered, because newer code wrote it; callbacks continue after
+                it.
         """
         if _is_inside.get():
-            raise InvalidError("a callback that drains would wait for itself; drain outside")
+            raise InvalidError(
+                "a callback cannot drain, because it would wait for itself. Call drain() outside."
+            )
         for _, _, followers in list(self._following):
             for follower in followers:
                 await follower.drain()
 
     async def close(self) -> None:
-        """End all of it, after the callbacks that are at work."""
+        """End all subscriptions, after the callbacks in progress."""
         following, self._following, self._registered = self._following, [], []
-        ending, self._ending = [*self._ending], set[_Follower]()
+        ending, self._ending = [*self._ending], set[_SubscriptionLoop]()
         ending += [follower for _, _, followers in following for follower in followers]
         for follower in ending:
             follower.stop()
@@ -108,19 +114,19 @@ class Subscriptions:
             await follower.end()
 
 
-class _Follower(Following):
-    """Tells one callback of each change in one space."""
+class _SubscriptionLoop(WatchLoop):
+    """Delivers each change in one space to one callback."""
 
     def __init__(
         self,
         runner: Runner,
-        folder: Folder,
+        namespace: Namespace,
         pattern: str,
         callback: StateCallback,
-        forget: Callable[[_Follower], None],
+        forget: Callable[[_SubscriptionLoop], None],
     ) -> None:
-        super().__init__(runner, folder, pattern, f"subscription to {pattern!r}")
-        self._prefix, self._callback, self._forget = folder.prefix, callback, forget
+        super().__init__(runner, namespace, pattern, f"subscription to {pattern!r}")
+        self._prefix, self._callback, self._on_follower_stopped = namespace.prefix, callback, forget
         self._failure: KeepstateError | None = None
         self._lock = Lock()
         self._goals: list[tuple[int, Promise[None]]] = []
@@ -140,36 +146,36 @@ class _Follower(Following):
         if failure is not None:
             raise failure
 
-    async def _tell(self, changes: Sequence[DocumentChange], signal: Signal) -> None:
+    async def _deliver(self, changes: Sequence[DocumentChange], signal: Signal) -> None:
         for change in changes:
             if self._is_ending:
                 return
             key, token = change.key[len(self._prefix) :], _is_inside.set(True)
             try:
-                await tell(self._callback, key, change.old, change.new, of=self._what)
+                await invoke_callback(self._callback, key, change.old, change.new, of=self._what)
             finally:
                 _is_inside.reset(token)
 
-    def _failed(self, error: KeepstateError) -> None:
+    def _on_error(self, error: KeepstateError) -> None:
         self._failure = error
-        if isinstance(error, HistoryLostError):  # revisions of before it are never reached again
+        if isinstance(error, HistoryLostError):  # earlier revisions are never reached again
             with self._lock:
                 self._after = 0
-            self._ended()
+            self._on_end()
 
-    def _reached(self, revision: int) -> None:
+    def _advance_to(self, revision: int) -> None:
         with self._lock:
             self._after = revision
-        self._let_go(revision)
+        self._resolve_waits(revision)
 
-    def _ended(self) -> None:
-        self._let_go(None)
+    def _on_end(self) -> None:
+        self._resolve_waits(None)
 
-    def _over(self) -> None:
-        self._forget(self)
+    def _on_stopped(self) -> None:
+        self._on_follower_stopped(self)
 
-    def _let_go(self, revision: int | None) -> None:
-        """Tell who waits for a revision up to this one that all was told; None for everybody."""
+    def _resolve_waits(self, revision: int | None) -> None:
+        """Resolve the waits for a revision up to this one; None for all."""
         with self._lock:
             ready = [promise for goal, promise in self._goals if revision is None or goal <= revision]
             self._goals = [(goal, promise) for goal, promise in self._goals if promise not in ready]

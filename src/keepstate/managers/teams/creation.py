@@ -1,8 +1,8 @@
-"""How a team comes about: whole, whoever else creates it at once, and however many tasks it begins with.
+"""Creation of a team: atomic under concurrent creation, with any number of tasks.
 
-Tasks for which a batch has no room go ahead of the team, in their order, and a document says how far that has
-come and for whom. Nobody can be given a task before the team is there, which comes with the last of them: so
-one of several who create it at once wins, and nothing of another's is in it.
+Tasks that do not fit into one batch are stored before the team, in order. A document records the progress and
+the creator. No task can be claimed before the team exists, and the team is created with the last tasks.
+Therefore one of several concurrent creators wins, and the team has no data of another.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from keepstate.engine.space.joint_work import content_name, read_ahead
 from keepstate.errors import AlreadyExistsError, InvalidError
-from keepstate.managers.binding import Folder
-from keepstate.managers.parameters import sameness
-from keepstate.managers.records import admit_record
+from keepstate.managers.binding import Namespace
+from keepstate.managers.parameters import encode_canonical
+from keepstate.managers.records import check_record
 from keepstate.managers.teams import tasks
 from keepstate.managers.teams.agents import put_agent
 from keepstate.managers.teams.records import AgentCoordinationState, TeamState
@@ -26,79 +26,80 @@ _AT_ONCE: Final = _WRITES_AT_ONCE // _WRITES_OF_TASK
 _FORMING: Final = "forming"
 
 
-class Founding:
-    """The batches that create a team, one after the other.
+class TeamCreation:
+    """The batches that create a team.
 
     Raises:
-        InvalidError: Its queue has others than pending tasks, an agent stands under another's id, or there
-            are more agents than come about at once.
+        InvalidError: The queue has tasks that are not pending, an agent is listed under another id, or there
+            are more agents than fit in one batch.
     """
 
     def __init__(self, team: TeamState) -> None:
-        admit_record("team_state", team, TeamState)
+        check_record("team_state", team, TeamState)
         for name in ("in_progress", "completed", "dead"):
             if len(getattr(team.task_queue, name)):
                 raise InvalidError(
-                    f"the queue of team {team.team_id!r} has tasks in `{name}`; it begins with pending ones"
+                    f"the queue of team {team.team_id!r} has tasks in `{name}`. Start it with pending tasks."
                 )
         if len(team.agents) > _WRITES_AT_ONCE:
             raise InvalidError(
-                f"team {team.team_id!r} begins with {len(team.agents)} agents, and {_WRITES_AT_ONCE} at most "
-                "come about at once; let add_agent add the others"
+                f"team {team.team_id!r} has {len(team.agents)} agents, and at most {_WRITES_AT_ONCE} can be "
+                "created at once. Add the others with add_agent()."
             )
         for agent_id, agent in team.agents.items():
-            admit_record(f"agents[{agent_id!r}]", agent, AgentCoordinationState)
+            check_record(f"agents[{agent_id!r}]", agent, AgentCoordinationState)
             if agent.agent_id != agent_id:
                 raise InvalidError(
-                    f"agents[{agent_id!r}] is agent {agent.agent_id!r}; give it under its own id"
+                    f"agents[{agent_id!r}] is agent {agent.agent_id!r}. Use the agent's own id as the key."
                 )
         self._team = team
         for task in team.task_queue.pending:
-            tasks.named(task, "admitted")
+            tasks.with_id(task, "admitted")
         self._tasks: list[dict[str, Any]] = []
         self._room = max(0, (_WRITES_AT_ONCE - len(team.agents)) // _WRITES_OF_TASK)
 
-    async def step(self, team: Folder) -> bool:
-        """Do what comes next, and return whether that was the last of it.
+    async def step(self, team: Namespace) -> bool:
+        """Apply the next batch, and return whether it was the last.
 
         Raises:
-            AlreadyExistsError: There is such a team, or another one of its name is being created.
+            AlreadyExistsError: The team exists, or another team with its id is being created.
         """
         if not self._tasks:
             self._tasks = [
-                tasks.named(task, await _id_at(team, place, task))
-                for place, task in enumerate(self._team.task_queue.pending)
+                tasks.with_id(task, await _id_at(team, index, task))
+                for index, task in enumerate(self._team.task_queue.pending)
             ]
-        place, forming_place, documents = team.name("team"), team.name(_FORMING), team.space.documents
-        await read_ahead(team.space, documents=(place, forming_place))
-        if await documents.get(place) is not None:
-            raise AlreadyExistsError(f"team {team.id!r} is there already; get_team shows it")
-        forming = await documents.get(forming_place, {"tasks": self._name, "next": 0})
+        name, forming_name, documents = team.name("team"), team.name(_FORMING), team.space.documents
+        await read_ahead(team.space, documents=(name, forming_name))
+        if await documents.get(name) is not None:
+            raise AlreadyExistsError(f"team {team.id!r} exists already. Read it with get_team().")
+        forming = await documents.get(forming_name, {"tasks": self._name, "next": 0})
         if forming["tasks"] != self._name:
             raise AlreadyExistsError(
-                f"team {team.id!r} is being created with other tasks; if who began that is gone, create it "
-                "with those, or delete_team first"
+                f"team {team.id!r} is being created with other tasks. If its creator has stopped, create it "
+                "with "
+                "those tasks, or call delete_team() first."
             )
         left = self._tasks[forming["next"] :]
         if len(left) > self._room:
             for task in left[:_AT_ONCE]:
                 await tasks.put(team, task)
-            await documents.put(forming_place, {**forming, "next": forming["next"] + _AT_ONCE})
+            await documents.put(forming_name, {**forming, "next": forming["next"] + _AT_ONCE})
             return False
-        await documents.put(place, TeamState(team.id, metadata=self._team.metadata))
+        await documents.put(name, TeamState(team.id, metadata=self._team.metadata))
         for agent in self._team.agents.values():
             await put_agent(team, agent)
         for task in left:
             await tasks.put(team, task)
-        await documents.delete(forming_place)
+        await documents.delete(forming_name)
         return True
 
     @cached_property
     def _name(self) -> str:
-        """The same for all who create it with these tasks: one can go on where another has ended."""
-        return sha256(sameness(self._tasks)).hexdigest() if len(self._tasks) > self._room else ""
+        """Digest of the tasks, by which a creator with equal tasks can continue for another."""
+        return sha256(encode_canonical(self._tasks)).hexdigest() if len(self._tasks) > self._room else ""
 
 
-async def _id_at(team: Folder, place: int, task: object) -> str:
-    """Return the id of a task that has none: the same one when the same team is created once more."""
-    return (await content_name(team.space, sameness((team.id, place, task)))).hex()[:32]
+async def _id_at(team: Namespace, index: int, task: object) -> str:
+    """Return the id of a task that has none; the same id when the same team is created again."""
+    return (await content_name(team.space, encode_canonical((team.id, index, task)))).hex()[:32]

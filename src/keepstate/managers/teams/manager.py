@@ -1,7 +1,7 @@
 """Teams: agents with capabilities, and the tasks that they share.
 
-A team is a document, each agent another; the tasks stand in the queue of the team's space. Who is given a
-task and what his document says of it change in one batch.
+A team is a document, each agent another. The tasks are in the queue of the team's space. The assignment of a
+task and the agent's document change in one batch.
 """
 
 from __future__ import annotations
@@ -29,13 +29,20 @@ from keepstate.errors import (
     TransitionError,
 )
 from keepstate.managers.backends import Backend
-from keepstate.managers.binding import Folder
+from keepstate.managers.binding import Namespace
 from keepstate.managers.names import new_id
-from keepstate.managers.recent import Recent
-from keepstate.managers.records import admit_record
-from keepstate.managers.sizes import admit_interval
+from keepstate.managers.recent import ReadCache
+from keepstate.managers.records import check_record
+from keepstate.managers.sizes import check_interval
 from keepstate.managers.teams import tasks
-from keepstate.managers.teams.agents import find_agent, is_held, let_go, let_work, need_team, place_of_agent
+from keepstate.managers.teams.agents import (
+    agent_name,
+    assign_to_agent,
+    find_agent,
+    is_held,
+    require_team,
+    take_from_agent,
+)
 from keepstate.managers.teams.records import AgentCoordinationState, TaskQueueState, TeamTask, is_fit
 from keepstate.managers.teams.rosters import TeamRosters
 from keepstate.stores.protocol import Store
@@ -46,21 +53,22 @@ ASSIGNED_S: Final = 86_400.0
 
 
 class OrchestrationStateManager(TeamRosters):
-    """Teams of agents, and their tasks: each handed to one agent at a time, and completed once.
+    """Teams of agents, and their tasks: each given to one agent at a time, and completed once.
 
-    A task that an agent holds must be completed or held on to within its lease; then it is to be done again.
-    After `max_attempts` failures it is dead, until it is requeued.
+    An agent must complete or renew a task within its lease; otherwise the task becomes available again. After
+    `max_attempts` failures it is dead, until it is requeued.
 
     Args:
-        persistence: Where to keep teams; see `StateManager`.
-        url: The URL, if `persistence` names a kind of store.
+        persistence: Storage of the teams; see `StateManager`.
+        url: The URL, if `persistence` names a backend.
         redis_url: The URL of a Redis server.
         file_path: The file of a journal or SQLite database.
-        space: Instead: the space or transaction to keep them in. Its queue then holds their tasks, under ids
-            that begin with `team/` and the team; who claims from it himself says by `match` what is his.
-        sync_interval: For how many seconds what was read may be shown again. What this manager writes itself
-            is seen at once; 0 reads always anew.
-        lease_s: For how many seconds an agent holds a task, if it is not said otherwise.
+        space: A space or transaction that stores all teams, in place of a store. Its queue then holds their
+            tasks under ids that begin with `team/` and the team. Other code that claims from this queue must
+            exclude them with `match`.
+        sync_interval: Seconds for which reads may be cached. Writes of this manager are visible at once; 0
+            turns the cache off.
+        lease_s: Default lease of a task, in seconds.
     """
 
     def __init__(
@@ -85,8 +93,8 @@ class OrchestrationStateManager(TeamRosters):
         )
         check_duration_ms("lease_s", lease_s)
         self._lease_s = lease_s
-        keep_s = admit_interval("sync_interval", sync_interval)
-        self._recent = Recent(self._clock, 0 if self._place.transaction is not None else keep_s)
+        keep_s = check_interval("sync_interval", sync_interval)
+        self._cache = ReadCache(self._clock, 0 if self._binding.transaction is not None else keep_s)
 
     # ---- tasks
 
@@ -96,21 +104,21 @@ class OrchestrationStateManager(TeamRosters):
         """Add a task to a team's queue and return its id; a known id adds nothing.
 
         Args:
-            team_id: Which team.
-            task: What it is about. Its `id` names it, so that it is enqueued once, until a week after it was
-                completed; its `priority` is `low`, `normal`, `high`, `critical` or an int; its `capability`
-                says what an agent must be able to do.
-            delay_s: It is to be done only after so many seconds.
-            max_attempts: After so many failures it is dead.
+            team_id: The team.
+            task: The task. Its `id` makes enqueuing idempotent, until a week after its completion. Its
+                `priority` is `low`, `normal`, `high`, `critical` or an int. Its `capability` names the
+                capability that an agent needs.
+            delay_s: Seconds before it can be claimed.
+            max_attempts: Number of failures after which it is dead.
 
         Raises:
-            NotFoundError: There is no such team.
+            NotFoundError: The team does not exist.
         """
-        kept = tasks.named(task, new_id(self._clock))
+        kept = tasks.with_id(task, new_id(self._clock))
 
-        async def work(team: Folder) -> None:
+        async def work(team: Namespace) -> None:
             await _read_ahead(team, kept["id"], team.name("team"))
-            await need_team(team)
+            await require_team(team)
             await tasks.put(team, kept, delay_s=delay_s, max_attempts=max_attempts)
 
         await self._change(team_id, work)
@@ -120,34 +128,34 @@ class OrchestrationStateManager(TeamRosters):
     async def assign_task(
         self, team_id: str, task_id: str, agent_id: str, *, lease_s: float = ASSIGNED_S
     ) -> TeamTask:
-        """Give a task to an agent, who then is `working` on it; again to the same agent does nothing.
+        """Give a task to an agent, whose status becomes `working`; again to the same agent does nothing.
 
         Args:
-            team_id: Which team.
-            task_id: Which task; also one that is delayed.
-            agent_id: Which agent, whatever it can do.
-            lease_s: For how many seconds; a day, if it is not said.
+            team_id: The team.
+            task_id: The task; it may be delayed.
+            agent_id: The agent; its capabilities are not checked.
+            lease_s: Lease in seconds; by default a day.
 
         Raises:
             ConflictError: Another agent holds the task.
-            NotFoundError: The team has no such task, or no such agent.
+            NotFoundError: The team has no such task or agent.
             TransitionError: The task is completed or dead.
         """
 
-        async def work(team: Folder) -> TeamTask | ConflictError:
-            await _read_ahead(team, task_id, place_of_agent(team, agent_id))
+        async def work(team: Namespace) -> TeamTask | ConflictError:
+            await _read_ahead(team, task_id, agent_name(team, agent_id))
             await find_agent(team, agent_id)
             info = await tasks.find(team, task_id)
             if is_held(info, await team.space.now()):
                 if info.worker == agent_id:
-                    return tasks.shown(team, info)
-                # Raised here, it would be tried again and again.
+                    return tasks.to_team_task(team, info)
+                # Raised here, it would be retried again and again.
                 return ConflictError(
                     f"task {task_id!r} of team {team.id!r} is held by {shorten(info.worker or '')!r}"
                 )
             await team.space.queue.take(team.task(task_id), agent_id, lease_s=lease_s)
-            await let_work(team, agent_id, task_id, instead_of=info.worker)
-            return tasks.shown(team, await tasks.find(team, task_id))
+            await assign_to_agent(team, agent_id, task_id, instead_of=info.worker)
+            return tasks.to_team_task(team, await tasks.find(team, task_id))
 
         task = await self._change(team_id, work, f"assign {task_id} to {agent_id}")
         if isinstance(task, ConflictError):
@@ -163,34 +171,34 @@ class OrchestrationStateManager(TeamRosters):
         lease_s: float | None = None,
         wait_s: float = 0,
     ) -> TeamTask | None:
-        """Give an agent the best task that it may have, and return it; None if there is none.
+        """Claim the best available task for an agent, and return it, or None if there is none.
 
         Args:
-            team_id: Which team.
-            agent_id: Which agent.
-            capability: Only a task that asks for this: in its `capability`, or in its `type` if it has none.
-                Without it any that asks for nothing, or for something that the agent can do.
-            lease_s: For how many seconds.
-            wait_s: How long to wait for one, in seconds.
+            team_id: The team.
+            agent_id: The agent.
+            capability: Claim only a task with this `capability`, or with this `type` if it has none. By
+                default any task that needs no capability, or one that the agent has.
+            lease_s: Lease in seconds.
+            wait_s: Maximum seconds to wait for a task.
 
         Raises:
             NotFoundError: The team has no such agent.
         """
-        team, agent_place = self._folder(team_id), place_of_agent(self._folder(team_id), agent_id)
+        team, agent_document = self._namespace(team_id), agent_name(self._namespace(team_id), agent_id)
         check_wait("wait_s", wait_s)
         claimed: list[TeamTask] = []
 
         def match(name: str, task: Any, documents: Mapping[str, Any]) -> bool:
-            agent: AgentCoordinationState | None = documents.get(agent_place)
+            agent: AgentCoordinationState | None = documents.get(agent_document)
             if agent is None or not name.startswith(team.prefix):
                 return False
             return is_fit(task, capability, agent.capabilities)
 
         async def also(tx: Transaction, name: str, former: str | None) -> None:
             task_id = name.removeprefix(team.prefix)
-            claiming = team.on(tx.by(agent_id, message=f"claim {task_id}"))
-            await let_work(claiming, agent_id, task_id, instead_of=former)
-            claimed[:] = [tasks.shown(team, await tasks.find(claiming, task_id))]
+            claiming = team.with_space(tx.by(agent_id, message=f"claim {task_id}"))
+            await assign_to_agent(claiming, agent_id, task_id, instead_of=former)
+            claimed[:] = [tasks.to_team_task(team, await tasks.find(claiming, task_id))]
 
         claim = partial(
             team.space.queue.claim_with,
@@ -198,7 +206,7 @@ class OrchestrationStateManager(TeamRosters):
             lease_s=self._lease_s if lease_s is None else lease_s,
             match=match,
             on_claim=on_claim(team.space.executor, also),
-            documents=(agent_place,),
+            documents=(agent_document,),
         )
         try:
             if not await claim(wait_s=0):
@@ -206,8 +214,8 @@ class OrchestrationStateManager(TeamRosters):
                 if not wait_s or not await claim(wait_s=wait_s):
                     return None
         finally:
-            self._recent.forget(team_id)
-        await self._wrote()
+            self._cache.invalidate(team_id)
+        await self._after_write()
         return claimed[0]
 
     async def heartbeat_task(
@@ -219,17 +227,17 @@ class OrchestrationStateManager(TeamRosters):
         token: int | None = None,
         lease_s: float | None = None,
     ) -> None:
-        """Hold a task for `lease_s` seconds from now on.
+        """Extend the lease of a task to `lease_s` seconds from now.
 
         Raises:
-            LeaseLostError: It is no longer held, or not by this agent or under this token.
-            NotFoundError: There is no such task.
+            LeaseLostError: The task is not held any more, or not by this agent or under this token.
+            NotFoundError: The task does not exist.
         """
         hold_s = self._lease_s if lease_s is None else lease_s
 
-        async def work(team: Folder) -> None:
+        async def work(team: Namespace) -> None:
             info = await tasks.find(team, task_id, payload=False)
-            claim = tasks.claim_on(team, info, agent_id, token)
+            claim = tasks.make_claim(team, info, agent_id, token)
             await team.space.queue.heartbeat(claim, hold_s)
 
         await self._change(team_id, work)
@@ -238,14 +246,14 @@ class OrchestrationStateManager(TeamRosters):
     async def holding(
         self, team_id: str, task: TeamTask, *, lease_s: float | None = None
     ) -> AsyncGenerator[TeamTask]:
-        """Hold on to a task beside the caller until the block ends, with three heartbeats a lease.
+        """Renew the lease of a task in the background until the block ends, three times per lease.
 
-        When the task is lost meanwhile the heartbeats end, and what the holder says of it then is refused.
+        If the task is lost, the heartbeats end, and later calls of its holder are rejected.
         """
         hold_s = self._lease_s if lease_s is None else lease_s
-        self._place.require_outside_transaction("holding a task")
-        self._folder(team_id)
-        admit_record("task", task, TeamTask)
+        self._binding.require_outside_transaction("holding a task")
+        self._namespace(team_id)
+        check_record("task", task, TeamTask)
         check_duration_ms("lease_s", hold_s)
 
         async def beat(signal: Signal) -> None:
@@ -255,7 +263,7 @@ class OrchestrationStateManager(TeamRosters):
                 except (LeaseLostError, NotFoundError, TransitionError):
                     return
                 except KeepstateError:
-                    continue  # the next one may reach it in time
+                    continue  # the next heartbeat may succeed in time
 
         beating = self._runner.start(beat, f"heartbeat of task {task.id}")
         try:
@@ -272,33 +280,33 @@ class OrchestrationStateManager(TeamRosters):
         agent_id: str | None = None,
         token: int | None = None,
     ) -> None:
-        """Complete a task, and let its agent be idle. Again with an equal result does nothing.
+        """Complete a task, and set its agent to idle. Again with an equal result does nothing.
 
-        It may come after its lease ran out, unless another was given the task.
+        A completion after the end of the lease is accepted, unless the task was given to another agent.
 
         Args:
-            team_id: Which team.
-            task_id: Which task.
-            result: What came of it.
-            agent_id: Only if this agent holds it; it saves a round trip. With neither this nor `token`,
-                whoever does.
-            token: Only if it is held under this token.
+            team_id: The team.
+            task_id: The task.
+            result: Result of the task.
+            agent_id: Complete only if this agent holds it; this saves a round trip. Without this and `token`,
+                the current holder's claim is used.
+            token: Complete only if it is held under this token.
 
         Raises:
-            LeaseLostError: It is not held by this agent or under this token; nothing was changed.
-            NotFoundError: There is no such task.
-            TransitionError: Nobody was given it, it is dead, or it is completed with another result.
+            LeaseLostError: The task is not held by this agent or under this token; nothing was changed.
+            NotFoundError: The task does not exist.
+            TransitionError: The task was never claimed, is dead, or is completed with another result.
         """
 
-        async def work(team: Folder) -> None:
-            await _read_ahead(team, task_id, *_places(team, agent_id))
+        async def work(team: Namespace) -> None:
+            await _read_ahead(team, task_id, *_agent_names(team, agent_id))
             info = await tasks.find(team, task_id)
             if info.state == "done":
-                tasks.claim_on(team, replace(info, state="claimed"), agent_id, token)
-                tasks.admit_again(team, info, result, is_part=self._place.transaction is not None)
+                tasks.make_claim(team, replace(info, state="claimed"), agent_id, token)
+                tasks.check_repeated(team, info, result, is_part=self._binding.transaction is not None)
                 return
             await tasks.complete(team, info, result, agent_id, token)
-            await let_go(team, info.worker, task_id)
+            await take_from_agent(team, info.worker, task_id)
 
         await self._change(team_id, work, f"complete {task_id}")
 
@@ -312,91 +320,93 @@ class OrchestrationStateManager(TeamRosters):
         token: int | None = None,
         retry_in_s: float | None = None,
     ) -> None:
-        """Give a task back as failed, and let its agent be idle: it is delayed, or dead after its attempts.
+        """Give a task back as failed, and set its agent to idle. It is then delayed, or dead.
 
         Args:
-            team_id: Which team.
-            task_id: Which task.
-            error: What went wrong; kept as text.
-            agent_id: Only if this agent holds it.
-            token: Only if it is held under this token.
-            retry_in_s: When it can be done again, in seconds; without it after 1 s, 2 s, 4 s … 5 minutes.
+            team_id: The team.
+            task_id: The task.
+            error: The error; stored as text.
+            agent_id: Fail only if this agent holds it.
+            token: Fail only if it is held under this token.
+            retry_in_s: Seconds until it can be claimed again; by default 1 s, 2 s, 4 s … 5 minutes.
 
         Raises:
-            LeaseLostError: It is not held by this agent or under this token.
-            NotFoundError: There is no such task.
-            TransitionError: Nobody holds it.
+            LeaseLostError: The task is not held by this agent or under this token.
+            NotFoundError: The task does not exist.
+            TransitionError: The task is not held.
         """
 
-        async def work(team: Folder) -> None:
-            await _read_ahead(team, task_id, *_places(team, agent_id))
+        async def work(team: Namespace) -> None:
+            await _read_ahead(team, task_id, *_agent_names(team, agent_id))
             info = await tasks.find(team, task_id)
-            await team.space.queue.fail(tasks.claim_on(team, info, agent_id, token), error, retry_in_s)
-            await let_go(team, info.worker, task_id)
+            await team.space.queue.fail(tasks.make_claim(team, info, agent_id, token), error, retry_in_s)
+            await take_from_agent(team, info.worker, task_id)
 
         await self._change(team_id, work, f"fail {task_id}")
 
     async def release_task(
         self, team_id: str, task_id: str, *, agent_id: str | None = None, token: int | None = None
     ) -> None:
-        """Give a task back as if it had not been given, and let its agent be idle; fails as `fail_task`."""
+        """Give a task back unused, and set its agent to idle; raises as `fail_task`."""
 
-        async def work(team: Folder) -> None:
-            await _read_ahead(team, task_id, *_places(team, agent_id))
+        async def work(team: Namespace) -> None:
+            await _read_ahead(team, task_id, *_agent_names(team, agent_id))
             info = await tasks.find(team, task_id)
-            await team.space.queue.release(tasks.claim_on(team, info, agent_id, token))
-            await let_go(team, info.worker, task_id)
+            await team.space.queue.release(tasks.make_claim(team, info, agent_id, token))
+            await take_from_agent(team, info.worker, task_id)
 
         await self._change(team_id, work, f"release {task_id}")
 
     async def requeue_task(self, team_id: str, task_id: str) -> None:
-        """Give a dead task all its attempts again.
+        """Make a dead task available again, with all its attempts.
 
         Raises:
-            NotFoundError: There is no dead task of this id.
+            NotFoundError: There is no dead task with this id.
         """
 
-        async def work(team: Folder) -> None:
+        async def work(team: Namespace) -> None:
             info = await tasks.find(team, task_id, payload=False)
             if info.state != "dead":
-                raise NotFoundError(f"task {task_id!r} of team {team.id!r} is not dead; get_task shows it")
+                raise NotFoundError(
+                    f"task {task_id!r} of team {team.id!r} is not dead. Check it with get_task()."
+                )
             await team.space.queue.requeue(info.id)
 
         await self._change(team_id, work)
 
     async def get_task(self, team_id: str, task_id: str) -> TeamTask | None:
-        """Return a task, or None if there is none of this id, or it was completed over a week ago."""
-        team = self._folder(team_id)
+        """Return a task, or None if it does not exist or was completed more than a week ago."""
+        team = self._namespace(team_id)
         info = await team.space.queue.get(team.task(task_id), payload=True)
-        return None if info is None else tasks.shown(team, info)
+        return None if info is None else tasks.to_team_task(team, info)
 
     async def get_queue_status(self, team_id: str) -> TaskQueueState:
         """Return the tasks of a team: all counted at one moment, the newest 100 of each kind loaded.
 
-        It reads the index of all tasks, a page of 1,024 at a time.
+        Reads the index of all tasks, in pages of 1,024.
 
         Raises:
-            NotFoundError: There is no such team.
+            NotFoundError: The team does not exist.
         """
-        team = self._folder(team_id)
+        team = self._namespace(team_id)
 
         async def read() -> TaskQueueState:
-            await need_team(team)
-            return await tasks.queue_of(team, self._runner.mode)
+            await require_team(team)
+            return await tasks.read_queue(team, self._runner.mode)
 
-        return await self._recent.get(team_id, "queue", read)
+        return await self._cache.get(team_id, "queue", read)
 
-    async def _clean(self, folder: Folder, before: datetime) -> int:
-        """Remove completed and dead tasks, and how agents stood before then."""
-        removed = await tasks.remove_over(folder, before)
-        await self._prune(folder, before)
-        self._recent.forget(folder.id)
+    async def _clean(self, namespace: Namespace, before: datetime) -> int:
+        """Remove completed and dead tasks, and old history of the team."""
+        removed = await tasks.remove_ended(namespace, before)
+        await self._prune(namespace, before)
+        self._cache.invalidate(namespace.id)
         return removed
 
 
-async def _read_ahead(team: Folder, task_id: str, *documents: str) -> None:
+async def _read_ahead(team: Namespace, task_id: str, *documents: str) -> None:
     await read_ahead(team.space, documents=documents, task_ids=(team.task(task_id),))
 
 
-def _places(team: Folder, agent_id: str | None) -> tuple[str, ...]:
-    return () if agent_id is None else (place_of_agent(team, agent_id),)
+def _agent_names(team: Namespace, agent_id: str | None) -> tuple[str, ...]:
+    return () if agent_id is None else (agent_name(team, agent_id),)

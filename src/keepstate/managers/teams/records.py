@@ -1,4 +1,4 @@
-"""What a team is, as callers give it and as they get it back."""
+"""Records of a team, as callers pass and receive them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TeamTaskStatus = Literal["pending", "delayed", "in_progress", "completed", "dead
 Priority = Literal["low", "normal", "high", "critical"]
 
 PRIORITIES: Final[dict[str, int]] = {"low": -10, "normal": 0, "high": 10, "critical": 20}
-"""What a task's `priority` stands for; an int is taken as it is."""
+"""Numbers of the named priorities; an int is used unchanged."""
 
 IDLE: Final = "idle"
-"""The status of an agent that can be given something to do."""
+"""The status of an agent that can be given a task."""
 WORKING: Final = "working"
-"""The status of one that was. All others are the application's own."""
+"""The status of an agent that was given a task. All other statuses belong to the application."""
 
 
 @record("AgentCoordinationState")
@@ -27,12 +27,12 @@ class AgentCoordinationState:
     """One agent of a team.
 
     Attributes:
-        agent_id: Its name in the team.
-        status: Any text; `idle` is who can be given a task.
-        capabilities: What it can do.
-        current_task: The id of what it works on.
-        metadata: Whatever the application wants to keep with it.
-        tasks: The ids of all tasks that it holds, the newest last; kept by the manager.
+        agent_id: Id of the agent in the team.
+        status: Any text; an agent that is `idle` can be given a task.
+        capabilities: Capabilities of the agent.
+        current_task: Id of the task that it works on.
+        metadata: Data of the application.
+        tasks: Ids of all tasks that it holds, newest last; maintained by the manager.
     """
 
     agent_id: str
@@ -45,20 +45,20 @@ class AgentCoordinationState:
 
 @record("TeamTask")
 class TeamTask:
-    """A task of a team, as it stood when it was read.
+    """A task of a team, as read.
 
     Attributes:
-        id: Its name in the team.
-        task: The task as it was enqueued.
-        status: `pending`, `delayed` (not to be done yet), `in_progress`, `completed` or `dead`.
-        agent_id: Who holds it, or held it last.
-        attempt: The how-manieth time it was given to an agent.
-        max_attempts: After so many failures it is dead.
-        token: Fences this holder from later ones: each has a higher one.
-        result: What it was completed with.
-        error: What its last failure said.
-        enqueued_at: When it was enqueued, by the store's clock.
-        due_at: When it can be claimed; of one in progress, when its lease ends; of others, when they ended.
+        id: Id of the task in the team.
+        task: The task as enqueued.
+        status: `pending`, `delayed` (cannot be claimed yet), `in_progress`, `completed` or `dead`.
+        agent_id: The current or last holder.
+        attempt: Attempt number, from 1; 0 before the first.
+        max_attempts: Number of failures after which it is dead.
+        token: Fencing token; each holder has a higher one.
+        result: Result of its completion.
+        error: The error of its last failure.
+        enqueued_at: Time of enqueuing, by the store's clock.
+        due_at: Time from which it can be claimed. In progress: the end of its lease. Otherwise: its end.
     """
 
     id: str
@@ -78,14 +78,14 @@ class TeamTask:
 class TaskQueueState:
     """The tasks of a team.
 
-    What `create_team` is given holds tasks as dicts, in `pending`. What is read holds `TeamTask`s in lists
-    that know their exact length and have their newest items loaded.
+    The argument of `create_team` has tasks as dicts, in `pending`. Reads return `TeamTask`s in lists that
+    have their exact length and their newest items loaded.
 
     Attributes:
-        pending: To be done, also those that are delayed.
-        in_progress: Held by an agent.
-        completed: Done within the last week.
-        dead: Failed as often as they were allowed to.
+        pending: Tasks that are available or delayed.
+        in_progress: Tasks held by an agent.
+        completed: Tasks completed within the last week.
+        dead: Tasks that failed `max_attempts` times.
     """
 
     pending: Sequence[Any] = ()
@@ -105,21 +105,21 @@ class TeamState:
 
 
 def priority_of(task: dict[str, Any]) -> int:
-    """Return a task's place in the queue: higher ones first.
+    """Return the priority of a task in the queue; higher priorities come first.
 
     Raises:
-        InvalidError: Its `priority` is no int and none of the known words.
+        InvalidError: Its `priority` is neither an int nor a known name.
     """
     given = task.get("priority", "normal")
     if type(given) is int:
         return given
     if type(given) is str and given in PRIORITIES:
         return PRIORITIES[given]
-    raise InvalidError(f"`priority` is {given!r}; it is an int or one of {', '.join(get_args(Priority))}")
+    raise InvalidError(f"`priority` is {given!r}. Pass an int or one of {', '.join(get_args(Priority))}.")
 
 
-def needed_for(task: dict[str, Any]) -> str | None:
-    """Return the capability that a task asks for: its `capability`, if it names one."""
+def needed_capability(task: dict[str, Any]) -> str | None:
+    """Return the capability that a task needs: its `capability`, if that is text."""
     needed = task.get("capability")
     return needed if type(needed) is str else None
 
@@ -128,12 +128,12 @@ def is_fit(task: dict[str, Any], wanted: str | None, capabilities: Sequence[str]
     """Return whether an agent may take a task.
 
     Args:
-        task: The task as it was enqueued.
-        wanted: Only tasks of this `capability`; of this `type`, where they name no capability.
-        capabilities: What the agent can do. Without `wanted` it takes what it can do, and what asks for
-            nothing.
+        task: The task as enqueued.
+        wanted: The required `capability`, or `type` if the task has no capability. By default the task must
+            need none, or one that the agent has.
+        capabilities: Capabilities of the agent.
     """
-    needed = needed_for(task)
+    needed = needed_capability(task)
     if wanted is not None:
         return (needed if needed is not None else task.get("type")) == wanted
     return needed is None or needed in capabilities

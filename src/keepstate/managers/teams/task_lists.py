@@ -1,4 +1,4 @@
-"""Lists of tasks that know their exact length and have their newest items loaded."""
+"""Lists of tasks that have their exact length and their newest items loaded."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from keepstate._finish import finish
 from keepstate.errors import NotLoadedError
 from keepstate.managers.teams.records import TeamTask
 
-Loading = Callable[[], Coroutine[Any, Any, list[TeamTask]]]
+LoadTasks = Callable[[], Coroutine[Any, Any, list[TeamTask]]]
 
 LOADED: Final = 100
-"""How many of the newest are loaded at once."""
+"""Number of the newest tasks that are loaded."""
 
 
 class TaskList(Sequence[TeamTask]):
-    """Tasks, the newest first; `len` is exact when it was read, whatever is loaded.
+    """Tasks, newest first. `len` is exact as of the read, however many are loaded.
 
-    Touching one that is not loaded raises `NotLoadedError`; `await tasks.load()` gives all.
+    Access to a task that is not loaded raises `NotLoadedError`. `await tasks.load()` returns all.
     """
 
-    def __init__(self, count: int, newest: Sequence[TeamTask], loading: Loading) -> None:
-        self._count, self._loaded, self._loading = count, list(newest), loading
+    def __init__(self, count: int, newest: Sequence[TeamTask], load_all: LoadTasks) -> None:
+        self._count, self._loaded, self._load_all = count, list(newest), load_all
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._count}, {len(self._loaded)} loaded>"
@@ -38,15 +38,15 @@ class TaskList(Sequence[TeamTask]):
     def __getitem__(self, index: int | slice) -> TeamTask | Sequence[TeamTask]:
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(self._count))]
-        place = index + self._count if index < 0 else index
-        if not 0 <= place < self._count:
-            raise IndexError(f"there are {self._count} tasks, and none at {index}")
-        if place >= len(self._loaded):
-            self._reach(place)
-        return self._loaded[place]
+        position = index + self._count if index < 0 else index
+        if not 0 <= position < self._count:
+            raise IndexError(f"there are {self._count} tasks, and none at index {index}")
+        if position >= len(self._loaded):
+            self._load_to(position)
+        return self._loaded[position]
 
     def __iter__(self) -> Iterator[TeamTask]:
-        yield from (self[place] for place in range(self._count))
+        yield from (self[index] for index in range(self._count))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str | bytes):
@@ -57,26 +57,26 @@ class TaskList(Sequence[TeamTask]):
     __hash__ = None  # type: ignore[assignment]  # a list has none
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskList:
-        return type(self)(self._count, deepcopy(self._loaded, memo), self._loading)
+        return type(self)(self._count, deepcopy(self._loaded, memo), self._load_all)
 
     async def load(self) -> list[TeamTask]:
-        """Return all tasks of the list as they are now."""
-        return await self._loading()
+        """Read all tasks of the list as they are now."""
+        return await self._load_all()
 
-    def _reach(self, place: int) -> None:
+    def _load_to(self, index: int) -> None:
         raise NotLoadedError(
-            f"task {place} of {self._count} is not loaded, only the newest {len(self._loaded)} are; "
-            "`await tasks.load()` gives all"
+            f"task {index} of {self._count} is not loaded, only the newest {len(self._loaded)} are. "
+            "Read all with `await tasks.load()`."
         )
 
 
 class LoadingTaskList(TaskList):
-    """The same for blocking use: what is touched is loaded."""
+    """A task list for blocking mode, which loads tasks on access."""
 
-    def _reach(self, place: int) -> None:
+    def _load_to(self, index: int) -> None:
         known = {task.id for task in self._loaded}
-        self._loaded += [task for task in finish(self._loading()) if task.id not in known]
-        if place >= len(self._loaded):
+        self._loaded += [task for task in finish(self._load_all()) if task.id not in known]
+        if index >= len(self._loaded):
             raise NotLoadedError(
-                f"only {len(self._loaded)} of {self._count} tasks still stand here; read the queue again"
+                f"only {len(self._loaded)} of {self._count} tasks are left in the list. Read the queue again."
             )

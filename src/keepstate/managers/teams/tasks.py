@@ -1,4 +1,4 @@
-"""The tasks of a team, as the queue has them."""
+"""The tasks of a team in the queue."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from keepstate._runner import Mode
 from keepstate.engine.queue.queue import Claim
 from keepstate.engine.queue.tasks import STATES, TaskInfo, TaskState
 from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
-from keepstate.managers.binding import Folder
-from keepstate.managers.parameters import sameness
+from keepstate.managers.binding import Namespace
+from keepstate.managers.parameters import encode_canonical
 from keepstate.managers.teams.records import TaskQueueState, TeamTask, TeamTaskStatus, priority_of
-from keepstate.managers.teams.task_lists import LOADED, Loading, LoadingTaskList, TaskList
+from keepstate.managers.teams.task_lists import LOADED, LoadingTaskList, LoadTasks, TaskList
 from keepstate.values import limits
 
 _ANY_LEASE_S: Final = 60
@@ -30,25 +30,25 @@ _STATUS: Final[Mapping[TaskState, TeamTaskStatus]] = {
 }
 
 
-def named(task: object, new_id: str) -> dict[str, Any]:
-    """Return a task as it is kept, under this id if it has none.
+def with_id(task: object, new_id: str) -> dict[str, Any]:
+    """Return a task as stored, with the new id if it has none.
 
     Raises:
-        InvalidError: It is no dict, or its id no text, or its priority unknown.
+        InvalidError: The task is not a dict, its id is not text, or its priority is unknown.
     """
     if not isinstance(task, Mapping):
-        raise InvalidError(f"`task` is {task!r}; give a dict")
+        raise InvalidError(f"`task` is {task!r}. Pass a dict.")
     kept: dict[str, Any] = {**task}
     if kept.get("id") is None:
         kept["id"] = new_id
     if type(kept["id"]) is not str:
-        raise InvalidError(f"a task's `id` is {kept['id']!r}; give a str, or none to get one")
+        raise InvalidError(f"a task's `id` is {kept['id']!r}. Pass a str, or no id to get one.")
     priority_of(kept)
     return kept
 
 
-async def put(team: Folder, task: dict[str, Any], *, delay_s: float = 0, max_attempts: int = 5) -> None:
-    """Enqueue a task that has an id; a known id adds nothing."""
+async def put(team: Namespace, task: dict[str, Any], *, delay_s: float = 0, max_attempts: int = 5) -> None:
+    """Enqueue a task with an id; a known id adds nothing."""
     await team.space.queue.put(
         task,
         id=team.task(task["id"]),
@@ -58,11 +58,11 @@ async def put(team: Folder, task: dict[str, Any], *, delay_s: float = 0, max_att
     )
 
 
-async def find(team: Folder, task_id: str, *, payload: bool = True) -> TaskInfo:
-    """Return a task, with what it is about unless that is not wanted.
+async def find(team: Namespace, task_id: str, *, payload: bool = True) -> TaskInfo:
+    """Return a task, with its payload unless that is turned off.
 
     Raises:
-        NotFoundError: The team has none of this id.
+        NotFoundError: The team has no task with this id.
     """
     info = await team.space.queue.get(team.task(task_id), payload=payload)
     if info is None:
@@ -70,26 +70,26 @@ async def find(team: Folder, task_id: str, *, payload: bool = True) -> TaskInfo:
     return info
 
 
-def claim_on(team: Folder, info: TaskInfo, agent_id: str | None, token: int | None) -> Claim:
-    """Return what proves that a task is held by who says so; by whoever does, if nobody is named.
+def make_claim(team: Namespace, info: TaskInfo, agent_id: str | None, token: int | None) -> Claim:
+    """Return the claim on a task for a holder, or the current claim if no holder is named.
 
     Raises:
-        LeaseLostError: Another holds it.
-        TransitionError: Nobody does.
+        LeaseLostError: Another agent holds the task.
+        TransitionError: The task is not held.
     """
     what = f"task {info.id.removeprefix(team.prefix)!r} of team {team.id!r}"
     holds = (agent_id is None or info.worker == agent_id) and (token is None or info.token == token)
     if not holds and info.worker is not None:
         raise LeaseLostError(
-            f"{what} is no longer held by {agent_id or 'this holder'}: it is {_STATUS[info.state]}, and "
-            f"{info.worker!r} held it last; drop it",
+            f"{what} is no longer held by {agent_id or 'this holder'}: it is {_STATUS[info.state]}, and its "
+            f"last holder is {info.worker!r}. Stop working on it.",
             name=info.id,
             token=token,
         )
     if info.state != "claimed":
         status = _STATUS[info.state]
         raise TransitionError(
-            f"{what} is {status}, and nobody holds it; assign or claim it first",
+            f"{what} is {status} and not held by an agent. Call assign_task() or claim_task() first.",
             current=status,
             wanted="in_progress",
         )
@@ -97,50 +97,52 @@ def claim_on(team: Folder, info: TaskInfo, agent_id: str | None, token: int | No
 
 
 async def complete(
-    team: Folder, info: TaskInfo, result: object, agent_id: str | None, token: int | None
+    team: Namespace, info: TaskInfo, result: object, agent_id: str | None, token: int | None
 ) -> None:
-    """Complete a task; what it was about is kept with its result.
+    """Complete a task; its payload is stored with its result.
 
-    The lease of the last holder may have run out: as long as nobody else was given the task, what was done is
-    taken.
+    The lease of the last holder may have ended. Its result is accepted unless another agent was given the
+    task.
 
     Raises:
-        LeaseLostError: Another holds it.
-        TransitionError: Nobody was ever given it, or it is dead.
+        LeaseLostError: Another agent holds the task.
+        TransitionError: The task was never claimed, or is dead.
     """
     outcome = {"task": info.payload, "result": result}
     if info.state in ("ready", "waiting") and info.token and info.worker is not None:
-        claim_on(team, replace(info, state="claimed"), agent_id, token)
+        make_claim(team, replace(info, state="claimed"), agent_id, token)
         task = await team.space.queue.take(info.id, info.worker, lease_s=_ANY_LEASE_S)
         await team.space.queue.complete(task, outcome)
         return
-    await team.space.queue.complete(claim_on(team, info, agent_id, token), outcome)
+    await team.space.queue.complete(make_claim(team, info, agent_id, token), outcome)
 
 
-def admit_again(team: Folder, info: TaskInfo, result: object, *, is_part: bool) -> None:
-    """Let a completed task be completed once more with an equal result, which does nothing.
+def check_repeated(team: Namespace, info: TaskInfo, result: object, *, is_part: bool) -> None:
+    """Accept a repeated completion with an equal result, which does nothing.
 
     Args:
-        team: Its team.
+        team: The namespace of the team.
         info: The task.
-        result: What it is to be completed with now.
-        is_part: Whether that is part of a caller's transaction: what stands beside it there would be done
-            again, so only what the transaction has itself completed counts.
+        result: The new result.
+        is_part: Whether the call is in a caller's transaction. Its other writes would be repeated, so only a
+            completion by the same transaction is accepted.
 
     Raises:
-        TransitionError: It has another result.
+        TransitionError: The task has another result.
     """
     what = f"task {info.id.removeprefix(team.prefix)!r} of team {team.id!r} is completed already"
     if is_part and info.version:
-        raise TransitionError(f"{what}; leave it out", current="completed", wanted="completed")
-    if sameness(info.result["result"]) != sameness(result):
         raise TransitionError(
-            f"{what}, with another result; get_task shows it", current="completed", wanted="completed"
+            f"{what}. Leave it out of the transaction.", current="completed", wanted="completed"
+        )
+    if encode_canonical(info.result["result"]) != encode_canonical(result):
+        raise TransitionError(
+            f"{what}, with another result. Read it with get_task().", current="completed", wanted="completed"
         )
 
 
-def shown(team: Folder, info: TaskInfo) -> TeamTask:
-    """Return a task as callers see it."""
+def to_team_task(team: Namespace, info: TaskInfo) -> TeamTask:
+    """Convert a task of the queue to a `TeamTask`."""
     kept: dict[str, Any] = (info.result or {}) if info.state == "done" else {"task": info.payload}
     return TeamTask(
         id=info.id.removeprefix(team.prefix),
@@ -157,51 +159,55 @@ def shown(team: Folder, info: TaskInfo) -> TeamTask:
     )
 
 
-async def queue_of(team: Folder, mode: Mode) -> TaskQueueState:
+async def read_queue(team: Namespace, mode: Mode) -> TaskQueueState:
     """Return all tasks of a team, counted at one moment, with the newest loaded."""
     found = await team.space.queue.summaries(team.prefix, newest=LOADED, payloads=True)
     kind = LoadingTaskList if mode == "blocking" else TaskList
 
-    def listed(*states: TaskState) -> TaskList:
-        loaded = [shown(team, info) for state in states for info in found[state].newest]
-        return kind(sum(found[state].count for state in states), loaded[:LOADED], _loading(team, states))
+    def make_list(*states: TaskState) -> TaskList:
+        loaded = [to_team_task(team, info) for state in states for info in found[state].newest]
+        return kind(sum(found[state].count for state in states), loaded[:LOADED], _make_loader(team, states))
 
     return TaskQueueState(
-        pending=listed("ready", "waiting"),
-        in_progress=listed("claimed"),
-        completed=listed("done"),
-        dead=listed("dead"),
+        pending=make_list("ready", "waiting"),
+        in_progress=make_list("claimed"),
+        completed=make_list("done"),
+        dead=make_list("dead"),
     )
 
 
-def _loading(team: Folder, states: tuple[TaskState, ...]) -> Loading:
+def _make_loader(team: Namespace, states: tuple[TaskState, ...]) -> LoadTasks:
     async def load() -> list[TeamTask]:
         found = await team.space.queue.summaries(team.prefix, newest=limits.COUNT, payloads=True)
-        return [shown(team, info) for state in states for info in found[state].newest]
+        return [to_team_task(team, info) for state in states for info in found[state].newest]
 
     return load
 
 
-async def remove_over(team: Folder, before: datetime) -> int:
-    """Remove tasks that were completed or died before then, and return how many."""
+async def remove_ended(team: Namespace, before: datetime) -> int:
+    """Remove tasks that were completed or died before a time, and return their number."""
     removed = 0
     for state in _ENDED:
-        async for info in _listed(team, state):
-            if info.due_at >= before:  # the oldest stand first
+        async for info in _iterate_state(team, state):
+            if info.due_at >= before:  # the oldest come first
                 break
-            with suppress(TransitionError):  # it was requeued since
+            with suppress(TransitionError):  # requeued in the meantime
                 removed += await team.space.queue.remove(info.id)
     return removed
 
 
-async def remove_all(team: Folder) -> int:
-    """Remove the tasks of a team wherever they stand, and return how many."""
+async def remove_all(team: Namespace) -> int:
+    """Remove all tasks of a team in any state, and return their number."""
     return sum(
-        [await team.space.queue.discard(info.id) for state in STATES async for info in _listed(team, state)]
+        [
+            await team.space.queue.discard(info.id)
+            for state in STATES
+            async for info in _iterate_state(team, state)
+        ]
     )
 
 
-async def _listed(team: Folder, state: TaskState) -> AsyncIterator[TaskInfo]:
+async def _iterate_state(team: Namespace, state: TaskState) -> AsyncIterator[TaskInfo]:
     after: str | None = None
     while page := await team.space.queue.list(state, after=after, limit=_PAGE):
         for info in page:

@@ -1,7 +1,7 @@
-"""The log of executions, and which of them run: each with the time until which somebody is at it.
+"""The log of executions, and the running ones with the end of their leases.
 
-A process that dies leaves its executions running. They are stale when their time is over, which a heartbeat
-moves on; until then nobody else may start them, and nothing removes them.
+A process that dies leaves its executions in `RUNNING`. They are stale after the end of their lease, which a
+heartbeat extends. Until then they cannot be started again and are not removed.
 """
 
 from __future__ import annotations
@@ -10,79 +10,81 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from keepstate.managers.binding import Folder
-from keepstate.managers.names import ending, segment
-from keepstate.managers.tools.keys import ascending, inverted
+from keepstate.managers.binding import Namespace
+from keepstate.managers.names import to_last_segment, to_segment
+from keepstate.managers.tools.keys import to_ascending, to_inverted
 from keepstate.managers.tools.records import ToolExecution, ToolExecutionStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
-    """An execution as it stands in the log.
+class LoggedExecution:
+    """An execution in the log.
 
     Attributes:
-        execution: Itself.
-        place: The name of its document in the log.
-        since_ms: Since when its last attempt runs, by the store's clock.
-        until_ms: Until when somebody is at it; None if nobody has said.
+        execution: The execution.
+        key: The name of its document in the log.
+        since_ms: Start of its last attempt, by the store's clock.
+        until_ms: End of its lease, by the store's clock; None without a lease.
     """
 
     execution: ToolExecution
-    place: str
+    key: str
     since_ms: int
     until_ms: int | None = None
 
     def is_stale(self, now_ms: int) -> bool:
-        """Return whether it runs, and nobody is at it any more."""
+        """Return whether the execution is running and its lease has ended."""
         is_running = self.execution.status is ToolExecutionStatus.RUNNING
         return is_running and self.until_ms is not None and self.until_ms <= now_ms
 
 
-def new_place(folder: Folder, execution: ToolExecution, now_ms: int) -> str:
-    """Return where in the log an execution goes that begins now."""
-    id = ending(execution.execution_id)
-    return folder.name("log", segment(execution.tool_name), inverted(now_ms), id)
+def new_key(namespace: Namespace, execution: ToolExecution, now_ms: int) -> str:
+    """Return the name in the log of an execution that starts now."""
+    id = to_last_segment(execution.execution_id)
+    return namespace.name("log", to_segment(execution.tool_name), to_inverted(now_ms), id)
 
 
-async def find(folder: Folder, execution_id: str) -> Logged | None:
-    """Return an execution, or None if there is none of this id."""
-    known: dict[str, Any] | None = await folder.space.documents.get(folder.name("run", execution_id))
+async def find(namespace: Namespace, execution_id: str) -> LoggedExecution | None:
+    """Return an execution, or None if there is none with this id."""
+    known: dict[str, Any] | None = await namespace.space.documents.get(namespace.name("run", execution_id))
     if known is None:
         return None
-    execution: ToolExecution | None = await folder.space.documents.get(known["place"])
+    execution: ToolExecution | None = await namespace.space.documents.get(known["place"])
     if execution is None:
         return None
-    return Logged(execution, known["place"], known["since_ms"], known.get("until_ms"))
+    return LoggedExecution(execution, known["place"], known["since_ms"], known.get("until_ms"))
 
 
-async def put(folder: Folder, before: Logged | None, now: Logged) -> None:
-    """Write an execution in place of what stood there before."""
-    documents, id = folder.space.documents, now.execution.execution_id
+async def put(namespace: Namespace, before: LoggedExecution | None, now: LoggedExecution) -> None:
+    """Replace an execution in the log."""
+    documents, id = namespace.space.documents, now.execution.execution_id
     if before is not None and before.until_ms is not None:
-        await documents.delete(_open_place(folder, before))
+        await documents.delete(_open_key(namespace, before))
     if now.until_ms is not None:
-        await documents.put(_open_place(folder, now), id)
-    known = {"place": now.place, "since_ms": now.since_ms, "until_ms": now.until_ms}
-    await documents.put(folder.name("run", id), known)
-    await documents.put(now.place, now.execution)
+        await documents.put(_open_key(namespace, now), id)
+    known = {"place": now.key, "since_ms": now.since_ms, "until_ms": now.until_ms}
+    await documents.put(namespace.name("run", id), known)
+    await documents.put(now.key, now.execution)
 
 
-async def remove(folder: Folder, logged: Logged) -> None:
+async def remove(namespace: Namespace, logged: LoggedExecution) -> None:
     """Remove an execution."""
-    await folder.space.documents.delete(logged.place)
-    await folder.space.documents.delete(folder.name("run", logged.execution.execution_id))
+    await namespace.space.documents.delete(logged.key)
+    await namespace.space.documents.delete(namespace.name("run", logged.execution.execution_id))
     if logged.until_ms is not None:
-        await folder.space.documents.delete(_open_place(folder, logged))
+        await namespace.space.documents.delete(_open_key(namespace, logged))
 
 
-async def stale(folder: Folder, before_ms: int) -> AsyncIterator[tuple[str, str]]:
-    """Yield executions at which nobody was from then on: when that time came, as text, and their ids."""
-    async for name, execution_id in folder.values("open"):
+async def find_stale(namespace: Namespace, before_ms: int) -> AsyncIterator[tuple[str, str]]:
+    """Yield executions whose leases ended by a time: the end of the lease as text, and the id."""
+    async for name, execution_id in namespace.values("open"):
         until = name.partition("/")[0]
-        if until > ascending(before_ms):  # the earliest stand first
+        if until > to_ascending(before_ms):  # the earliest come first
             return
         yield until, execution_id
 
 
-def _open_place(folder: Folder, logged: Logged) -> str:
-    return folder.name("open", ascending(logged.until_ms or 0), ending(logged.execution.execution_id))
+def _open_key(namespace: Namespace, logged: LoggedExecution) -> str:
+    return namespace.name(
+        "open", to_ascending(logged.until_ms or 0), to_last_segment(logged.execution.execution_id)
+    )

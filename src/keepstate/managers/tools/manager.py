@@ -1,4 +1,4 @@
-"""Tools: their executions, results, retries, effects, and what became of it all."""
+"""Tools: executions, results, retries, effects, and statistics."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.managers.backends import Backend
-from keepstate.managers.deadlines import present
+from keepstate.managers.deadlines import caller_now
 from keepstate.managers.parameters import parameters_hash
 from keepstate.managers.tools.keys import Lookups
 from keepstate.managers.tools.records import ToolCacheEntry, ToolExecution
 from keepstate.managers.tools.results import ToolResults
-from keepstate.managers.tools.single_flight import Flights
+from keepstate.managers.tools.single_flight import SingleFlight
 from keepstate.stores.protocol import Store
 
 
@@ -25,18 +25,18 @@ class ToolStateManager(ToolResults):
     """The use of tools, in 16 spaces `tools/<n>`.
 
     Attributes:
-        cache_results: Whether completed executions leave their results in the cache.
-        cache_ttl: For how many seconds; None for ever. Of no account where they leave none.
+        cache_results: Whether the results of completed executions are cached.
+        cache_ttl: Seconds for which they are cached; None for ever. Ignored if they are not cached.
 
     Args:
-        persistence: Where to keep it; see `StateManager`.
-        url: The URL, if `persistence` names a kind of store.
+        persistence: Storage of the data; see `StateManager`.
+        url: The URL, if `persistence` names a backend.
         redis_url: The URL of a Redis server.
         file_path: The file of a journal or SQLite database.
-        space: Instead: the space or transaction to keep it in.
-        cache_results: As the attribute. Leave it off where a tool has effects, or its result depends on more
-            than its parameters.
-        cache_ttl: As the attribute.
+        space: A space or transaction that stores the data, in place of a store.
+        cache_results: Whether to cache results. Leave it off if a tool has effects, or if its result depends
+            on more than its parameters.
+        cache_ttl: Seconds for which results are cached; None for ever.
     """
 
     _kind: ClassVar[str] = "tools"
@@ -67,7 +67,7 @@ class ToolStateManager(ToolResults):
             check_duration_ms("cache_ttl", cache_ttl)
         self.cache_results, self.cache_ttl = check_flag("cache_results", cache_results), cache_ttl
         self._lookups = Lookups()
-        self._flights = Flights(self._runner)
+        self._flights = SingleFlight(self._runner)
 
     def __getstate__(self) -> dict[str, Any]:
         left = {name: value for name, value in super().__getstate__().items() if name not in _UNPICKLED}
@@ -75,38 +75,38 @@ class ToolStateManager(ToolResults):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lookups, self._flights = Lookups(), Flights(self._runner)
+        self._lookups, self._flights = Lookups(), SingleFlight(self._runner)
 
     async def complete_execution(
         self, execution_id: str, result: object = None, duration_ms: float | None = None
     ) -> ToolExecution:
-        """Note what an execution came to, and return it; again with an equal result does nothing.
+        """Record the result of an execution, and return it. Again with an equal result does nothing.
 
-        With `cache_results` the result is kept for equal parameters from then on. Where that failed, the same
-        call again keeps it, for what is left of its time.
+        With `cache_results`, the result is also cached for equal parameters. If caching failed, repeating the
+        call caches it for the rest of its time.
 
         Args:
-            execution_id: Which execution.
-            result: What the tool returned; None is a result too.
-            duration_ms: How long it took, in milliseconds; by the store's clock, if it is not said.
+            execution_id: The execution.
+            result: The tool's return value; None is a result too.
+            duration_ms: Duration in milliseconds; by default it is measured with the store's clock.
 
         Raises:
-            NotFoundError: It was never started.
-            TransitionError: It is not running, or completed with another result.
+            NotFoundError: The execution was never started.
+            TransitionError: The execution is not running, or completed with another result.
         """
         execution, is_new = await self._complete(execution_id, result, duration_ms)
         if self.cache_results:
             hash = parameters_hash(execution.tool_name, execution.parameters)
             entry = ToolCacheEntry(
-                execution.tool_name, hash, result, present(self._clock), ttl=self.cache_ttl
+                execution.tool_name, hash, result, caller_now(self._clock), ttl=self.cache_ttl
             )
-            await (self.cache_result(entry) if is_new else self._cache_late(entry, execution.completed_at))
+            await (self.cache_result(entry) if is_new else self._cache_earlier(entry, execution.completed_at))
         return execution
 
     async def close(self) -> None:
-        """Note what was counted, and let go of the store."""
+        """Store the counted lookups, and release the store."""
         try:
-            await self._note_lookups()
+            await self._store_lookups()
         finally:
             await super().close()
 

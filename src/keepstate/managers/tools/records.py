@@ -1,4 +1,4 @@
-"""What is kept of tools: their executions, cached results, retries, effects, and the sums of it all."""
+"""Records of tools: executions, cached results, retries, effects, and statistics."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
-from keepstate.managers.records import member, record
+from keepstate.managers.records import record, stored_enum
 from keepstate.managers.transitions import Transitions
 
 
-@member("ToolExecutionStatus")
+@stored_enum("ToolExecutionStatus")
 class ToolExecutionStatus(Enum):
-    """Where an execution stands."""
+    """The status of an execution."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -35,12 +35,12 @@ EXECUTION_STEPS: Final = Transitions(
         _S.CANCELLED: set[ToolExecutionStatus](),
     },
 )
-"""What may follow what: only a failure can be tried again, and what is completed stays so."""
+"""Allowed transitions: only a failure can be tried again, and a completed execution stays completed."""
 
 
-@member("EffectStatus")
+@stored_enum("EffectStatus")
 class EffectStatus(Enum):
-    """What is known of something that must not be done twice."""
+    """The status of an effect that must not happen twice."""
 
     STARTED = "started"
     DONE = "done"
@@ -53,17 +53,17 @@ class ToolExecution:
     """One use of a tool.
 
     Attributes:
-        execution_id: Its name among all executions.
-        tool_name: Which tool.
-        status: Where it stands.
-        started_at: When it began, as the caller says. No order follows from it.
-        parameters: What the tool was given.
-        result: What it returned.
-        error: Why it failed.
-        duration_ms: How long it took, in milliseconds; by the store's clock if nobody said.
-        completed_at: When it ended, by the store's clock.
-        attempt: The how-manieth try it is.
-        metadata: Whatever the application wants to keep with it.
+        execution_id: Unique id of the execution.
+        tool_name: The tool.
+        status: Status of the execution.
+        started_at: Start, as the caller reports it. It does not define the order.
+        parameters: Parameters of the tool.
+        result: The tool's return value.
+        error: The error of a failure.
+        duration_ms: Duration in milliseconds, by the store's clock unless the caller reported it.
+        completed_at: Time of its end, by the store's clock.
+        attempt: Attempt number, from 1.
+        metadata: Data of the application.
     """
 
     execution_id: str
@@ -81,14 +81,14 @@ class ToolExecution:
 
 @record("ToolCacheEntry")
 class ToolCacheEntry:
-    """The kept result of a tool. It is true even if the result is None.
+    """The cached result of a tool. The entry is true even if the result is None.
 
     Attributes:
-        tool_name: Which tool.
-        parameters_hash: Which parameters; `keepstate.parameters_hash` gives it.
-        result: What the tool returned.
-        created_at: When it did so, as the caller says.
-        ttl: For how many seconds it is kept from when it is cached; None for ever.
+        tool_name: The tool.
+        parameters_hash: Hash of the parameters, from `keepstate.parameters_hash`.
+        result: The tool's return value.
+        created_at: Time of the result, as the caller reports it.
+        ttl: Seconds for which it is cached, from the time of caching; None for ever.
     """
 
     tool_name: str
@@ -100,15 +100,15 @@ class ToolCacheEntry:
 
 @record("RetryState")
 class RetryState:
-    """When an execution is to be tried again.
+    """The schedule of the retries of an execution.
 
     Attributes:
-        execution_id: Which execution.
-        attempts: How often it was tried.
-        max_attempts: How often it may be.
-        last_error: What the last attempt said.
-        next_retry_at: When to try again, by the caller's clock; naive or aware, and it stays so.
-        backoff_factor: By how much each wait is longer than the one before.
+        execution_id: The execution.
+        attempts: Number of attempts so far.
+        max_attempts: Maximum number of attempts.
+        last_error: The error of the last attempt.
+        next_retry_at: Time of the next attempt, by the caller's clock. It stays naive or aware, as given.
+        backoff_factor: Factor between two delays.
     """
 
     execution_id: str
@@ -121,18 +121,18 @@ class RetryState:
 
 @record("ToolEffect")
 class ToolEffect:
-    """Something that a tool does to the world, and that must not be done twice.
+    """An effect of a tool on the outside world that must not happen twice.
 
     Attributes:
-        execution_id: Which execution does it.
-        name: Which of its effects.
-        status: `UNKNOWN` if it was begun and its time ran out without an end: it may have happened.
-        result: What came of it.
-        error: Why it did not happen, or, of one that was done, why what came of it could not be kept.
-        started_at: When it was begun, by the store's clock.
-        ended_at: When its end was told.
-        attempt: The how-manieth try it is.
-        token: Fences who has begun it from those who do so later.
+        execution_id: The execution that causes it.
+        name: Name of the effect.
+        status: `UNKNOWN` if it was begun and its lease ran out without an end: it may have happened.
+        result: Result of the effect.
+        error: Reason why it did not happen; if it happened, reason why its result could not be stored.
+        started_at: Start, by the store's clock.
+        ended_at: Time when its end was recorded.
+        attempt: Attempt number, from 1.
+        token: Fencing token of this attempt.
     """
 
     execution_id: str
@@ -148,18 +148,18 @@ class ToolEffect:
 
 @record("ToolStats")
 class ToolStats:
-    """What became of a tool's executions, as sums that are kept while they happen.
+    """Statistics of a tool's executions, updated with each change.
 
     Attributes:
-        tool_name: Which tool.
-        total_executions: How many were started; one that is tried again counts once.
-        completed: How many have a result.
-        failed: How many failed or ran out of time, and were not tried again since.
-        cancelled: How many were given up.
-        cache_hits: How often a kept result was found.
-        cache_misses: How often one was asked for and there was none.
-        timed: How many durations stand in the sum.
-        duration_ms: Their sum, in milliseconds.
+        tool_name: The tool.
+        total_executions: Number of started executions; retries do not count.
+        completed: Number of executions with a result.
+        failed: Number of executions that failed or timed out, and were not retried.
+        cancelled: Number of cancelled executions.
+        cache_hits: Number of cache lookups with a result.
+        cache_misses: Number of cache lookups without a result.
+        timed: Number of durations in the sum.
+        duration_ms: Sum of the durations, in milliseconds.
     """
 
     tool_name: str
@@ -174,27 +174,27 @@ class ToolStats:
 
     @property
     def running(self) -> int:
-        """How many have not ended."""
+        """Number of executions that have not ended."""
         return self.total_executions - self.completed - self.failed - self.cancelled
 
     @property
     def success_rate(self) -> float:
-        """The share of completed ones among those that were completed or failed; 0.0 with none."""
+        """Share of completed executions among completed and failed ones; 0.0 if there are none."""
         return _share(self.completed, self.completed + self.failed)
 
     @property
     def error_rate(self) -> float:
-        """The share of failed ones among those that were completed or failed; 0.0 with none."""
+        """Share of failed executions among completed and failed ones; 0.0 if there are none."""
         return _share(self.failed, self.completed + self.failed)
 
     @property
     def avg_duration_ms(self) -> float:
-        """The mean duration of completed ones, in milliseconds; 0.0 with none."""
+        """Mean duration of completed executions, in milliseconds; 0.0 if there are none."""
         return _share(self.duration_ms, self.timed)
 
     @property
     def cache_hit_rate(self) -> float:
-        """The share of questions to the cache that found a result; 0.0 with none."""
+        """Share of cache lookups with a result; 0.0 if there are none."""
         return _share(self.cache_hits, self.cache_hits + self.cache_misses)
 
 
@@ -204,8 +204,8 @@ _SUMS: Final = (
 )  # fmt: skip
 
 
-def added(tool_name: str, *sums: ToolStats) -> ToolStats:
-    """Return several sums as one."""
+def add_stats(tool_name: str, *sums: ToolStats) -> ToolStats:
+    """Add several sums."""
     return ToolStats(tool_name, **{name: sum(getattr(each, name) for each in sums) for name in _SUMS})
 
 
@@ -222,13 +222,13 @@ _COUNTED: Final = {
 }
 
 
-def step_counted(
+def count_transition(
     tool_name: str,
     before: ToolExecutionStatus | None,
     after: ToolExecutionStatus,
     duration_ms: float | None = None,
 ) -> ToolStats:
-    """Return what a step of one execution adds to the sums; what it takes away is negative."""
+    """Return the change of the sums by one transition of an execution; counts may be negative."""
     change: dict[str, float] = dict.fromkeys(_SUMS, 0)
     if before is None:
         change["total_executions"] = 1

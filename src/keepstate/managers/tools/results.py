@@ -1,4 +1,4 @@
-"""Kept results of tools, and one execution for all who ask for the same at once."""
+"""Cached results of tools, and one shared execution for concurrent equal calls."""
 
 from __future__ import annotations
 
@@ -20,93 +20,93 @@ from keepstate.errors import (
     KeepstateError,
     LeaseLostError,
 )
-from keepstate.managers.binding import Folder
-from keepstate.managers.deadlines import present
-from keepstate.managers.names import new_id, segment
+from keepstate.managers.binding import Namespace
+from keepstate.managers.deadlines import caller_now
+from keepstate.managers.names import new_id, to_segment
 from keepstate.managers.parameters import parameters_hash
-from keepstate.managers.records import admit_record
-from keepstate.managers.shield import noted, shielded
+from keepstate.managers.records import check_record
+from keepstate.managers.shield import record_failure, run_shielded
 from keepstate.managers.tools.executions import ToolExecutions
-from keepstate.managers.tools.keys import cache_place, parameters_name
+from keepstate.managers.tools.keys import cache_key, hash_name
 from keepstate.managers.tools.records import ToolCacheEntry, ToolExecution
-from keepstate.managers.tools.single_flight import Flights
+from keepstate.managers.tools.single_flight import SingleFlight
 from keepstate.values import codec
 
 _UNCACHED_S: Final = 5.0
-"""How long a result is kept for those who wait for it where results are not cached."""
+"""Seconds for which a result is stored for waiting callers if results are not cached."""
 _LONGEST_WAIT_S: Final = 3600.0
 
 Tool = Callable[[dict[str, Any]], Awaitable[Any] | Any]
 
 
 class ToolResults(ToolExecutions):
-    """Kept results of all tools."""
+    """The cached results of all tools."""
 
     cache_results: bool
     cache_ttl: float | None
-    _flights: Flights[tuple[str, str], ToolCacheEntry]
+    _flights: SingleFlight[tuple[str, str], ToolCacheEntry]
 
     async def cache_result(self, entry: ToolCacheEntry) -> None:
-        """Keep a result for `entry.ttl` seconds from now on, under the hash that stands in the entry."""
-        admit_record("entry", entry, ToolCacheEntry)
+        """Cache a result for `entry.ttl` seconds from now, under the hash in the entry."""
+        check_record("entry", entry, ToolCacheEntry)
         check_text("parameters_hash", entry.parameters_hash)
         if entry.ttl is not None:
             check_duration_ms("ttl", entry.ttl)
-        folder = await self._cached_in(entry.tool_name, entry.parameters_hash)
-        await folder.space.documents.put(await _place(folder, entry), entry, ttl_s=entry.ttl)
-        await self._wrote()
+        namespace = await self._cache_namespace(entry.tool_name, entry.parameters_hash)
+        await namespace.space.documents.put(await _entry_key(namespace, entry), entry, ttl_s=entry.ttl)
+        await self._after_write()
 
-    async def _cache_late(self, entry: ToolCacheEntry, ended_at: datetime | None) -> None:
-        """Keep what an execution came to then, unless something is kept there, or its time is over."""
+    async def _cache_earlier(self, entry: ToolCacheEntry, ended_at: datetime | None) -> None:
+        """Cache the result of an earlier execution, unless one is cached already or its time is over."""
 
-        async def work(folder: Folder) -> None:
-            if await self._cached(folder, entry.tool_name, entry.parameters_hash) is not None:
+        async def work(namespace: Namespace) -> None:
+            if await self._read_cached(namespace, entry.tool_name, entry.parameters_hash) is not None:
                 return
             left_s = entry.ttl
             if left_s is not None and ended_at is not None:
-                left_s -= (await folder.space.now() - ended_at).total_seconds()
+                left_s -= (await namespace.space.now() - ended_at).total_seconds()
             if left_s is None or left_s > 0:
                 late = replace(entry, created_at=ended_at, ttl=left_s)
-                await folder.space.documents.put(await _place(folder, late), late, ttl_s=left_s)
+                await namespace.space.documents.put(await _entry_key(namespace, late), late, ttl_s=left_s)
 
-        await self._together(await self._cached_in(entry.tool_name, entry.parameters_hash), work)
+        await self._run_together(await self._cache_namespace(entry.tool_name, entry.parameters_hash), work)
 
     async def get_cached_result(self, tool_name: str, parameters: Mapping[str, Any]) -> ToolCacheEntry | None:
-        """Return the kept result for equal parameters, or None if there is none; counts either.
+        """Return the cached result for equal parameters, or None. Counts the hit or miss.
 
-        The entry is true also if its result is None.
+        The entry is true even if its result is None.
         """
         hash = parameters_hash(tool_name, parameters)
-        folder = await self._cached_in(tool_name, hash)
-        entry = await self._cached(folder, tool_name, hash)
-        await self._looked(folder, tool_name, is_hit=entry is not None)
+        namespace = await self._cache_namespace(tool_name, hash)
+        entry = await self._read_cached(namespace, tool_name, hash)
+        await self._count_lookup(namespace, tool_name, is_hit=entry is not None)
         return entry
 
     async def remove_cached_results(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
-        """Forget the kept results of a tool, or that for equal parameters, and return how many."""
+        """Remove the cached results of a tool, or the one for equal parameters, and return their number."""
         check_name("tool_name", tool_name)
         if parameters is not None:
             hash = parameters_hash(tool_name, parameters)
-            folder = await self._cached_in(tool_name, hash)
-            return int(await folder.space.documents.delete(await cache_place(folder, tool_name, hash)))
+            namespace = await self._cache_namespace(tool_name, hash)
+            return int(await namespace.space.documents.delete(await cache_key(namespace, tool_name, hash)))
 
-        async def remove(folder: Folder) -> int:
-            prefix = escape_pattern(folder.beginning("cache", segment(tool_name)))
-            names = [name async for name in folder.space.documents.keys(prefix + "*")]
-            return sum([await folder.space.documents.delete(name) for name in names])
+        async def remove(namespace: Namespace) -> int:
+            prefix = escape_pattern(namespace.name_prefix("cache", to_segment(tool_name)))
+            names = [name async for name in namespace.space.documents.keys(prefix + "*")]
+            return sum([await namespace.space.documents.delete(name) for name in names])
 
-        return sum(await self._in_each(remove))
+        return sum(await self._read_each(remove))
 
-    async def _cached(self, folder: Folder, tool_name: str, hash: str) -> ToolCacheEntry | None:
-        name = await cache_place(folder, tool_name, hash)
-        entry: ToolCacheEntry | None = await folder.space.documents.get(name)
+    async def _read_cached(self, namespace: Namespace, tool_name: str, hash: str) -> ToolCacheEntry | None:
+        name = await cache_key(namespace, tool_name, hash)
+        entry: ToolCacheEntry | None = await namespace.space.documents.get(name)
         return entry
 
-    async def _version(self, folder: Folder, tool_name: str, hash: str) -> int:
-        entry = await folder.space.documents.entry(await cache_place(folder, tool_name, hash))
+    async def _version(self, namespace: Namespace, tool_name: str, hash: str) -> int:
+        entry = await namespace.space.documents.entry(await cache_key(namespace, tool_name, hash))
         return 0 if entry is None else entry.version
 
-    # ---- one execution for all who ask
+    # ---- one execution for concurrent equal calls
 
     async def run(
         self,
@@ -118,25 +118,25 @@ class ToolResults(ToolExecutions):
         lease_s: float = 30,
         execution_id: str | None = None,
     ) -> ToolCacheEntry:
-        """Return the result of a tool for these parameters: kept, or from one execution for all who ask.
+        """Return the result of a tool for these parameters: cached, or from one execution for all callers.
 
-        Whoever asks for the same meanwhile, in this process or another, waits for that execution. What it
-        raises is raised for all who wait in this process; others then try themselves. If the process that is
-        at it dies, another one begins when its lease is over. The execution stands in the history: failed if
-        the tool raised, timed out if that was a `TimeoutError`, cancelled if who is at it was cancelled.
+        Concurrent calls with equal parameters, in this process or another, wait for that execution. Its
+        exception is raised for all callers that wait in this process; other processes then try themselves. If
+        the executing process dies, another begins when its lease is over. The execution is in the history:
+        failed if the tool raised, timed out for a `TimeoutError`, cancelled if its caller was cancelled.
 
         Args:
-            tool_name: Which tool.
-            parameters: What it is given.
-            function: The tool; it gets a copy of the parameters, whatever is in them.
-            ttl: For how many seconds the result is kept; without it `cache_ttl`, or, where results are not
-                cached, just for those who wait.
-            lease_s: For how many seconds others wait for a process that is not heard of; then its execution
-                is stale.
-            execution_id: Its id in the history; without it, a new one.
+            tool_name: The tool.
+            parameters: Parameters of the tool.
+            function: The tool. It gets a copy of the parameters.
+            ttl: Seconds for which the result is cached; by default `cache_ttl`. If results are not cached, it
+                is stored only for the waiting callers.
+            lease_s: Seconds that other processes wait for a process without a heartbeat; after that its
+                execution is stale.
+            execution_id: Id of the execution in the history; by default a new one.
         """
-        self._place.require_outside_transaction("running a tool")
-        self._refuse_coroutine(function)
+        self._binding.require_outside_transaction("running a tool")
+        self._check_callback(function)
         check_duration_ms("lease_s", lease_s)
         if ttl is not None:
             check_duration_ms("ttl", ttl)
@@ -147,19 +147,19 @@ class ToolResults(ToolExecutions):
         execution = ToolExecution(
             new_id(self._clock) if execution_id is None else execution_id,
             tool_name,
-            started_at=present(self._clock),
+            started_at=caller_now(self._clock),
             parameters=dict(parameters),
         )
 
         async def lead() -> ToolCacheEntry:
             known = await self.get_cached_result(tool_name, parameters) if is_cached else None
-            return known or await self._led(execution, hash, function, ttl, lease_s, is_cached=is_cached)
+            return known or await self._lead(execution, hash, function, ttl, lease_s, is_cached=is_cached)
 
         entry = await self._flights.join((tool_name, hash), lead)
         own: ToolCacheEntry = codec.decode(codec.encode(entry))
         return own
 
-    async def _led(
+    async def _lead(
         self,
         execution: ToolExecution,
         hash: str,
@@ -169,40 +169,40 @@ class ToolResults(ToolExecutions):
         *,
         is_cached: bool,
     ) -> ToolCacheEntry:
-        folder = await self._cached_in(execution.tool_name, hash)
-        # Uncached, a result is for those only who were waiting when it came: a mail sent before is another.
-        before = None if is_cached else await self._version(folder, execution.tool_name, hash)
-        lease = await self._leading(folder, execution.tool_name, hash, lease_s)
+        namespace = await self._cache_namespace(execution.tool_name, hash)
+        # Without a cache, a result is only for callers that already waited: an earlier e-mail is another one.
+        before = None if is_cached else await self._version(namespace, execution.tool_name, hash)
+        lease = await self._acquire_lead(namespace, execution.tool_name, hash, lease_s)
         beat = partial(self._beat, lease, execution.execution_id)
         beating = self._runner.start(beat, f"lease of {execution.tool_name}")
         try:
-            if is_cached or await self._version(folder, execution.tool_name, hash) != before:
-                known = await self._cached(folder, execution.tool_name, hash)
-                if known is not None:  # by who had the lease before
+            if is_cached or await self._version(namespace, execution.tool_name, hash) != before:
+                known = await self._read_cached(namespace, execution.tool_name, hash)
+                if known is not None:  # from the last lease holder
                     return known
-            result = await self._executed(execution, function, lease_s)
-            entry = ToolCacheEntry(execution.tool_name, hash, result, present(self._clock), ttl)
-            return await self._kept(folder, entry, lease)
+            result = await self._execute(execution, function, lease_s)
+            entry = ToolCacheEntry(execution.tool_name, hash, result, caller_now(self._clock), ttl)
+            return await self._keep_result(namespace, entry, lease)
         finally:
             try:
                 await beating.stop()
             finally:
-                with suppress(KeepstateError):  # it ends by itself, and must not hide what the tool came to
+                with suppress(KeepstateError):  # the lease expires by itself, and must not hide the outcome
                     await lease.release()
 
-    async def _leading(self, folder: Folder, tool_name: str, hash: str, lease_s: float) -> Lease:
-        asked = await parameters_name(folder, tool_name, hash)
-        name = folder.label(f"flight/{segment(tool_name)}/{asked}")
+    async def _acquire_lead(self, namespace: Namespace, tool_name: str, hash: str, lease_s: float) -> Lease:
+        hashed = await hash_name(namespace, tool_name, hash)
+        name = namespace.label(f"flight/{to_segment(tool_name)}/{hashed}")
         while True:
             try:
-                return await folder.space.leases.acquire(name, lease_s, wait_s=_LONGEST_WAIT_S)
+                return await namespace.space.leases.acquire(name, lease_s, wait_s=_LONGEST_WAIT_S)
             except LeaseLostError:
                 raise
             except ConflictError:
                 continue
 
     async def _beat(self, lease: Lease, execution_id: str, signal: Signal) -> None:
-        """Hold on to a lease and an execution until it is told to end, or has lost the lease."""
+        """Renew a lease and an execution until the signal is set or the lease is lost."""
         while not await signal.wait(lease.ttl_s / 3):
             try:
                 await lease.renew()
@@ -210,9 +210,9 @@ class ToolResults(ToolExecutions):
             except LeaseLostError:
                 return
             except KeepstateError:
-                continue  # it has not begun yet, or has ended; or the next one may reach the store
+                continue  # not begun yet, or ended; or the next heartbeat may reach the store
 
-    async def _executed(self, execution: ToolExecution, function: Tool, lease_s: float) -> Any:
+    async def _execute(self, execution: ToolExecution, function: Tool, lease_s: float) -> Any:
         is_begun = False
 
         async def begin() -> None:
@@ -221,33 +221,35 @@ class ToolResults(ToolExecutions):
             is_begun = True
 
         try:
-            await shielded(self._runner, begin)
+            await run_shielded(self._runner, begin)
             result = await call_function(function, codec.decode(codec.encode(execution.parameters)))
-            codec.encode(result)  # what cannot be kept is a failure of the tool
+            codec.encode(result)  # a result that cannot be stored is a failure of the tool
         except BaseException as error:
             if is_begun:
                 id = execution.execution_id
-                await noted(self._runner, f"execution {id!r}", partial(self._broken_off, id, error))
+                await record_failure(
+                    self._runner, f"execution {id!r}", partial(self._record_abort, id, error)
+                )
             raise
-        await shielded(self._runner, lambda: self._complete(execution.execution_id, result, None))
+        await run_shielded(self._runner, lambda: self._complete(execution.execution_id, result, None))
         return result
 
-    async def _broken_off(self, execution_id: str, error: BaseException) -> None:
+    async def _record_abort(self, execution_id: str, error: BaseException) -> None:
         if isinstance(error, Exception):
             await self.fail_execution(execution_id, error, timed_out=isinstance(error, TimeoutError))
         else:
-            await self.cancel_execution(execution_id, f"{type(error).__name__} in who was at it")
+            await self.cancel_execution(execution_id, f"{type(error).__name__} in its caller")
 
-    async def _kept(self, folder: Folder, entry: ToolCacheEntry, lease: Lease) -> ToolCacheEntry:
-        async def keep(inside: Folder) -> None:
-            await inside.space.documents.put(await _place(inside, entry), entry, ttl_s=entry.ttl)
+    async def _keep_result(self, namespace: Namespace, entry: ToolCacheEntry, lease: Lease) -> ToolCacheEntry:
+        async def keep(inside: Namespace) -> None:
+            await inside.space.documents.put(await _entry_key(inside, entry), entry, ttl_s=entry.ttl)
 
         try:
-            await self._together(folder, keep, lease=lease)
-        except LeaseLostError:  # it took so long that another began; the first result that is kept counts
-            return await self._cached(folder, entry.tool_name, entry.parameters_hash) or entry
+            await self._run_together(namespace, keep, lease=lease)
+        except LeaseLostError:  # another process began in the meantime; the first stored result counts
+            return await self._read_cached(namespace, entry.tool_name, entry.parameters_hash) or entry
         return entry
 
 
-async def _place(folder: Folder, entry: ToolCacheEntry) -> str:
-    return await cache_place(folder, entry.tool_name, entry.parameters_hash)
+async def _entry_key(namespace: Namespace, entry: ToolCacheEntry) -> str:
+    return await cache_key(namespace, entry.tool_name, entry.parameters_hash)

@@ -1,4 +1,4 @@
-"""Retries of executions: when each is to be tried again, in the order in which they are due."""
+"""Retries of executions, in the order of their due times."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Any
 from keepstate.engine.kernel.times import check_duration_ms, to_milliseconds
 from keepstate.engine.queue.tasks import format_error
 from keepstate.errors import InvalidError, TransitionError
-from keepstate.managers.binding import Folder
-from keepstate.managers.deadlines import backoff_s, present, store_ms
-from keepstate.managers.names import ending
-from keepstate.managers.records import admit_counts, admit_record
+from keepstate.managers.binding import Namespace
+from keepstate.managers.deadlines import backoff_s, caller_now, to_store_ms
+from keepstate.managers.names import to_last_segment
+from keepstate.managers.records import check_record, require_counts
 from keepstate.managers.tools import log
-from keepstate.managers.tools.keys import ToolPlaces, ascending
+from keepstate.managers.tools.keys import ToolSpaces, to_ascending
 from keepstate.managers.tools.records import EXECUTION_STEPS, RetryState, ToolExecutionStatus
 from keepstate.values import limits
 
 
-class ToolRetries(ToolPlaces):
+class ToolRetries(ToolSpaces):
     """The retries of all tools."""
 
     async def update_retry_state(self, retry_state: RetryState) -> None:
-        """Say when an execution is to be tried again, in place of what was said before.
+        """Replace the retry schedule of an execution.
 
-        It is due by the store's clock when `next_retry_at` would come by the caller's; without it, at once.
-        The execution need not be known.
+        The time `next_retry_at` of the caller's clock is converted to the store's clock. Without it, the
+        retry is due at once. The execution need not exist.
 
         Raises:
             TransitionError: The execution is completed or cancelled.
         """
         retry = retry_state
-        admit_record("retry_state", retry, RetryState)
-        admit_counts(retry, "attempts", "max_attempts")
+        check_record("retry_state", retry, RetryState)
+        require_counts(retry, "attempts", "max_attempts")
         if type(retry.backoff_factor) not in (int, float) or not retry.backoff_factor >= 1:
-            raise InvalidError(f"`backoff_factor` is {retry.backoff_factor!r}; it is 1 or more")
+            raise InvalidError(f"`backoff_factor` is {retry.backoff_factor!r}. Pass a number of 1 or more.")
 
-        async def work(folder: Folder) -> None:
-            await self._put_retry(folder, retry)
+        async def work(namespace: Namespace) -> None:
+            await self._put_retry(namespace, retry)
 
-        await self._together(self._of("execution_id", retry.execution_id), work)
+        await self._run_together(self._namespace_for("execution_id", retry.execution_id), work)
 
     async def schedule_retry(
         self,
@@ -52,10 +52,10 @@ class ToolRetries(ToolPlaces):
         first_delay_s: float = 1.0,
         longest_delay_s: float = 300.0,
     ) -> RetryState:
-        """Count a failed attempt, says when to try again, and return that.
+        """Count a failed attempt, and return the schedule of the next one.
 
-        The waits are `first_delay_s`, then `backoff_factor` times as long each, up to `longest_delay_s`.
-        After `max_attempts` it is no longer pending.
+        The delays are `first_delay_s`, then each `backoff_factor` times the last, up to `longest_delay_s`.
+        After `max_attempts` no retry is pending.
 
         Raises:
             TransitionError: The execution is completed or cancelled.
@@ -64,10 +64,10 @@ class ToolRetries(ToolPlaces):
         check_duration_ms("first_delay_s", first_delay_s)
         check_duration_ms("longest_delay_s", longest_delay_s)
         if type(backoff_factor) not in (int, float):
-            raise InvalidError(f"`backoff_factor` is {backoff_factor!r}; give a number of 1 or more")
+            raise InvalidError(f"`backoff_factor` is {backoff_factor!r}. Pass a number of 1 or more.")
 
-        async def work(folder: Folder) -> RetryState:
-            kept = await folder.space.documents.get(folder.name("retry", execution_id))
+        async def work(namespace: Namespace) -> RetryState:
+            kept = await namespace.space.documents.get(namespace.name("retry", execution_id))
             attempts = kept["value"].attempts + 1 if kept else 1
             wait_s = backoff_s(attempts, backoff_factor, first_s=first_delay_s, longest_s=longest_delay_s)
             retry = RetryState(
@@ -75,100 +75,100 @@ class ToolRetries(ToolPlaces):
                 attempts=attempts,
                 max_attempts=max_attempts,
                 last_error=format_error(error),
-                next_retry_at=present(self._clock) + timedelta(seconds=wait_s),
+                next_retry_at=caller_now(self._clock) + timedelta(seconds=wait_s),
                 backoff_factor=backoff_factor,
             )
-            await self._put_retry(folder, retry)
+            await self._put_retry(namespace, retry)
             return retry
 
-        return await self._together(self._of("execution_id", execution_id), work)
+        return await self._run_together(self._namespace_for("execution_id", execution_id), work)
 
     async def get_retry_state(self, execution_id: str) -> RetryState | None:
-        """Return when an execution is to be tried again, or None if nobody has said."""
-        folder = self._of("execution_id", execution_id)
-        kept = await folder.space.documents.get(folder.name("retry", execution_id))
+        """Return the retry schedule of an execution, or None if there is none."""
+        namespace = self._namespace_for("execution_id", execution_id)
+        kept = await namespace.space.documents.get(namespace.name("retry", execution_id))
         return None if kept is None else kept["value"]
 
     async def cancel_retry(self, execution_id: str) -> bool:
-        """Forget that an execution is to be tried again, and return whether it was."""
-        folder = self._of("execution_id", execution_id)
-        return await self._together(folder, lambda inside: forget_retry(inside, execution_id))
+        """Delete the retry schedule of an execution, and return whether it existed."""
+        namespace = self._namespace_for("execution_id", execution_id)
+        return await self._run_together(namespace, lambda inside: delete_retry(inside, execution_id))
 
     async def get_pending_retries(self, *, limit: int | None = None) -> list[RetryState]:
-        """Return retries with attempts left, due or not, the one that is due first first.
+        """Return retries with attempts left, due or not, ordered by due time.
 
         Args:
-            limit: How many at the most; all, if it is not said.
+            limit: Maximum number of retries; by default all.
         """
         if limit is not None:
             limits.admit_count("limit", limit)
 
-        async def read(folder: Folder) -> list[tuple[str, bytes, RetryState]]:
+        async def read(namespace: Namespace) -> list[tuple[str, bytes, RetryState]]:
             found: list[tuple[str, bytes, RetryState]] = []
-            async for name, retry in folder.values("due"):
+            async for name, retry in namespace.values("due"):
                 found.append((name.partition("/")[0], retry.execution_id.encode(), retry))
                 if len(found) == limit:
                     break
             return found
 
-        found = [each for page in await self._in_each(read) for each in page]
-        return [retry for _, _, retry in sorted(found, key=_due_first)[:limit]]
+        found = [each for page in await self._read_each(read) for each in page]
+        return [retry for _, _, retry in sorted(found, key=_due_order)[:limit]]
 
-    async def _put_retry(self, folder: Folder, retry: RetryState) -> None:
-        logged = await log.find(folder, retry.execution_id)
+    async def _put_retry(self, namespace: Namespace, retry: RetryState) -> None:
+        logged = await log.find(namespace, retry.execution_id)
         if logged is not None and EXECUTION_STEPS.is_final(logged.execution.status):
             status = logged.execution.status.name
             raise TransitionError(
-                f"execution {retry.execution_id!r} is {status}, and is not tried again; leave it",
+                f"execution {retry.execution_id!r} is {status} and cannot be retried",
                 current=status,
                 wanted=ToolExecutionStatus.RUNNING.name,
             )
-        await forget_retry(folder, retry.execution_id)
-        place, now = None, await folder.space.now()
+        await delete_retry(namespace, retry.execution_id)
+        due_key, now = None, await namespace.space.now()
         if retry.attempts < retry.max_attempts:
             due_ms = to_milliseconds(now)
             if retry.next_retry_at is not None:
-                due_ms = store_ms(retry.next_retry_at, self._clock, now)
-            place = folder.name("due", ascending(due_ms), ending(retry.execution_id))
-            await folder.space.documents.put(place, retry)
-        kept = {"value": retry, "due": place, "at_ms": to_milliseconds(now)}
-        await folder.space.documents.put(folder.name("retry", retry.execution_id), kept)
+                due_ms = to_store_ms(retry.next_retry_at, self._clock, now)
+            due_key = namespace.name("due", to_ascending(due_ms), to_last_segment(retry.execution_id))
+            await namespace.space.documents.put(due_key, retry)
+        kept = {"value": retry, "due": due_key, "at_ms": to_milliseconds(now)}
+        await namespace.space.documents.put(namespace.name("retry", retry.execution_id), kept)
 
-    async def _clean_retries(self, folder: Folder, before: datetime) -> int:
-        """Remove retries that had no attempts left before then, of executions that are not known."""
+    async def _clean_retries(self, namespace: Namespace, before: datetime) -> int:
+        """Remove schedules of unknown executions that had no attempts left before a time."""
         removed = 0
-        async for execution_id, kept in folder.values("retry"):
-            if _was_spent(kept, before):
-                removed += await self._together(folder, _removal(execution_id, before))
+        async for execution_id, kept in namespace.values("retry"):
+            if _is_spent(kept, before):
+                removed += await self._run_together(namespace, _make_removal(execution_id, before))
         return removed
 
 
-def _was_spent(kept: dict[str, Any] | None, before: datetime) -> bool:
+def _is_spent(kept: dict[str, Any] | None, before: datetime) -> bool:
     return kept is not None and kept["due"] is None and kept.get("at_ms", 0) < to_milliseconds(before)
 
 
-def _removal(execution_id: str, before: datetime) -> Callable[[Folder], Awaitable[int]]:
-    """Return what removes a retry, unless somebody says anew when it is due, or its execution is known."""
+def _make_removal(execution_id: str, before: datetime) -> Callable[[Namespace], Awaitable[int]]:
+    """Return work that removes a spent schedule, unless it was renewed or its execution exists."""
 
-    async def work(folder: Folder) -> int:
-        kept = await folder.space.documents.get(folder.name("retry", execution_id))
-        if not _was_spent(kept, before) or await log.find(folder, execution_id) is not None:
+    async def work(namespace: Namespace) -> int:
+        kept = await namespace.space.documents.get(namespace.name("retry", execution_id))
+        if not _is_spent(kept, before) or await log.find(namespace, execution_id) is not None:
             return 0
-        return int(await forget_retry(folder, execution_id))
+        return int(await delete_retry(namespace, execution_id))
 
     return work
 
 
-def _due_first(found: tuple[str, bytes, Any]) -> tuple[str, bytes]:
+def _due_order(found: tuple[str, bytes, Any]) -> tuple[str, bytes]:
     return found[:2]
 
 
-async def forget_retry(folder: Folder, execution_id: str) -> bool:
-    """Forget that an execution is to be tried again, and return whether it was."""
-    kept = await folder.space.documents.get(folder.name("retry", execution_id))
+async def delete_retry(namespace: Namespace, execution_id: str) -> bool:
+    """Delete the retry schedule of an execution, and return whether it existed."""
+    kept = await namespace.space.documents.get(namespace.name("retry", execution_id))
     if kept is None:
         return False
-    await folder.space.documents.delete(folder.name("retry", execution_id))
+    await namespace.space.documents.delete(namespace.name("retry", execution_id))
     if kept["due"] is not None:
-        await folder.space.documents.delete(kept["due"])
+        await namespace.space.documents.delete(kept["due"])
     return True

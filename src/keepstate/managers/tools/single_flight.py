@@ -1,4 +1,4 @@
-"""Callers of one process that ask for the same: one does it, the others get what came of it."""
+"""Single flight: concurrent calls of one process for the same key share one execution and its result."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-class Flights(Generic[K, T]):
-    """What is being done just now, by what was asked for."""
+class SingleFlight(Generic[K, T]):
+    """The calls in progress, by key."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner, self._lock = runner, Lock()
         self._waiting: dict[K, list[Promise[T | None]]] = {}
 
-    async def join(self, asked: K, lead: Callable[[], Awaitable[T]]) -> T:
-        """Return what `lead` returned, for this caller or for the one who is at it already.
+    async def join(self, key: K, lead: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `lead`, called here or by the caller that came first.
 
-        What it raises is raised for all. Where who is at it is cancelled, another one goes on.
+        An exception is raised for all callers. If the first caller is cancelled, another one calls `lead`.
         """
-        while (promise := self._promise(asked)) is not None:
+        while (promise := self._join_waiting(key)) is not None:
             answer = await promise.wait()
             if answer is not None:
                 return answer
         try:
-            led = await lead()
+            result = await lead()
         except Exception as error:
-            self._settle(asked, None, error)
+            self._settle(key, None, error)
             raise
         except BaseException:
-            self._settle(asked, None, None)
+            self._settle(key, None, None)
             raise
-        self._settle(asked, led, None)
-        return led
+        self._settle(key, result, None)
+        return result
 
-    def _promise(self, asked: K) -> Promise[T | None] | None:
-        """Return what to wait for, or None for who is the first."""
+    def _join_waiting(self, key: K) -> Promise[T | None] | None:
+        """Return a promise to wait for, or None for the first caller."""
         with self._lock:
-            waiting = self._waiting.get(asked)
+            waiting = self._waiting.get(key)
             if waiting is None:
-                self._waiting[asked] = []
+                self._waiting[key] = []
                 return None
             promise: Promise[T | None] = self._runner.promise()
             waiting.append(promise)
             return promise
 
-    def _settle(self, asked: K, answer: T | None, error: Exception | None) -> None:
+    def _settle(self, key: K, answer: T | None, error: Exception | None) -> None:
         with self._lock:
-            waiting = self._waiting.pop(asked)
+            waiting = self._waiting.pop(key)
         for promise in waiting:
             if error is not None:
                 promise.fail(error)

@@ -1,1 +1,1 @@
-"""HOW far has a workflow come? Steps, their states and checkpoints."""
+"""HOW far is a workflow? Steps, their states and checkpoints."""

@@ -1,4 +1,4 @@
-"""What is kept of a workflow."""
+"""Records of a workflow."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
-from keepstate.managers.records import member, record
+from keepstate.managers.records import record, stored_enum
 from keepstate.managers.transitions import Transitions
 
 
-@member("WorkflowStatus")
+@stored_enum("WorkflowStatus")
 class WorkflowStatus(Enum):
-    """How a workflow stands."""
+    """The status of a workflow."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -59,26 +59,26 @@ STEP: Final = Transitions(
         "skipped": (),
     },
 )
-"""A step that is done is done, unless the workflow resumes from before it."""
+"""A completed or skipped step stays so, unless the workflow resumes from before it."""
 
 DONE: Final = frozenset({"completed", "skipped"})
 
 
 @record("WorkflowState")
 class WorkflowState:
-    """Where a workflow stands.
+    """The state of a workflow.
 
     Attributes:
         workflow_id: The workflow.
-        status: How it stands.
-        total_steps: How many steps it has; 0 if that is not known.
-        current_step: The highest step that was completed, or what it was resumed from. Of one that is
-            created: the steps up to it were done elsewhere, and count as completed.
-        context: What its steps share.
-        reason: Why it was cancelled.
-        error: What it failed of.
-        steps_completed: How many steps are done.
-        updated_at: When it was last written, by the store's clock; None before.
+        status: Its status.
+        total_steps: Number of steps; 0 if it is not known.
+        current_step: The highest completed step, or the step it was resumed from. On creation: the steps up
+            to it were done elsewhere, and count as completed.
+        context: Data that its steps share.
+        reason: Reason of a cancellation.
+        error: Error of a failure.
+        steps_completed: Number of completed and skipped steps.
+        updated_at: Time of the last write, by the store's clock; None before.
     """
 
     workflow_id: str
@@ -97,13 +97,13 @@ class StepState:
     """One step of a workflow.
 
     Attributes:
-        step_number: Its number, from 1.
-        name: What it is called.
+        step_number: Number of the step, from 1.
+        name: Name of the step.
         status: `pending`, `running`, `completed`, `failed` or `skipped`.
-        result: What it came to.
-        duration_ms: How long it took.
-        error: What went wrong.
-        updated_at: When it was last written, by the store's clock; None before.
+        result: Result of the step.
+        duration_ms: Duration in milliseconds.
+        error: The error of a failure.
+        updated_at: Time of the last write, by the store's clock; None before.
     """
 
     step_number: int
@@ -117,16 +117,16 @@ class StepState:
 
 @record("WorkflowCheckpoint")
 class WorkflowCheckpoint:
-    """A point from which a workflow can go on.
+    """A point from which a workflow can continue.
 
     Attributes:
         workflow_id: The workflow.
-        checkpoint_id: Names it; the same name again replaces it.
-        step: The step that it stands behind.
-        state: What the application needs to go on.
-        context: What the workflow's context is set to when it resumes; None is what it is when saved.
-        timestamp: When, as the application says; no order follows from it.
-        saved_at: When it was saved, by the store's clock; None before.
+        checkpoint_id: Id of the checkpoint; saving the same id again replaces it.
+        step: The last step before the checkpoint.
+        state: The data that the application needs to continue.
+        context: The workflow's context after resuming; None saves the current context.
+        timestamp: Time of the checkpoint, as the application reports it. It does not define the order.
+        saved_at: Time of saving, by the store's clock; None before.
     """
 
     workflow_id: str
@@ -140,12 +140,12 @@ class WorkflowCheckpoint:
 
 @record("WorkflowRecord")
 class WorkflowRecord:
-    """A workflow as it is stored.
+    """A workflow as stored.
 
     Attributes:
-        state: Where it stands.
-        resumed: The steps that it was resumed from, one after the other: what was done before of steps
-            behind such a one does not count.
+        state: Its state.
+        resumed: The steps that it was resumed from, in order. Steps after such a step that were done before
+            the resumption do not count.
         done_before: The steps up to this one were done before the workflow was created here.
     """
 
@@ -156,16 +156,16 @@ class WorkflowRecord:
 
 @record("StepRecord")
 class StepRecord:
-    """A step as it is stored.
+    """A step as stored.
 
     Attributes:
         step: The step.
-        round: How often the workflow had been resumed from a checkpoint by then.
+        round: Number of resumptions of the workflow before the step was written.
     """
 
     step: StepState
     round: int = 0
 
     def counts_in(self, workflow: WorkflowRecord) -> bool:
-        """Return whether no resumption has gone back behind it."""
+        """Return whether no later resumption went back to before this step."""
         return all(self.step.step_number <= step for step in workflow.resumed[self.round :])

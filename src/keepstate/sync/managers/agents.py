@@ -20,16 +20,16 @@ from keepstate.sync.twin import inner_of
 
 
 class AgentStateStore(Manager[managers.AgentStateStore]):
-    """Keeps agents, each in its space `agent/<id>`.
+    """Stores agents, each in its space `agent/<id>`.
 
-    A snapshot or checkpoint costs what changed since the one before, however large it is.
+    A snapshot or checkpoint costs only its changes since the last one, however large it is.
 
     Args:
-        persistence: Where to keep agents; see `StateManager`.
-        url: The URL, if `persistence` names a kind of store.
+        persistence: Storage of the agents; see `StateManager`.
+        url: The URL, if `persistence` names a backend.
         redis_url: The URL of a Redis server.
         file_path: The file of a journal or SQLite database.
-        space: Instead: the space or transaction to keep all agents in.
+        space: A space or transaction that stores all agents, in place of a store.
     """
 
     def __init__(
@@ -57,56 +57,56 @@ class AgentStateStore(Manager[managers.AgentStateStore]):
         )
 
     def save_snapshot(self, snapshot: AgentSnapshot) -> str:
-        """Keep a snapshot beside those before it, and return the id of its commit."""
+        """Save a snapshot in addition to earlier ones, and return the id of its commit."""
         return finish(self._inner.save_snapshot(snapshot))
 
     def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
-        """Return an agent's snapshots in the order in which they were saved.
+        """Return an agent's snapshots, oldest first.
 
         Args:
             agent_id: The agent.
-            limit: Only the last so many.
+            limit: Return only the last `limit` snapshots.
         """
         return finish(self._inner.list_snapshots(agent_id, limit=limit))
 
     def latest_snapshot(self, agent_id: str) -> AgentSnapshot | None:
-        """Return the snapshot that was saved last, or None if there is none."""
+        """Return the newest snapshot, or None if there is none."""
         return finish(self._inner.latest_snapshot(agent_id))
 
     def save_checkpoint(self, checkpoint: AgentCheckpoint) -> str:
-        """Keep a checkpoint, and return the id of its commit; the history keeps one that it replaces."""
+        """Save a checkpoint, and return the id of its commit. A replaced checkpoint stays in the history."""
         return finish(self._inner.save_checkpoint(checkpoint))
 
     def get_checkpoint(self, agent_id: str, checkpoint_id: str) -> AgentCheckpoint | None:
-        """Return a checkpoint, or None if there is none of this id."""
+        """Return a checkpoint, or None if there is none with this id."""
         return finish(self._inner.get_checkpoint(agent_id, checkpoint_id))
 
     def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
-        """Return an agent's checkpoints in the order in which they were saved.
+        """Return an agent's checkpoints, oldest first.
 
         Args:
             agent_id: The agent.
-            limit: Only the last so many.
+            limit: Return only the last `limit` checkpoints.
         """
         return finish(self._inner.list_checkpoints(agent_id, limit=limit))
 
     def latest_checkpoint(self, agent_id: str, *, recoverable_only: bool = False) -> AgentCheckpoint | None:
-        """Return the checkpoint that was saved last, or None if there is none.
+        """Return the newest checkpoint, or None if there is none.
 
         Args:
             agent_id: The agent.
-            recoverable_only: Only among those that recovery may go on from.
+            recoverable_only: Consider only checkpoints that recovery may start from.
         """
         return finish(self._inner.latest_checkpoint(agent_id, recoverable_only=recoverable_only))
 
     def delete_checkpoint(self, agent_id: str, checkpoint_id: str) -> bool:
-        """Forget a checkpoint, and return whether there was one; the history keeps it."""
+        """Delete a checkpoint, and return whether it existed. It stays in the history."""
         return finish(self._inner.delete_checkpoint(agent_id, checkpoint_id))
 
     def list_agents(self) -> list[str]:
-        """Return the agents of which something is kept."""
+        """Return the ids of all agents with data."""
         return finish(self._inner.list_agents())
 
     def delete(self, agent_id: str) -> bool:
-        """Remove all that is kept of an agent, its history too, and return whether there was something."""
+        """Remove all data of an agent, including its history, and return whether there was any."""
         return finish(self._inner.delete(agent_id))

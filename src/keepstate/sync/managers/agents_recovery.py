@@ -20,9 +20,9 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
 
     Attributes:
         auto_recover: Whether `run` recovers an agent that fails.
-        max_recovery_attempts: How often, before it is given up.
-        backoff_s: How long the pause before the second attempt is; each later one is twice as long.
-        claim_s: For how long a process that dies while it recovers an agent keeps others from it.
+        max_recovery_attempts: Maximum number of attempts.
+        backoff_s: Pause before the second attempt, in seconds; each later pause is twice as long.
+        claim_s: Seconds for which a process that dies during a recovery still blocks the agent.
     """
 
     def __init__(
@@ -52,24 +52,24 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
 
     @property
     def max_recovery_attempts(self) -> int:
-        """How often, before it is given up."""
+        """Maximum number of attempts."""
         return self._inner.max_recovery_attempts
 
     @property
     def backoff_s(self) -> float:
-        """How long the pause before the second attempt is; each later one is twice as long."""
+        """Pause before the second attempt, in seconds; each later pause is twice as long."""
         return self._inner.backoff_s
 
     @property
     def claim_s(self) -> float:
-        """For how long a process that dies while it recovers an agent keeps others from it."""
+        """Seconds for which a process that dies during a recovery still blocks the agent."""
         return self._inner.claim_s
 
     def register(self, agent: Recoverable) -> None:
-        """Let an agent be recovered by its id; it is held weakly.
+        """Register an agent for recovery by its id. The manager holds a weak reference.
 
         Raises:
-            InvalidError: It has no `id` or `restore_from_checkpoint`, or cannot be held weakly.
+            InvalidError: The agent has no `id` or `restore_from_checkpoint`, or cannot be weakly referenced.
         """
         self._inner.register(agent)
 
@@ -78,41 +78,42 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
         return self._inner.unregister(agent_id)
 
     def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> Recovery:
-        """Restore an agent from a checkpoint, after the pause that is due; it does not resume it.
+        """Restore an agent from a checkpoint, after the pause that is due. The caller resumes the agent.
 
-        Until it returns, no other process recovers the agent; while the caller resumes it, others may. `run`
-        keeps them away until the agent has finished.
+        Until this call returns, no other process recovers the agent. After that, another process may. `run`
+        blocks other processes until the agent has finished.
 
         Args:
             agent_id: A registered agent.
-            from_checkpoint: The id of a recoverable checkpoint; `latest` is the one that was saved last.
+            from_checkpoint: The id of a recoverable checkpoint; `latest` selects the newest.
 
         Raises:
-            NotFoundError: No such agent is registered, or it has no such recoverable checkpoint.
-            AttemptsExhaustedError: It was tried as often as allowed, and the agent got no further.
-            ConflictError: Another process recovers this agent just now; the message says which.
-            Exception: What the agent raised while it was restored; that was an attempt.
+            NotFoundError: The agent is not registered, or has no such recoverable checkpoint.
+            AttemptsExhaustedError: All attempts were used, and the agent made no progress.
+            ConflictError: Another process is recovering this agent; the message names the process.
+            Exception: An exception of the agent while it was restored. It counts as an attempt.
         """
         return finish(self._inner.recover(agent_id, from_checkpoint))
 
     def run(self, agent: Recoverable, task: Any = None) -> Any:
-        """Return what `agent.run(task)` returns; where it fails, recovers the agent and resumes it.
+        """Return the result of `agent.run(task)`. If the run fails, recover the agent and resume it.
 
         Args:
-            agent: An agent with `run(task)` and `resume()`; it is registered.
-            task: What to run.
+            agent: An agent with `run(task)` and `resume()`. It is registered.
+            task: The task to run.
 
         Raises:
-            AttemptsExhaustedError: It failed as often as allowed; the last failure is its cause.
-            Exception: What the agent raised, without `auto_recover`; and where there is no checkpoint, or
-                another process recovers the agent just now: a note says so then.
+            AttemptsExhaustedError: All attempts failed; the last failure is the cause.
+            Exception: An exception of the agent, if `auto_recover` is off, if there is no checkpoint, or if
+                another process is recovering the agent. In the last two cases a note on the exception says
+                so.
         """
         return finish(self._inner.run(agent, task))
 
     def attempts(self, agent_id: str) -> int:
-        """Return how often recovery of an agent was tried since it last got further."""
+        """Return the number of recovery attempts since the agent last made progress."""
         return finish(self._inner.attempts(agent_id))
 
     def reset(self, agent_id: str) -> None:
-        """Forget the attempts to recover an agent: it may have all of them again."""
+        """Reset the recovery attempts of an agent, so that all are available again."""
         finish(self._inner.reset(agent_id))

@@ -26,17 +26,17 @@ from keepstate.sync.twin import inner_of
 
 
 class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
-    """Knowledge bases being indexed, by any number of workers at once.
+    """Knowledge bases that any number of workers index concurrently.
 
-    No base is ever over: `cleanup` forgets only which documents were indexed longer ago, and `delete` removes
-    a base.
+    A base never finishes, so `cleanup` only deletes old records of indexed documents. `delete` removes a
+    base.
 
     Args:
-        persistence: Where to keep what is known of them; see `StateManager`.
-        url: The URL, if `persistence` names a kind of store.
+        persistence: Storage of the bases; see `StateManager`.
+        url: The URL, if `persistence` names a backend.
         redis_url: The URL of a Redis server.
         file_path: The file of a journal or SQLite database.
-        space: Instead: the space or transaction to keep it in.
+        space: A space or transaction that stores all bases, in place of a store.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
         )
 
     def list_knowledge_bases(self) -> list[str]:
-        """Return the ids of all bases of which something is known."""
+        """Return the ids of all bases with data."""
         return finish(self._inner.list_knowledge_bases())
 
     def update_indexing_progress(self, progress: IndexingProgress) -> None:
-        """Say how far a base is indexed, in place of what was said before.
+        """Replace the progress of a base.
 
-        `embeddings` and `size_bytes` stay as they were counted where they are None. To count along with other
-        workers use `add_indexing_progress`, and to say nothing of counts `set_indexing_status`.
+        `embeddings` and `size_bytes` keep their counted values if they are None. To count together with other
+        workers use `add_indexing_progress`. To change only the status use `set_indexing_status`.
 
         Raises:
-            InvalidError: More documents are processed and failed than there are in total.
-            TransitionError: Its status cannot follow the present one.
+            InvalidError: The processed and failed documents are more than the total.
+            TransitionError: The new status cannot follow the current one.
         """
         finish(self._inner.update_indexing_progress(progress))
 
@@ -87,16 +87,16 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
         error: str | None = None,
         completed_at: datetime | None = None,
     ) -> IndexingProgress:
-        """Say where an indexing stands, and return that with its counts, of which none is lost or changed.
+        """Set the status of an indexing, and return its progress. All counts stay as they are.
 
         Args:
-            knowledge_base_id: Which base; one of which nothing was known begins with this.
-            status: Where it stands.
-            error: Why it failed; what was said before is forgotten.
-            completed_at: When it ended, as the caller says; what was said before is forgotten.
+            knowledge_base_id: The base. A base without data starts with this status.
+            status: The new status.
+            error: The reason of a failure; replaces the last one.
+            completed_at: Time of completion, as the caller reports it; replaces the last one.
 
         Raises:
-            TransitionError: The status cannot follow the present one.
+            TransitionError: The new status cannot follow the current one.
         """
         return finish(
             self._inner.set_indexing_status(knowledge_base_id, status, error=error, completed_at=completed_at)
@@ -112,19 +112,18 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
         embeddings: int = 0,
         size_bytes: int = 0,
     ) -> IndexingProgress:
-        """Add to how far a base is indexed, and return it; whoever else adds at once, no count is lost.
+        """Add to the counts of a base, and return its progress. Concurrent calls lose no count.
 
-        A base of which nothing was known begins with it, `IN_PROGRESS`; a `PENDING` one goes on to that. No
-        count completes an indexing. Where more documents were dealt with than there were to be, the total, if
-        it is known, goes up with them.
+        A base without data starts as `IN_PROGRESS`, and a `PENDING` one changes to it. No count completes an
+        indexing. If more documents were processed or failed than the known total, the total rises with them.
 
         Args:
-            knowledge_base_id: Which base.
-            processed: Documents that were indexed.
-            failed: Documents that could not be.
-            total: Documents that are to be.
-            embeddings: Embeddings that the base has now in addition.
-            size_bytes: By how much it has grown.
+            knowledge_base_id: The base.
+            processed: Number of documents that were indexed.
+            failed: Number of documents that could not be indexed.
+            total: Number of documents to index in addition.
+            embeddings: Number of new embeddings in the base.
+            size_bytes: Growth of the base.
 
         Raises:
             InvalidError: A count would become negative.
@@ -141,41 +140,41 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
         )
 
     def get_indexing_progress(self, knowledge_base_id: str) -> IndexingProgress | None:
-        """Return how far a base is indexed, or None if nobody has said."""
+        """Return the progress of a base, or None if there is none."""
         return finish(self._inner.get_indexing_progress(knowledge_base_id))
 
     def delete(self, knowledge_base_id: str) -> bool:
-        """Remove all that is known of a base, and return whether that was something."""
+        """Remove all data of a base, and return whether there was any."""
         return finish(self._inner.delete(knowledge_base_id))
 
     def update_source_state(self, source: SourceState) -> None:
-        """Say where a source stands, in place of what was said before."""
+        """Replace the state of a source."""
         finish(self._inner.update_source_state(source))
 
     def get_source(self, knowledge_base_id: str, source_id: str) -> SourceState | None:
-        """Return where a source stands, or None if nobody has said."""
+        """Return the state of a source, or None if there is none."""
         return finish(self._inner.get_source(knowledge_base_id, source_id))
 
     def get_sources(self, knowledge_base_id: str) -> list[SourceState]:
-        """Return the sources of a base, by id."""
+        """Return the sources of a base, ordered by id."""
         return finish(self._inner.get_sources(knowledge_base_id))
 
     def remove_source(self, knowledge_base_id: str, source_id: str) -> bool:
-        """Forget a source, and return whether it was known."""
+        """Delete the state of a source, and return whether it existed."""
         return finish(self._inner.remove_source(knowledge_base_id, source_id))
 
     def needs_sync(self, knowledge_base_id: str, *, older_than: timedelta | None = None) -> list[SourceState]:
-        """Return the sources of a base that should be synchronized, by id.
+        """Return the sources of a base that should be synchronized, ordered by id.
 
-        Those that are pending, stale or failed, have documents pending or were never synchronized; one that
-        is being synchronized only if nothing was heard of it for `older_than`.
+        These are sources that are pending, stale or failed, that have pending documents, or that were never
+        synchronized. A source in `SYNCING` is included only if it was not updated for `older_than`.
 
         Args:
-            knowledge_base_id: Which base.
-            older_than: Also those whose last synchronization is longer ago.
+            knowledge_base_id: The base.
+            older_than: Include sources whose last synchronization is older.
         """
         return finish(self._inner.needs_sync(knowledge_base_id, older_than=older_than))
 
     def get_knowledge_base_state(self, knowledge_base_id: str) -> KnowledgeBaseState | None:
-        """Return a base at a glance, or None if nothing is known of it."""
+        """Return the overview of a base, or None if there is no data."""
         return finish(self._inner.get_knowledge_base_state(knowledge_base_id))

@@ -16,23 +16,23 @@ Inner = TypeVar("Inner", bound=managers.KnowledgeDocuments)
 
 
 class KnowledgeDocuments(Manager[Inner]):
-    """What a `KnowledgeStateManager` does for single documents."""
+    """The document operations of `KnowledgeStateManager`."""
 
     def fail_document(
         self, knowledge_base_id: str, document_id: str, error: object, *, source_id: str | None = None
     ) -> FailedDocument:
-        """List a document that could not be indexed, and count it as failed if it was not listed yet.
+        """Record a document that could not be indexed, and count it as failed if it was not listed yet.
 
-        One that was indexed before in this run no longer counts as that, nor does what it had brought.
+        If the document was indexed earlier in this run, its count and sizes are subtracted.
         """
         return finish(self._inner.fail_document(knowledge_base_id, document_id, error, source_id=source_id))
 
     def complete_document(
         self, knowledge_base_id: str, document_id: str, *, embeddings: int = 0, size_bytes: int = 0
     ) -> None:
-        """Count a document as indexed, with what it has brought; one that had failed is listed no longer.
+        """Count a document as indexed, with its sizes, and remove it from the failed documents.
 
-        Again in the same run it counts once, with what it has brought the last time.
+        Completed again in the same run, it counts once, with its latest sizes.
         """
         finish(
             self._inner.complete_document(
@@ -43,15 +43,15 @@ class KnowledgeDocuments(Manager[Inner]):
     def get_failed_documents(
         self, knowledge_base_id: str, *, limit: int = 100, after: str | None = None
     ) -> list[FailedDocument]:
-        """Return documents that could not be indexed, by id, behind that of `after`."""
+        """Return failed documents, ordered by id, starting after the id `after`."""
         return finish(self._inner.get_failed_documents(knowledge_base_id, limit=limit, after=after))
 
     def retry_failed_documents(
         self, knowledge_base_id: str, *, limit: int = 100, lease_s: float = 300
     ) -> list[FailedDocument]:
-        """Hand out documents to be indexed once more; no other caller gets them within `lease_s` seconds.
+        """Return failed documents to index again. No other caller receives them for `lease_s` seconds.
 
-        They stay listed, and counted as failed, until `complete_document`; after `fail_document`, or when the
-        time is over, they can be handed out again.
+        They stay listed and counted as failed until `complete_document`. After `fail_document`, or when the
+        time is over, they can be returned again.
         """
         return finish(self._inner.retry_failed_documents(knowledge_base_id, limit=limit, lease_s=lease_s))

@@ -18,7 +18,7 @@ Inner = TypeVar("Inner", bound=managers.Manager)
 
 
 class Manager(Twin[Inner]):
-    """The part that every manager has."""
+    """The base class of every manager."""
 
     def __enter__(self) -> Self:
         finish(self._inner.__aenter__())
@@ -30,36 +30,37 @@ class Manager(Twin[Inner]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Let go of the store; the last one to do so closes it. What was passed in open stays open."""
+        """Release the store. Its last user closes it. A store that was passed in open stays open."""
         finish(self._inner.close())
 
     def size(self) -> ManagerSize:
-        """Return how much is kept, and tell those who want to hear.
+        """Measure the stored data, and call the size alerts whose bounds it exceeds.
 
-        It reads the spaces that have changed since this manager last measured them. A space that was passed
-        counts whole, with what others keep in it.
+        Reads only the spaces that changed since the last measurement. A space that was passed in is counted
+        whole, including data that other code stored in it.
         """
         return finish(self._inner.size())
 
     def on_size_alert(
         self, *, limit_bytes: int | None = None, growth_per_hour: int | None = None, callback: AlertCallback
     ) -> None:
-        """Call a function when more is kept than it should be; again when that happens again.
+        """Call a function each time the size rises above a bound.
 
-        The size is measured by `size`, and by writes of this manager: at most every 30 seconds, or every
-        `save_interval` of `StateConfig`.
+        The size is measured by `size`, and after writes of this manager at most every 30 seconds (every
+        `save_interval` of `StateConfig`).
 
         Args:
-            limit_bytes: More than so much altogether.
-            growth_per_hour: More than so much within the last hour, as far as this manager has measured.
-            callback: Gets a `SizeAlert`.
+            limit_bytes: Alert when the total size is larger.
+            growth_per_hour: Alert when the size grew by more bytes within the last hour, as far as it was
+                measured.
+            callback: Receives a `SizeAlert`.
         """
         self._inner.on_size_alert(limit_bytes=limit_bytes, growth_per_hour=growth_per_hour, callback=callback)
 
     def cleanup(self, *, older_than: timedelta) -> int:
-        """Remove what is over and has not been written for so long, and return how much that was.
+        """Remove finished subjects and records that were not written recently, and return their number.
 
         Args:
-            older_than: By the store's clock.
+            older_than: Minimum time since the last write, by the store's clock.
         """
         return finish(self._inner.cleanup(older_than=older_than))

@@ -32,15 +32,15 @@ from keepstate.sync.twin import inner_of
 class SpeechStateManager(Manager[managers.SpeechStateManager]):
     """Speech sessions, each in its space `speech/<id>`.
 
-    What is said of a session that has ended raises `TransitionError`, and of one that was never created
-    `NotFoundError`.
+    Updates of a session that has ended raise `TransitionError`. Updates of a session that was never created
+    raise `NotFoundError`.
 
     Args:
-        persistence: Where to keep sessions; see `StateManager`.
-        url: The URL, if `persistence` names a kind of store.
+        persistence: Storage of the sessions; see `StateManager`.
+        url: The URL, if `persistence` names a backend.
         redis_url: The URL of a Redis server.
         file_path: The file of a journal or SQLite database.
-        space: Instead: the space or transaction to keep them in.
+        space: A space or transaction that stores all sessions, in place of a store.
     """
 
     def __init__(
@@ -78,60 +78,60 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         """Create a session and return its id.
 
         Args:
-            session_type: What it is for, in the application's words.
-            streaming_mode: Which way audio streams.
-            config: Whatever the application wants to keep with it.
-            session_id: Its id; without it, a new one.
+            session_type: Type of the session, as the application names it.
+            streaming_mode: Directions in which audio streams.
+            config: Data of the application.
+            session_id: Id of the session; by default a new one.
 
         Raises:
-            AlreadyExistsError: There is a session of this id.
+            AlreadyExistsError: A session with this id exists.
         """
         return finish(self._inner.create_session(session_type, streaming_mode, config, session_id=session_id))
 
     def get_session(self, session_id: str) -> AudioSession | None:
-        """Return a session, or None if there is none of this id."""
+        """Return a session, or None if there is none with this id."""
         return finish(self._inner.get_session(session_id))
 
     def list_sessions(self, status: AudioSessionStatus | None = None) -> list[AudioSession]:
-        """Return the sessions, by id; only those of a status, if one is given."""
+        """Return all sessions, or those with a status, ordered by id."""
         return finish(self._inner.list_sessions(status))
 
     def update_session_status(self, session_id: str, status: AudioSessionStatus) -> AudioSession:
-        """Say where a session stands, and return it; the same status again does nothing.
+        """Set the status of a session, and return the session. The same status again does nothing.
 
         Raises:
-            TransitionError: The status cannot follow the present one.
+            TransitionError: The new status cannot follow the current one.
         """
         return finish(self._inner.update_session_status(session_id, status))
 
     def end_session(self, session_id: str, reason: str | None = None) -> AudioSession:
-        """End a session, and return it; nothing is being said in it from then on.
+        """End a session, and return it. Its synthesis is then not speaking.
 
-        Again for the same reason does nothing.
+        Ending it again for the same reason does nothing.
 
         Raises:
-            TransitionError: It has failed, or ended for another reason.
+            TransitionError: The session has failed, or ended for another reason.
         """
         return finish(self._inner.end_session(session_id, reason))
 
     def delete_session(self, session_id: str) -> bool:
-        """Remove a session with its conversation, and return whether there was one."""
+        """Remove a session with its conversation, and return whether it existed."""
         return finish(self._inner.delete_session(session_id))
 
     def update_stt_state(self, stt_state: STTState) -> None:
-        """Say what is heard, in place of what was said before.
+        """Replace the state of the recognition.
 
         Raises:
-            TransitionError: The status cannot follow the present one, or the session has ended.
+            TransitionError: The new status cannot follow the current one, or the session has ended.
         """
         finish(self._inner.update_stt_state(stt_state))
 
     def get_stt_state(self, session_id: str) -> STTState | None:
-        """Return what is heard, or None if nobody has said."""
+        """Return the state of the recognition, or None if there is none."""
         return finish(self._inner.get_stt_state(session_id))
 
     def update_tts_state(self, tts_state: TTSState) -> None:
-        """Say what is said, in place of what was said before.
+        """Replace the state of the synthesis.
 
         Raises:
             TransitionError: The session has ended.
@@ -139,57 +139,59 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         finish(self._inner.update_tts_state(tts_state))
 
     def get_tts_state(self, session_id: str) -> TTSState | None:
-        """Return what is said, or None if nobody has said."""
+        """Return the state of the synthesis, or None if there is none."""
         return finish(self._inner.get_tts_state(session_id))
 
     def update_conversation_state(self, conversation_state: VoiceConversationState) -> None:
-        """Say how a conversation stands as a whole, with what is heard and said if that is in it.
+        """Replace the state of a conversation, with recognition and synthesis if they are in it.
 
-        Turns that it has more are added to the transcript. Where it has only the first ones, or none, others
-        have added turns since: they stay, and so does a higher `turn_count`. Where a turn differs the
-        transcript is replaced, and its history keeps what it was. To add a turn alone, `add_turn` costs less.
+        Additional turns are appended to the transcript. If the state has only the first turns, or none, the
+        newer turns and a higher `turn_count` stay, because other callers have added them. If a turn differs,
+        the transcript is replaced, and its history keeps the old one. To add one turn, `add_turn` costs less.
 
         Raises:
-            TransitionError: The session has ended, or what is heard cannot follow what was.
+            TransitionError: The session has ended, or the status of the recognition cannot follow the current
+                one.
         """
         finish(self._inner.update_conversation_state(conversation_state))
 
     def add_turn(self, session_id: str, role: str, content: str, **more: Any) -> int:
-        """Add a turn to a conversation and return how many it has; costs the same however many there are.
+        """Add a turn to a conversation, and return the number of turns. The cost does not depend on it.
 
         Args:
-            session_id: Which session.
-            role: Whose turn it was.
-            content: What was said.
-            more: Whatever else belongs to the turn.
+            session_id: The session.
+            role: Speaker of the turn.
+            content: Text of the turn.
+            more: Other fields of the turn.
         """
         return finish(self._inner.add_turn(session_id, role, content, **more))
 
     def get_conversation_state(self, session_id: str) -> VoiceConversationState | None:
-        """Return how a conversation stands, with all its parts and turns, or None if nobody has said."""
+        """Return a conversation with all its parts and turns, or None if there is none."""
         return finish(self._inner.get_conversation_state(session_id))
 
     def get_transcript(self, session_id: str) -> list[dict[str, Any]]:
-        """Return the turns of a conversation, in order; none if there are none."""
+        """Return the turns of a conversation, oldest first; an empty list if there are none."""
         return finish(self._inner.get_transcript(session_id))
 
     def subscribe(self, session_id: str, callback: LatestCallback, *, interval_s: float = 0) -> None:
-        """Call a function with how a session stands, from now on, when that changes.
+        """Call a function with the state of a session each time it changes, from now on.
 
-        It gets an `AudioSession`, `STTState`, `TTSState` or `VoiceConversationState`, the last without its
-        parts and turns. While it is at work, newer states replace older ones that it was not told yet.
+        The function receives an `AudioSession`, `STTState`, `TTSState` or `VoiceConversationState`, the last
+        without its parts and turns. While the function runs, newer states replace older ones that were not
+        delivered.
 
         Args:
-            session_id: Which session.
-            callback: A function or coroutine function; in blocking use a function, called in a thread.
-            interval_s: For how long it is left alone after it was told, in seconds.
+            session_id: The session.
+            callback: A function or coroutine function; in blocking mode a function, called in a thread.
+            interval_s: Minimum seconds between two calls.
         """
         finish(self._inner.subscribe(session_id, callback, interval_s=interval_s))
 
     def unsubscribe(self, session_id: str, callback: LatestCallback) -> bool:
-        """Let no further call of the callback start, and return whether it was subscribed."""
+        """Start no further call of a callback, and return whether it was subscribed."""
         return finish(self._inner.unsubscribe(session_id, callback))
 
     def close(self) -> None:
-        """End subscriptions, and let go of the store."""
+        """End subscriptions, and release the store."""
         finish(self._inner.close())

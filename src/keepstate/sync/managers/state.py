@@ -26,12 +26,12 @@ from keepstate.sync.twin import around, inner_of, single_use
 
 
 class StateManager(Manager[managers.StateManager]):
-    """Keeps values by key, in `state/<key_prefix>`.
+    """Stores values by key, in `state/<key_prefix>`.
 
-    Values are anything that comes back equal. What is read is a copy.
+    Values are anything that decodes to an equal value. Reads return copies.
 
     Attributes:
-        config: How it keeps them.
+        config: The configuration.
     """
 
     def __init__(
@@ -62,19 +62,20 @@ class StateManager(Manager[managers.StateManager]):
 
     @property
     def config(self) -> StateConfig:
-        """How it keeps them."""
+        """The configuration."""
         return self._inner.config
 
     def save(self, key: str, value: object, *, ttl: float | None = None) -> None:
         """Write a value.
 
         Args:
-            key: Its name; 1 to 512 bytes of UTF-8, less those of `state/<key_prefix>/` in a space passed.
-            value: Anything that comes back equal.
-            ttl: After how many seconds it expires, if not as the configuration says.
+            key: 1 to 512 bytes of UTF-8, less those of `state/<key_prefix>/` in a space that was passed in.
+            value: Anything that decodes to an equal value.
+            ttl: Seconds after which it expires, in place of the configured time.
 
         Raises:
-            InvalidError: The value would not come back equal; the path of what is at fault is named.
+            InvalidError: The value would not decode to an equal value; the message has the path of the part
+                at fault.
         """
         finish(self._inner.save(key, value, ttl=ttl))
 
@@ -85,52 +86,52 @@ class StateManager(Manager[managers.StateManager]):
     def update(
         self, key: str, patch: Mapping[str, Any] | Callable[[Any], Any], *, default: object = MISSING
     ) -> Any:
-        """Change a value, however many others do; an absent one begins as an empty dict.
+        """Change a value. Concurrent updates lose no change. An absent value starts as an empty dict.
 
         Args:
             key: Its name.
             patch: Top-level keys to put into a dict, or a function that gets a copy and returns the new
-                value, and may be called several times.
-            default: What an absent value begins as instead.
+                value. The function may be called several times.
+            default: The value an absent key starts with.
 
         Returns:
-            The new value. Its time to live goes on; a new one gets that of the configuration.
+            The new value. The time to live continues; a new value gets the configured one.
 
         Raises:
-            InvalidError: A dict meets a value that is none.
+            InvalidError: A dict was passed, and the value is not a dict.
         """
         return finish(self._inner.update(key, patch, default=default))
 
     def delete(self, key: str) -> bool:
-        """Remove a value, and return whether there was one."""
+        """Delete a value, and return whether it existed."""
         return finish(self._inner.delete(key))
 
     def entry(self, key: str) -> DocumentEntry[Any] | None:
-        """Return a value with its version, as it is stored, or None if there is none."""
+        """Return a stored value with its version, or None if there is none."""
         return finish(self._inner.entry(key))
 
     def compare_and_set(self, key: str, value: object, *, expected_version: str | int) -> int:
-        """Write a value at once if it is still at a version, and return the new version.
+        """Write a value at once if its version is unchanged, and return the new version.
 
         Args:
             key: Its name.
             value: The new value.
-            expected_version: The version that `entry` told, printed or within a handle as a number; 0 if
-                there must be none.
+            expected_version: The version from `entry`: printed, or as a number within one handle. 0 if the
+                key must be absent.
 
         Raises:
-            ConflictError: It is at another version; `actual` says at which.
-            HistoryLostError: The store lost what a printed version was printed of.
+            ConflictError: The value has another version; `actual` is that version.
+            HistoryLostError: The store lost the history that a printed version belongs to.
         """
         return finish(self._inner.compare_and_set(key, value, expected_version=expected_version))
 
     def list_keys(self, pattern: str = "*", *, limit: int | None = None) -> list[str]:
-        """Return the keys that fit a pattern, in the order of their UTF-8 bytes.
+        """Return the keys that match a pattern, in the order of their UTF-8 bytes.
 
         Args:
-            pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
-                plain.
-            limit: At most so many.
+            pattern: `*` matches any text, `?` one character, `[a-z]` one of a set; a backslash escapes the
+                next character.
+            limit: Maximum number of keys.
         """
         return finish(self._inner.list_keys(pattern, limit=limit))
 
@@ -139,61 +140,62 @@ class StateManager(Manager[managers.StateManager]):
         """Yield a manager whose writes apply together when the block ends, or not at all.
 
         Args:
-            message: What the history says of it.
+            message: Message in the history.
 
         Raises:
-            ConflictError: What the block had read has changed; nothing was applied.
-            InvalidError: The state is in shards, of which no two change together.
+            ConflictError: Data that the block had read has changed; nothing was applied.
+            InvalidError: The state has several shards, which cannot change together.
         """
         with entered(self._inner.transaction(message=message)) as inner:
             yield around(StateManager, inner)
 
     def flush(self) -> int:
-        """Store what was staged, and return how many keys that were.
+        """Store staged writes, and return the number of keys.
 
-        At most 300 keys of one shard apply together. What could not be stored stays staged.
+        At most 300 keys of one shard apply together. Keys that could not be stored stay staged.
         """
         return finish(self._inner.flush())
 
     def history(self, key: str, *, limit: int = 100) -> list[StateMoment]:
-        """Return what a key has been since it was last absent, the newest first.
+        """Return the values of a key since it was last absent, newest first.
 
-        It reads the commits between, one after the other: those of other keys too.
+        Reads the commits in between one by one, including those of other keys.
 
         Args:
             key: Its name.
-            limit: At most so many.
+            limit: Maximum number of values.
 
         Raises:
-            InvalidError: Nothing is recorded: the configuration says so, or a space was passed that does not.
+            InvalidError: Nothing is recorded, because of the configuration or of the space that was passed
+                in.
         """
         return finish(self._inner.history(key, limit=limit))
 
     def subscribe(self, pattern: str, callback: StateCallback) -> None:
-        """Call a function with each change of keys that fit a pattern: key, old value, new value.
+        """Call a function with each change of matching keys: key, old value, new value.
 
-        It begins with the next call of this manager that asks the store, before that call's own work. Calls
-        of one callback come one after the other; with shards, in order for each key. What a callback raises
-        is logged, and harms nobody.
+        The subscription begins with the next call of this manager that reads or writes, before the work of
+        that call. Calls of one callback do not overlap; with shards, they are in order for each key.
+        Exceptions of a callback are logged and do not affect other callbacks.
 
         Args:
             pattern: As for `list_keys`.
-            callback: A function or coroutine function; in blocking use a function, called in a thread.
+            callback: A function or coroutine function; in blocking mode a function, called in a thread.
         """
         self._inner.subscribe(pattern, callback)
 
     def unsubscribe(self, pattern: str, callback: StateCallback) -> bool:
-        """Let no further call of the callback start, and return whether it was subscribed."""
+        """Start no further call of a callback, and return whether it was subscribed."""
         return self._inner.unsubscribe(pattern, callback)
 
     def drain(self) -> None:
-        """Return when callbacks have been called for all that has changed until now.
+        """Wait until callbacks were called for all changes until now.
 
         Raises:
-            CompactedError: A callback was so slow that changes were lost for it.
-            InvalidError: It is called by a callback. Or a value could not be told, because its class is not
+            CompactedError: A callback was so slow that it missed changes.
+            InvalidError: A callback called `drain`. Or a value was not delivered, because its class is not
                 registered.
-            UnsupportedError: A value could not be told, because newer code wrote it.
+            UnsupportedError: A value was not delivered, because newer code wrote it.
         """
         finish(self._inner.drain())
 
@@ -202,20 +204,20 @@ class StateManager(Manager[managers.StateManager]):
         return self
 
     def close(self) -> None:
-        """Store what was staged, ends subscriptions, and let go of the store.
+        """Store staged writes, end subscriptions, and release the store.
 
-        Where something staged cannot be stored it raises what `flush` does, with a note of the keys that are
-        lost: it is closed all the same. Call `flush` before, to mend them.
+        If a staged write cannot be stored, `close` raises the error of `flush` with a note of the lost keys,
+        and the manager is closed in any case. Call `flush` first to be able to fix them.
         """
         finish(self._inner.close())
 
     def cleanup(self, *, older_than: timedelta) -> int:
-        """Remove keys that were not written for so long, and return how many.
+        """Remove keys that were not written recently, and return their number.
 
-        When a key was written is known by notes that managers make: when they are closed, and while they
-        write every 20 times `save_interval`. What no note covers is kept.
+        Write times are known from records that managers make: when they are closed, and every 20 times
+        `save_interval` while they write. Keys that no record covers are not removed.
 
         Args:
-            older_than: By the store's clock.
+            older_than: Minimum time since the last write, by the store's clock.
         """
         return finish(self._inner.cleanup(older_than=older_than))

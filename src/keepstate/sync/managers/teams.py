@@ -23,21 +23,22 @@ from keepstate.sync.twin import inner_of, single_use
 
 
 class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager]):
-    """Teams of agents, and their tasks: each handed to one agent at a time, and completed once.
+    """Teams of agents, and their tasks: each given to one agent at a time, and completed once.
 
-    A task that an agent holds must be completed or held on to within its lease; then it is to be done again.
-    After `max_attempts` failures it is dead, until it is requeued.
+    An agent must complete or renew a task within its lease; otherwise the task becomes available again. After
+    `max_attempts` failures it is dead, until it is requeued.
 
     Args:
-        persistence: Where to keep teams; see `StateManager`.
-        url: The URL, if `persistence` names a kind of store.
+        persistence: Storage of the teams; see `StateManager`.
+        url: The URL, if `persistence` names a backend.
         redis_url: The URL of a Redis server.
         file_path: The file of a journal or SQLite database.
-        space: Instead: the space or transaction to keep them in. Its queue then holds their tasks, under ids
-            that begin with `team/` and the team; who claims from it himself says by `match` what is his.
-        sync_interval: For how many seconds what was read may be shown again. What this manager writes itself
-            is seen at once; 0 reads always anew.
-        lease_s: For how many seconds an agent holds a task, if it is not said otherwise.
+        space: A space or transaction that stores all teams, in place of a store. Its queue then holds their
+            tasks under ids that begin with `team/` and the team. Other code that claims from this queue must
+            exclude them with `match`.
+        sync_interval: Seconds for which reads may be cached. Writes of this manager are visible at once; 0
+            turns the cache off.
+        lease_s: Default lease of a task, in seconds.
     """
 
     def __init__(
@@ -74,32 +75,32 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         """Add a task to a team's queue and return its id; a known id adds nothing.
 
         Args:
-            team_id: Which team.
-            task: What it is about. Its `id` names it, so that it is enqueued once, until a week after it was
-                completed; its `priority` is `low`, `normal`, `high`, `critical` or an int; its `capability`
-                says what an agent must be able to do.
-            delay_s: It is to be done only after so many seconds.
-            max_attempts: After so many failures it is dead.
+            team_id: The team.
+            task: The task. Its `id` makes enqueuing idempotent, until a week after its completion. Its
+                `priority` is `low`, `normal`, `high`, `critical` or an int. Its `capability` names the
+                capability that an agent needs.
+            delay_s: Seconds before it can be claimed.
+            max_attempts: Number of failures after which it is dead.
 
         Raises:
-            NotFoundError: There is no such team.
+            NotFoundError: The team does not exist.
         """
         return finish(self._inner.enqueue_task(team_id, task, delay_s=delay_s, max_attempts=max_attempts))
 
     def assign_task(
         self, team_id: str, task_id: str, agent_id: str, *, lease_s: float = ASSIGNED_S
     ) -> TeamTask:
-        """Give a task to an agent, who then is `working` on it; again to the same agent does nothing.
+        """Give a task to an agent, whose status becomes `working`; again to the same agent does nothing.
 
         Args:
-            team_id: Which team.
-            task_id: Which task; also one that is delayed.
-            agent_id: Which agent, whatever it can do.
-            lease_s: For how many seconds; a day, if it is not said.
+            team_id: The team.
+            task_id: The task; it may be delayed.
+            agent_id: The agent; its capabilities are not checked.
+            lease_s: Lease in seconds; by default a day.
 
         Raises:
             ConflictError: Another agent holds the task.
-            NotFoundError: The team has no such task, or no such agent.
+            NotFoundError: The team has no such task or agent.
             TransitionError: The task is completed or dead.
         """
         return finish(self._inner.assign_task(team_id, task_id, agent_id, lease_s=lease_s))
@@ -113,15 +114,15 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         lease_s: float | None = None,
         wait_s: float = 0,
     ) -> TeamTask | None:
-        """Give an agent the best task that it may have, and return it; None if there is none.
+        """Claim the best available task for an agent, and return it, or None if there is none.
 
         Args:
-            team_id: Which team.
-            agent_id: Which agent.
-            capability: Only a task that asks for this: in its `capability`, or in its `type` if it has none.
-                Without it any that asks for nothing, or for something that the agent can do.
-            lease_s: For how many seconds.
-            wait_s: How long to wait for one, in seconds.
+            team_id: The team.
+            agent_id: The agent.
+            capability: Claim only a task with this `capability`, or with this `type` if it has none. By
+                default any task that needs no capability, or one that the agent has.
+            lease_s: Lease in seconds.
+            wait_s: Maximum seconds to wait for a task.
 
         Raises:
             NotFoundError: The team has no such agent.
@@ -137,19 +138,19 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         token: int | None = None,
         lease_s: float | None = None,
     ) -> None:
-        """Hold a task for `lease_s` seconds from now on.
+        """Extend the lease of a task to `lease_s` seconds from now.
 
         Raises:
-            LeaseLostError: It is no longer held, or not by this agent or under this token.
-            NotFoundError: There is no such task.
+            LeaseLostError: The task is not held any more, or not by this agent or under this token.
+            NotFoundError: The task does not exist.
         """
         finish(self._inner.heartbeat_task(team_id, task_id, agent_id=agent_id, token=token, lease_s=lease_s))
 
     @single_use
     def holding(self, team_id: str, task: TeamTask, *, lease_s: float | None = None) -> Generator[TeamTask]:
-        """Hold on to a task beside the caller until the block ends, with three heartbeats a lease.
+        """Renew the lease of a task in the background until the block ends, three times per lease.
 
-        When the task is lost meanwhile the heartbeats end, and what the holder says of it then is refused.
+        If the task is lost, the heartbeats end, and later calls of its holder are rejected.
         """
         with entered(self._inner.holding(team_id, task, lease_s=lease_s)) as inner:
             yield inner
@@ -163,22 +164,22 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         agent_id: str | None = None,
         token: int | None = None,
     ) -> None:
-        """Complete a task, and let its agent be idle. Again with an equal result does nothing.
+        """Complete a task, and set its agent to idle. Again with an equal result does nothing.
 
-        It may come after its lease ran out, unless another was given the task.
+        A completion after the end of the lease is accepted, unless the task was given to another agent.
 
         Args:
-            team_id: Which team.
-            task_id: Which task.
-            result: What came of it.
-            agent_id: Only if this agent holds it; it saves a round trip. With neither this nor `token`,
-                whoever does.
-            token: Only if it is held under this token.
+            team_id: The team.
+            task_id: The task.
+            result: Result of the task.
+            agent_id: Complete only if this agent holds it; this saves a round trip. Without this and `token`,
+                the current holder's claim is used.
+            token: Complete only if it is held under this token.
 
         Raises:
-            LeaseLostError: It is not held by this agent or under this token; nothing was changed.
-            NotFoundError: There is no such task.
-            TransitionError: Nobody was given it, it is dead, or it is completed with another result.
+            LeaseLostError: The task is not held by this agent or under this token; nothing was changed.
+            NotFoundError: The task does not exist.
+            TransitionError: The task was never claimed, is dead, or is completed with another result.
         """
         finish(self._inner.complete_task(team_id, task_id, result, agent_id=agent_id, token=token))
 
@@ -192,20 +193,20 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         token: int | None = None,
         retry_in_s: float | None = None,
     ) -> None:
-        """Give a task back as failed, and let its agent be idle: it is delayed, or dead after its attempts.
+        """Give a task back as failed, and set its agent to idle. It is then delayed, or dead.
 
         Args:
-            team_id: Which team.
-            task_id: Which task.
-            error: What went wrong; kept as text.
-            agent_id: Only if this agent holds it.
-            token: Only if it is held under this token.
-            retry_in_s: When it can be done again, in seconds; without it after 1 s, 2 s, 4 s … 5 minutes.
+            team_id: The team.
+            task_id: The task.
+            error: The error; stored as text.
+            agent_id: Fail only if this agent holds it.
+            token: Fail only if it is held under this token.
+            retry_in_s: Seconds until it can be claimed again; by default 1 s, 2 s, 4 s … 5 minutes.
 
         Raises:
-            LeaseLostError: It is not held by this agent or under this token.
-            NotFoundError: There is no such task.
-            TransitionError: Nobody holds it.
+            LeaseLostError: The task is not held by this agent or under this token.
+            NotFoundError: The task does not exist.
+            TransitionError: The task is not held.
         """
         finish(
             self._inner.fail_task(
@@ -216,27 +217,27 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
     def release_task(
         self, team_id: str, task_id: str, *, agent_id: str | None = None, token: int | None = None
     ) -> None:
-        """Give a task back as if it had not been given, and let its agent be idle; fails as `fail_task`."""
+        """Give a task back unused, and set its agent to idle; raises as `fail_task`."""
         finish(self._inner.release_task(team_id, task_id, agent_id=agent_id, token=token))
 
     def requeue_task(self, team_id: str, task_id: str) -> None:
-        """Give a dead task all its attempts again.
+        """Make a dead task available again, with all its attempts.
 
         Raises:
-            NotFoundError: There is no dead task of this id.
+            NotFoundError: There is no dead task with this id.
         """
         finish(self._inner.requeue_task(team_id, task_id))
 
     def get_task(self, team_id: str, task_id: str) -> TeamTask | None:
-        """Return a task, or None if there is none of this id, or it was completed over a week ago."""
+        """Return a task, or None if it does not exist or was completed more than a week ago."""
         return finish(self._inner.get_task(team_id, task_id))
 
     def get_queue_status(self, team_id: str) -> TaskQueueState:
         """Return the tasks of a team: all counted at one moment, the newest 100 of each kind loaded.
 
-        It reads the index of all tasks, a page of 1,024 at a time.
+        Reads the index of all tasks, in pages of 1,024.
 
         Raises:
-            NotFoundError: There is no such team.
+            NotFoundError: The team does not exist.
         """
         return finish(self._inner.get_queue_status(team_id))

@@ -20,32 +20,32 @@ class TeamRosters(Manager[Inner]):
     """The teams and their agents."""
 
     def create_team(self, team_state: TeamState) -> None:
-        """Create a team with its agents, and enqueues the tasks that are `pending` in its queue.
+        """Create a team with its agents, and enqueue the `pending` tasks of its queue.
 
-        The team, its agents and about 300 tasks come in one batch. More tasks go ahead of it, and nobody can
-        have them before the team is there; if that fails in between, creating the same team again goes on.
+        The team, its agents and about 300 tasks are created in one batch. More tasks are stored before it,
+        and cannot be claimed before the team exists. If creation fails in between, creating the same team
+        again continues it.
 
         Raises:
-            AlreadyExistsError: There is such a team, or it is being created with other tasks; nothing of it
-                was changed.
-            InvalidError: Its queue has tasks that are in progress or over: those come about by doing. Or it
-                begins with more than 900 agents: add_agent adds the others.
+            AlreadyExistsError: The team exists, or is being created with other tasks; nothing was changed.
+            InvalidError: Its queue has tasks that are not pending. Or it has more than 900 agents; add the
+                others with `add_agent`.
         """
         finish(self._inner.create_team(team_state))
 
     def delete_team(self, team_id: str) -> bool:
-        """Remove a team with its agents and all its tasks, and return whether there was something.
+        """Remove a team with its agents and all its tasks, and return whether there was any data.
 
-        Who holds one of its tasks has lost it.
+        Agents that hold its tasks lose them.
         """
         return finish(self._inner.delete_team(team_id))
 
     def get_team(self, team_id: str, *, tasks: bool = True) -> TeamState | None:
-        """Return a team with its agents and tasks, or None if there is none.
+        """Return a team with its agents and tasks, or None if it does not exist.
 
         Args:
-            team_id: Which team.
-            tasks: Counts and shows its tasks, which costs what `get_queue_status` costs; else there are none.
+            team_id: The team.
+            tasks: Whether to count and read its tasks, which costs as much as `get_queue_status`.
         """
         return finish(self._inner.get_team(team_id, tasks=tasks))
 
@@ -54,27 +54,28 @@ class TeamRosters(Manager[Inner]):
         return finish(self._inner.list_teams())
 
     def add_agent(self, team_id: str, agent: AgentCoordinationState) -> None:
-        """Add an agent to a team, or replaces the one of this id, which keeps what it holds.
+        """Add an agent to a team, or replace the agent with this id, whose tasks stay.
 
         Raises:
-            NotFoundError: There is no such team.
+            NotFoundError: The team does not exist.
         """
         finish(self._inner.add_agent(team_id, agent))
 
     def remove_agent(self, team_id: str, agent_id: str) -> bool:
-        """Remove an agent from a team, and return whether it was there; it keeps what it holds."""
+        """Remove an agent from a team, and return whether it existed. Its tasks stay claimed."""
         return finish(self._inner.remove_agent(team_id, agent_id))
 
     def update_agent_status(
         self, team_id: str, agent_id: str, status: str, current_task: str | Missing | None = MISSING
     ) -> AgentCoordinationState:
-        """Say what an agent does, and return its new state.
+        """Set the status of an agent, and return the agent.
 
         Args:
-            team_id: Which team.
-            agent_id: Which agent.
-            status: Any text; `idle` is who can be given a task.
-            current_task: What it works on; None for nothing. Not given, it stays, and an idle agent has none.
+            team_id: The team.
+            agent_id: The agent.
+            status: Any text; an agent that is `idle` can be given a task.
+            current_task: The task it works on; None for none. By default it is unchanged, or None for an idle
+                agent.
 
         Raises:
             NotFoundError: The team has no such agent.
@@ -84,11 +85,11 @@ class TeamRosters(Manager[Inner]):
     def get_available_agents(
         self, team_id: str, capability: str | None = None
     ) -> list[AgentCoordinationState]:
-        """Return the idle agents of a team, by id; only those who can do something, if it is named.
+        """Return the idle agents of a team, ordered by id; with `capability`, only agents that have it.
 
-        Idle is also who was given tasks and has lost them all, because their leases ran out.
+        An agent that has lost all its tasks, because their leases ended, is idle too.
 
         Raises:
-            NotFoundError: There is no such team.
+            NotFoundError: The team does not exist.
         """
         return finish(self._inner.get_available_agents(team_id, capability))

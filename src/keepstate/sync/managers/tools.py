@@ -23,18 +23,18 @@ class ToolStateManager(ToolResults[managers.ToolStateManager]):
     """The use of tools, in 16 spaces `tools/<n>`.
 
     Attributes:
-        cache_results: Whether completed executions leave their results in the cache.
-        cache_ttl: For how many seconds; None for ever. Of no account where they leave none.
+        cache_results: Whether the results of completed executions are cached.
+        cache_ttl: Seconds for which they are cached; None for ever. Ignored if they are not cached.
 
     Args:
-        persistence: Where to keep it; see `StateManager`.
-        url: The URL, if `persistence` names a kind of store.
+        persistence: Storage of the data; see `StateManager`.
+        url: The URL, if `persistence` names a backend.
         redis_url: The URL of a Redis server.
         file_path: The file of a journal or SQLite database.
-        space: Instead: the space or transaction to keep it in.
-        cache_results: As the attribute. Leave it off where a tool has effects, or its result depends on more
-            than its parameters.
-        cache_ttl: As the attribute.
+        space: A space or transaction that stores the data, in place of a store.
+        cache_results: Whether to cache results. Leave it off if a tool has effects, or if its result depends
+            on more than its parameters.
+        cache_ttl: Seconds for which results are cached; None for ever.
     """
 
     def __init__(
@@ -67,33 +67,33 @@ class ToolStateManager(ToolResults[managers.ToolStateManager]):
 
     @property
     def cache_results(self) -> bool:
-        """Whether completed executions leave their results in the cache."""
+        """Whether the results of completed executions are cached."""
         return self._inner.cache_results
 
     @property
     def cache_ttl(self) -> float | None:
-        """For how many seconds; None for ever. Of no account where they leave none."""
+        """Seconds for which they are cached; None for ever. Ignored if they are not cached."""
         return self._inner.cache_ttl
 
     def complete_execution(
         self, execution_id: str, result: object = None, duration_ms: float | None = None
     ) -> ToolExecution:
-        """Note what an execution came to, and return it; again with an equal result does nothing.
+        """Record the result of an execution, and return it. Again with an equal result does nothing.
 
-        With `cache_results` the result is kept for equal parameters from then on. Where that failed, the same
-        call again keeps it, for what is left of its time.
+        With `cache_results`, the result is also cached for equal parameters. If caching failed, repeating the
+        call caches it for the rest of its time.
 
         Args:
-            execution_id: Which execution.
-            result: What the tool returned; None is a result too.
-            duration_ms: How long it took, in milliseconds; by the store's clock, if it is not said.
+            execution_id: The execution.
+            result: The tool's return value; None is a result too.
+            duration_ms: Duration in milliseconds; by default it is measured with the store's clock.
 
         Raises:
-            NotFoundError: It was never started.
-            TransitionError: It is not running, or completed with another result.
+            NotFoundError: The execution was never started.
+            TransitionError: The execution is not running, or completed with another result.
         """
         return finish(self._inner.complete_execution(execution_id, result, duration_ms))
 
     def close(self) -> None:
-        """Note what was counted, and let go of the store."""
+        """Store the counted lookups, and release the store."""
         finish(self._inner.close())

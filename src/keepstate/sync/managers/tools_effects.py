@@ -30,72 +30,73 @@ class ToolEffects(ToolRetries[Inner]):
         lease_s: float = 60,
         harmless: tuple[type[Exception], ...] = (),
     ) -> T:
-        """Do something to the world at most once, and return what came of it, now or before.
+        """Cause an effect at most once, and return its result, from this call or an earlier one.
 
         Args:
-            execution_id: Which execution does it; the same one when it is tried again.
-            function: What does it.
-            name: Which effect of the execution.
-            lease_s: After so many seconds without an end it is unknown to others.
-            harmless: What it raises when it certainly did nothing; then it can be tried again. After any
-                other exception it is unknown.
+            execution_id: The execution that causes it; use the same id in a retry.
+            function: Causes the effect.
+            name: Name of the effect in the execution.
+            lease_s: Seconds without a recorded end after which the effect is unknown to other processes.
+            harmless: Exceptions of the function that prove that nothing happened, so that the effect can be
+                tried again. After any other exception it is unknown.
 
         Raises:
-            ConflictError: It is being done.
-            InvalidError: It was done, and what came of it could not be kept; so it is also told next time.
-            TransitionError: It is unknown whether it was done; look, then call `settle_effect`.
+            ConflictError: The effect is in progress.
+            InvalidError: The effect happened, but its result could not be stored. Later calls raise this
+                again.
+            TransitionError: It is unknown whether the effect happened. Check, then call `settle_effect`.
         """
         return finish(
             self._inner.perform_effect(execution_id, function, name=name, lease_s=lease_s, harmless=harmless)
         )
 
     def begin_effect(self, execution_id: str, name: str = EFFECT, *, lease_s: float = 60) -> ToolEffect:
-        """Note that something is about to be done, and return the note; only who gets it may do it.
+        """Record that an effect is about to happen, and return the record. Only its receiver may act.
 
         Args:
-            execution_id: Which execution does it; the same one when it is tried again.
-            name: Which effect of the execution.
-            lease_s: After so many seconds without an end it is unknown to others.
+            execution_id: The execution that causes it; use the same id in a retry.
+            name: Name of the effect in the execution.
+            lease_s: Seconds without a recorded end after which the effect is unknown to other processes.
 
         Raises:
-            AlreadyExistsError: It was done, is being done, or may have been done.
+            AlreadyExistsError: The effect happened, is in progress, or may have happened.
         """
         return finish(self._inner.begin_effect(execution_id, name, lease_s=lease_s))
 
     def end_effect(self, effect: ToolEffect, result: object = None) -> None:
-        """Note that an effect was done, and what came of it; also if that came late. Again does nothing.
+        """Record that an effect happened, with its result. A late or repeated call is accepted.
 
         Raises:
-            LeaseLostError: It was settled and begun again since.
-            NotFoundError: It was never begun.
+            LeaseLostError: The effect was settled and begun again since.
+            NotFoundError: The effect was never begun.
         """
         finish(self._inner.end_effect(effect, result))
 
     def refute_effect(self, effect: ToolEffect, error: object) -> None:
-        """Note that an effect certainly did not happen: it can be begun again.
+        """Record that an effect certainly did not happen, so that it can begin again.
 
         Raises:
-            LeaseLostError: It was settled and begun again since.
-            NotFoundError: It was never begun.
-            TransitionError: It was done.
+            LeaseLostError: The effect was settled and begun again since.
+            NotFoundError: The effect was never begun.
+            TransitionError: The effect happened.
         """
         finish(self._inner.refute_effect(effect, error))
 
     def settle_effect(
         self, execution_id: str, name: str = EFFECT, *, is_done: bool, result: object = None
     ) -> ToolEffect:
-        """Say of an effect of which it was unknown whether it was done, and return it.
+        """Record whether an unknown effect happened, and return it.
 
         Raises:
-            NotFoundError: It was never begun.
-            TransitionError: It is known, or is being done.
+            NotFoundError: The effect was never begun.
+            TransitionError: The effect is not unknown.
         """
         return finish(self._inner.settle_effect(execution_id, name, is_done=is_done, result=result))
 
     def get_effect(self, execution_id: str, name: str = EFFECT) -> ToolEffect | None:
-        """Return what is known of an effect, or None if it was never begun."""
+        """Return an effect, or None if it was never begun."""
         return finish(self._inner.get_effect(execution_id, name))
 
     def get_unknown_effects(self) -> list[ToolEffect]:
-        """Return the effects that were begun, and of which it is unknown whether they were done, by id."""
+        """Return the effects for which it is unknown whether they happened, ordered by id."""
         return finish(self._inner.get_unknown_effects())

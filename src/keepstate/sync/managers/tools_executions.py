@@ -20,64 +20,64 @@ class ToolExecutions(ToolEffects[Inner]):
     """The executions of all tools."""
 
     def start_execution(self, execution: ToolExecution, *, lease_s: float = EXECUTION_S) -> ToolExecution:
-        """Note that a tool is being used, and return it as it is kept.
+        """Record that a tool is being used, and return the execution as stored.
 
-        One that has failed, or is stale, is tried again by starting it again: it keeps its place in the
-        history, and counts once.
+        Start a failed or stale execution again to retry it. It keeps its position in the history, and counts
+        once.
 
         Args:
             execution: `RUNNING`, or `PENDING` if it is to be started later.
-            lease_s: After so many seconds without an end or a heartbeat a running one is stale; a day, if it
-                is not said.
+            lease_s: Seconds without an end or a heartbeat after which a running execution is stale; by
+                default a day.
 
         Raises:
-            AlreadyExistsError: It is running, or pending already.
-            TransitionError: It is completed or cancelled.
+            AlreadyExistsError: The execution is running, or pending already.
+            TransitionError: The execution is completed or cancelled.
         """
         return finish(self._inner.start_execution(execution, lease_s=lease_s))
 
     def heartbeat_execution(self, execution_id: str, *, lease_s: float = EXECUTION_S) -> None:
-        """Say that somebody is at an execution for `lease_s` seconds from now on; `run` does so by itself.
+        """Extend the lease of an execution to `lease_s` seconds from now. `run` does this by itself.
 
         Raises:
-            NotFoundError: It was never started.
-            TransitionError: It is not running.
+            NotFoundError: The execution was never started.
+            TransitionError: The execution is not running.
         """
         finish(self._inner.heartbeat_execution(execution_id, lease_s=lease_s))
 
     def get_stale_executions(self) -> list[ToolExecution]:
-        """Return the executions that run and at which nobody is any more, the one longest ago first.
+        """Return the running executions whose leases have ended, the earliest end first.
 
-        Their processes may have died. Each can be started again, ended as it came out, or left to `cleanup`.
+        Their processes may have died. Start each again, end it with its outcome, or leave it to `cleanup`.
         """
         return finish(self._inner.get_stale_executions())
 
     def fail_execution(
         self, execution_id: str, error: object, *, duration_ms: float | None = None, timed_out: bool = False
     ) -> ToolExecution:
-        """Note that an execution failed, or ran out of time, and return it; see `schedule_retry`.
+        """Record that an execution failed or timed out, and return it; see `schedule_retry`.
 
         Raises:
-            NotFoundError: It was never started.
-            TransitionError: It is not running.
+            NotFoundError: The execution was never started.
+            TransitionError: The execution is not running.
         """
         return finish(
             self._inner.fail_execution(execution_id, error, duration_ms=duration_ms, timed_out=timed_out)
         )
 
     def cancel_execution(self, execution_id: str, reason: str | None = None) -> ToolExecution:
-        """Note that an execution was given up, also one that was to be tried again, and return it.
+        """Cancel an execution and its retries, and return it.
 
-        One that had failed keeps how long it took, and why it failed unless a reason is given.
+        A failed execution keeps its duration, and its error unless a reason is given.
 
         Raises:
-            NotFoundError: It was never started.
-            TransitionError: It is completed.
+            NotFoundError: The execution was never started.
+            TransitionError: The execution is completed.
         """
         return finish(self._inner.cancel_execution(execution_id, reason))
 
     def get_execution(self, execution_id: str) -> ToolExecution | None:
-        """Return an execution, or None if there is none of this id."""
+        """Return an execution, or None if there is none with this id."""
         return finish(self._inner.get_execution(execution_id))
 
     def get_execution_history(
@@ -88,22 +88,23 @@ class ToolExecutions(ToolEffects[Inner]):
         after: str | None = None,
         status: ToolExecutionStatus | None = None,
     ) -> list[ToolExecution]:
-        """Return the executions of a tool, the one that was started last first; of equal times, by id.
+        """Return the executions of a tool, newest start first; for equal times, ordered by id.
 
         Args:
-            tool_name: Which tool.
-            limit: How many at the most.
-            after: The id of the execution to go on behind: the last one of the page before.
-            status: Only those that stand so.
+            tool_name: The tool.
+            limit: Maximum number of executions.
+            after: Id of the last execution of the previous page.
+            status: Return only executions with this status.
 
         Raises:
-            NotFoundError: There is no execution `after`.
+            NotFoundError: The execution `after` does not exist.
         """
         return finish(self._inner.get_execution_history(tool_name, limit, after=after, status=status))
 
     def delete_tool(self, tool_name: str) -> int:
-        """Remove the executions of a tool with their retries, and its sums; returns how many executions.
+        """Remove the executions, retries and statistics of a tool, and return the number of executions.
 
-        Its kept results go by `remove_cached_results`. Effects stay: none is done a second time.
+        Cached results are removed by `remove_cached_results`. Effects stay, so that none happens a second
+        time.
         """
         return finish(self._inner.delete_tool(tool_name))

@@ -12,15 +12,15 @@ from keepstate.managers.tools import keys as managers
 from keepstate.managers.tools.records import ToolStats
 from keepstate.sync.managers.manager import Manager
 
-Inner = TypeVar("Inner", bound=managers.ToolPlaces)
+Inner = TypeVar("Inner", bound=managers.ToolSpaces)
 
 
-class ToolPlaces(Manager[Inner]):
+class ToolSpaces(Manager[Inner]):
     """The 16 spaces of tools, and the sums in them."""
 
     def get_tool_stats(self, tool_name: str) -> ToolStats:
-        """Return what became of a tool's executions; costs the same however many there were.
+        """Return the statistics of a tool. The cost does not depend on the number of executions.
 
-        Lookups of other managers in the cache show here within 64 of them, or once they are closed.
+        Cache lookups of other managers appear in blocks of up to 64, or when those managers are closed.
         """
         return finish(self._inner.get_tool_stats(tool_name))

@@ -18,21 +18,21 @@ Inner = TypeVar("Inner", bound=managers.ToolResults)
 
 
 class ToolResults(ToolExecutions[Inner]):
-    """Kept results of all tools."""
+    """The cached results of all tools."""
 
     def cache_result(self, entry: ToolCacheEntry) -> None:
-        """Keep a result for `entry.ttl` seconds from now on, under the hash that stands in the entry."""
+        """Cache a result for `entry.ttl` seconds from now, under the hash in the entry."""
         finish(self._inner.cache_result(entry))
 
     def get_cached_result(self, tool_name: str, parameters: Mapping[str, Any]) -> ToolCacheEntry | None:
-        """Return the kept result for equal parameters, or None if there is none; counts either.
+        """Return the cached result for equal parameters, or None. Counts the hit or miss.
 
-        The entry is true also if its result is None.
+        The entry is true even if its result is None.
         """
         return finish(self._inner.get_cached_result(tool_name, parameters))
 
     def remove_cached_results(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
-        """Forget the kept results of a tool, or that for equal parameters, and return how many."""
+        """Remove the cached results of a tool, or the one for equal parameters, and return their number."""
         return finish(self._inner.remove_cached_results(tool_name, parameters))
 
     def run(
@@ -45,22 +45,22 @@ class ToolResults(ToolExecutions[Inner]):
         lease_s: float = 30,
         execution_id: str | None = None,
     ) -> ToolCacheEntry:
-        """Return the result of a tool for these parameters: kept, or from one execution for all who ask.
+        """Return the result of a tool for these parameters: cached, or from one execution for all callers.
 
-        Whoever asks for the same meanwhile, in this process or another, waits for that execution. What it
-        raises is raised for all who wait in this process; others then try themselves. If the process that is
-        at it dies, another one begins when its lease is over. The execution stands in the history: failed if
-        the tool raised, timed out if that was a `TimeoutError`, cancelled if who is at it was cancelled.
+        Concurrent calls with equal parameters, in this process or another, wait for that execution. Its
+        exception is raised for all callers that wait in this process; other processes then try themselves. If
+        the executing process dies, another begins when its lease is over. The execution is in the history:
+        failed if the tool raised, timed out for a `TimeoutError`, cancelled if its caller was cancelled.
 
         Args:
-            tool_name: Which tool.
-            parameters: What it is given.
-            function: The tool; it gets a copy of the parameters, whatever is in them.
-            ttl: For how many seconds the result is kept; without it `cache_ttl`, or, where results are not
-                cached, just for those who wait.
-            lease_s: For how many seconds others wait for a process that is not heard of; then its execution
-                is stale.
-            execution_id: Its id in the history; without it, a new one.
+            tool_name: The tool.
+            parameters: Parameters of the tool.
+            function: The tool. It gets a copy of the parameters.
+            ttl: Seconds for which the result is cached; by default `cache_ttl`. If results are not cached, it
+                is stored only for the waiting callers.
+            lease_s: Seconds that other processes wait for a process without a heartbeat; after that its
+                execution is stale.
+            execution_id: Id of the execution in the history; by default a new one.
         """
         return finish(
             self._inner.run(

@@ -10,19 +10,19 @@ from typing import TypeVar
 from keepstate._finish import finish
 from keepstate.managers.tools import retries as managers
 from keepstate.managers.tools.records import RetryState
-from keepstate.sync.managers.tools_keys import ToolPlaces
+from keepstate.sync.managers.tools_keys import ToolSpaces
 
 Inner = TypeVar("Inner", bound=managers.ToolRetries)
 
 
-class ToolRetries(ToolPlaces[Inner]):
+class ToolRetries(ToolSpaces[Inner]):
     """The retries of all tools."""
 
     def update_retry_state(self, retry_state: RetryState) -> None:
-        """Say when an execution is to be tried again, in place of what was said before.
+        """Replace the retry schedule of an execution.
 
-        It is due by the store's clock when `next_retry_at` would come by the caller's; without it, at once.
-        The execution need not be known.
+        The time `next_retry_at` of the caller's clock is converted to the store's clock. Without it, the
+        retry is due at once. The execution need not exist.
 
         Raises:
             TransitionError: The execution is completed or cancelled.
@@ -39,10 +39,10 @@ class ToolRetries(ToolPlaces[Inner]):
         first_delay_s: float = 1.0,
         longest_delay_s: float = 300.0,
     ) -> RetryState:
-        """Count a failed attempt, says when to try again, and return that.
+        """Count a failed attempt, and return the schedule of the next one.
 
-        The waits are `first_delay_s`, then `backoff_factor` times as long each, up to `longest_delay_s`.
-        After `max_attempts` it is no longer pending.
+        The delays are `first_delay_s`, then each `backoff_factor` times the last, up to `longest_delay_s`.
+        After `max_attempts` no retry is pending.
 
         Raises:
             TransitionError: The execution is completed or cancelled.
@@ -59,17 +59,17 @@ class ToolRetries(ToolPlaces[Inner]):
         )
 
     def get_retry_state(self, execution_id: str) -> RetryState | None:
-        """Return when an execution is to be tried again, or None if nobody has said."""
+        """Return the retry schedule of an execution, or None if there is none."""
         return finish(self._inner.get_retry_state(execution_id))
 
     def cancel_retry(self, execution_id: str) -> bool:
-        """Forget that an execution is to be tried again, and return whether it was."""
+        """Delete the retry schedule of an execution, and return whether it existed."""
         return finish(self._inner.cancel_retry(execution_id))
 
     def get_pending_retries(self, *, limit: int | None = None) -> list[RetryState]:
-        """Return retries with attempts left, due or not, the one that is due first first.
+        """Return retries with attempts left, due or not, ordered by due time.
 
         Args:
-            limit: How many at the most; all, if it is not said.
+            limit: Maximum number of retries; by default all.
         """
         return finish(self._inner.get_pending_retries(limit=limit))

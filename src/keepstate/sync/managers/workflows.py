@@ -22,10 +22,10 @@ from keepstate.sync.twin import inner_of
 
 
 class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
-    """Keeps workflows, each in its space `workflow/<id>`.
+    """Stores workflows, each in its space `workflow/<id>`.
 
     Attributes:
-        checkpoint_interval: After how many completed steps a checkpoint is made by itself; None for never.
+        checkpoint_interval: Number of completed steps between two automatic checkpoints; None for none.
     """
 
     def __init__(
@@ -56,91 +56,91 @@ class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
 
     @property
     def checkpoint_interval(self) -> int | None:
-        """After how many completed steps a checkpoint is made by itself; None for never."""
+        """Number of completed steps between two automatic checkpoints; None for none."""
         return self._inner.checkpoint_interval
 
     def create(self, state: WorkflowState) -> WorkflowState:
-        """Begin a workflow, and return it as it is kept.
+        """Create a workflow, and return it as stored.
 
         Raises:
-            AlreadyExistsError: There is one of this id.
+            AlreadyExistsError: A workflow with this id exists.
             InvalidError: Its numbers do not agree.
         """
         return finish(self._inner.create(state))
 
     def get(self, workflow_id: str) -> WorkflowState | None:
-        """Return where a workflow stands, or None if there is none of this id."""
+        """Return a workflow, or None if there is none with this id."""
         return finish(self._inner.get(workflow_id))
 
     def get_status(self, workflow_id: str) -> WorkflowStatus | None:
-        """Return how a workflow stands, or None if there is none of this id."""
+        """Return the status of a workflow, or None if there is none with this id."""
         return finish(self._inner.get_status(workflow_id))
 
     def list_workflows(self, status: WorkflowStatus | None = None) -> list[str]:
-        """Return the ids of all workflows, or of those that stand so."""
+        """Return the ids of all workflows, or of those with a status."""
         return finish(self._inner.list_workflows(status))
 
     def update_context(self, workflow_id: str, patch: Mapping[str, Any]) -> WorkflowState:
-        """Put keys into a workflow's context, whoever else does, and return where it stands."""
+        """Put keys into a workflow's context, and return the workflow. Concurrent updates lose no key."""
         return finish(self._inner.update_context(workflow_id, patch))
 
     def delete(self, workflow_id: str) -> bool:
-        """Remove a workflow with its history, and return whether there was one."""
+        """Remove a workflow with its history, and return whether it existed."""
         return finish(self._inner.delete(workflow_id))
 
     def pause(self, workflow_id: str) -> WorkflowState:
-        """Let no further step begin, and return where the workflow stands; twice is once.
+        """Pause a workflow so that no further step begins, and return it. A second pause does nothing.
 
         Raises:
-            NotFoundError: There is no such workflow.
-            TransitionError: It has ended.
+            NotFoundError: The workflow does not exist.
+            TransitionError: The workflow has ended.
         """
         return finish(self._inner.pause(workflow_id))
 
     def resume(self, workflow_id: str) -> WorkflowState:
-        """Let a paused workflow go on, and return where it stands.
+        """Resume a paused workflow, and return it.
 
         Raises:
-            NotFoundError: There is no such workflow.
-            TransitionError: It is not paused.
+            NotFoundError: The workflow does not exist.
+            TransitionError: The workflow is not paused.
         """
         return finish(self._inner.resume(workflow_id))
 
     def cancel(self, workflow_id: str, reason: str | None = None) -> WorkflowState:
-        """End a workflow for good, and return where it stands; twice is once, with the first reason.
+        """Cancel a workflow, and return it. A second call does nothing and keeps the first reason.
 
         Raises:
-            NotFoundError: There is no such workflow.
-            TransitionError: It is completed.
+            NotFoundError: The workflow does not exist.
+            TransitionError: The workflow is completed.
         """
         return finish(self._inner.cancel(workflow_id, reason))
 
     def complete(self, workflow_id: str) -> WorkflowState:
-        """End a workflow whose steps nobody counts, and return where it stands; twice is once.
+        """Complete a workflow whose number of steps is not known, and return it. A second call does nothing.
 
         Raises:
-            NotFoundError: There is no such workflow.
-            TransitionError: It is not running.
+            NotFoundError: The workflow does not exist.
+            TransitionError: The workflow is not running.
         """
         return finish(self._inner.complete(workflow_id))
 
     def fail(self, workflow_id: str, error: object) -> WorkflowState:
-        """Say that a workflow cannot go on, and return where it stands; `resume_from` lets it.
+        """Mark a workflow as failed, and return it. `resume_from` can continue it.
 
         Raises:
-            NotFoundError: There is no such workflow.
-            TransitionError: It has ended.
+            NotFoundError: The workflow does not exist.
+            TransitionError: The workflow has ended.
         """
         return finish(self._inner.fail(workflow_id, error))
 
     def wait_until_resumed(self, workflow_id: str, *, timeout_s: float | None = None) -> WorkflowStatus:
-        """Return how the workflow stands once it is not paused; PAUSED if the time was over before.
+        """Wait until a workflow is not paused, and return its status; PAUSED after the timeout.
 
         Args:
             workflow_id: The workflow.
-            timeout_s: How long to wait; without it, for ever.
+            timeout_s: Maximum seconds to wait; by default there is no limit.
 
         Raises:
-            NotFoundError: There is no such workflow, or it was deleted.
+            NotFoundError: The workflow does not exist, or was deleted.
         """
         return finish(self._inner.wait_until_resumed(workflow_id, timeout_s=timeout_s))
