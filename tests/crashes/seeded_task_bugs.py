@@ -58,7 +58,7 @@ def task_completed_by_a_former_holder() -> Planted:
         record = opened(stored, place)
         return msgspec.structs.replace(record, token=min(record.token, 1))
 
-    with patch.object(Claims, "_take", take), patch.object(tasks, "opened", uncounted):
+    with patch.object(Claims, "_take", take), patch.object(tasks, "decode_record", uncounted):
         yield
 
 

@@ -12,7 +12,7 @@ import pytest
 from keepstate import EncryptedStore, KeyRing, parameters_hash, sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.managers.parameters import sameness
+from keepstate.managers.parameters import encode_canonical
 from keepstate.managers.teams.records import TaskQueueState, TeamState
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
@@ -107,7 +107,7 @@ USES: dict[str, tuple[Use, Callable[[str], bytes]]] = {
     "flight": (flight, lambda pin: parameters_hash("check", {"pin": pin}).encode()),
     "team task": (
         team_task,
-        lambda pin: sha256(sameness(("t", 0, {"pin": pin}))).hexdigest()[:32].encode(),
+        lambda pin: sha256(encode_canonical(("t", 0, {"pin": pin}))).hexdigest()[:32].encode(),
     ),
 }
 
