@@ -30,7 +30,6 @@ AVOIDED = {
 """What is avoided, by pattern, and what to write."""
 
 UNREVISED: tuple[str, ...] = (
-    "ARCHITECTURE.md",
     "docs/decisions/",
     "src/keepstate/adapters/",
     "src/keepstate/cli/",

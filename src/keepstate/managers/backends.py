@@ -228,12 +228,12 @@ def _url_of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
             f"`persistence` is {_format_location(name)}. Use {', '.join(NAMES)}, a URL, a description "
             "such as RedisBackend(…), or an open store."
         )
-    beside = f"persistence={name!r}"
+    backend_name = f"persistence={name!r}"
     if name == "memory":
-        _reject_extra(given, beside)
+        _reject_extra(given, backend_name)
         return SHARED_MEMORY
     if name in ("file", "sqlite"):
-        _reject_extra(given, beside, allowed=("file_path", "url"))
+        _reject_extra(given, backend_name, allowed=("file_path", "url"))
         if "url" in given:
             return _check_scheme("url", given["url"], (name,))
         path = given.get("file_path")
@@ -243,12 +243,12 @@ def _url_of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
             return SQLiteBackend(_SQLITE if path is None else path).store_url
         return FileBackend().store_url if path is None else _url_of_journal(path)
     if name == "redis":
-        _reject_extra(given, beside, allowed=("redis_url", "url"))
+        _reject_extra(given, backend_name, allowed=("redis_url", "url"))
         server = given.get("redis_url", given.get("url", REDIS))
         return _check_scheme("redis_url", server, ("redis", "rediss", "redis+cluster", "valkey", "valkeys"))
-    _reject_extra(given, beside, allowed=("url",))
+    _reject_extra(given, backend_name, allowed=("url",))
     if "url" not in given:
-        raise InvalidError(f"{beside} needs a URL. Pass url='postgresql://user@host:5432/database'.")
+        raise InvalidError(f"{backend_name} needs a URL. Pass url='postgresql://user@host:5432/database'.")
     return _check_scheme("url", given["url"], ("postgresql", "postgres"))
 
 
@@ -270,12 +270,12 @@ def _add_options(server: str, query: str, options: Mapping[str, str]) -> str:
     return f"{server}?{'&'.join(part for part in (query, added) if part)}"
 
 
-def _reject_extra(given: Mapping[str, object], beside: str, *, allowed: tuple[str, ...] = ()) -> None:
+def _reject_extra(given: Mapping[str, object], backend_name: str, *, allowed: tuple[str, ...] = ()) -> None:
     needless = [name for name in given if name not in allowed]
     if needless:
         right = {"redis_url": "persistence='redis'", "file_path": "persistence='file' or 'sqlite'"}
         wanted = right.get(needless[0], "persistence='postgres', or alone")
-        raise InvalidError(f"`{needless[0]}` has no effect with {beside}. Use it with {wanted}.")
+        raise InvalidError(f"`{needless[0]}` has no effect with {backend_name}. Use it with {wanted}.")
     if len(given) > 1:
         raise InvalidError(f"{' and '.join(f'`{name}`' for name in given)} are two locations. Pass one.")
 

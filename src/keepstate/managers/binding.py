@@ -51,7 +51,7 @@ class Namespace:
 
     @property
     def has_own_space(self) -> bool:
-        """Whether the subject has the whole space, and no transaction is in progress on it."""
+        """True if the subject has the whole space, and no transaction is in progress on it."""
         return not self.prefix and isinstance(self.space, Space)
 
     def name(self, *segments: str) -> str:

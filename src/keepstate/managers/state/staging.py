@@ -40,7 +40,7 @@ class Staged(msgspec.Struct, frozen=True):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the write deletes the key."""
+        """True if the write deletes the key."""
         return self.value is MISSING and not self.changes
 
     def apply_to(self, stored: Any) -> Any:

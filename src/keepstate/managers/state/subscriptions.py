@@ -37,7 +37,7 @@ class Subscriptions:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether registered subscriptions have not started yet."""
+        """True if registered subscriptions have not started yet."""
         return bool(self._registered)
 
     def add(self, pattern: str, callback: StateCallback) -> None:
