@@ -22,18 +22,18 @@ class Keepstate(Twin[engine.Keepstate]):
     A context manager that closes the store at its end. Threads may share it.
 
     Attributes:
-        tenant_id: The tenant whose spaces it names, or None.
-        author: Who writes, or None.
+        tenant_id: The tenant whose spaces the handle names, or None.
+        author: The author of writes by the handle, or None.
     """
 
     @property
     def tenant_id(self) -> str | None:
-        """The tenant whose spaces it names, or None."""
+        """The tenant whose spaces the handle names, or None."""
         return self._inner.tenant_id
 
     @property
     def author(self) -> str | None:
-        """Who writes, or None."""
+        """The author of writes by the handle, or None."""
         return self._inner.author
 
     def __enter__(self) -> Self:
@@ -46,12 +46,12 @@ class Keepstate(Twin[engine.Keepstate]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Let go of the store; twice is once. A store that was passed in open stays open."""
+        """Release the store. A second call does nothing. A store that was passed in open stays open."""
         finish(self._inner.close())
 
     @property
     def url(self) -> str:
-        """Return what names the store, without a password."""
+        """The URL of the store, without a password."""
         return self._inner.url
 
     @property
@@ -64,61 +64,61 @@ class Keepstate(Twin[engine.Keepstate]):
         return self._inner.store
 
     def space(self, name: str, *, author: str | None = None, record: bool = False) -> Space:
-        """Return a space; asks the store nothing.
+        """Return a space. Makes no call to the store.
 
         Args:
-            name: Any text of 1 to 200 bytes of UTF-8. A tenant's id takes room of these: its own bytes and 5
+            name: Any text of 1 to 200 bytes of UTF-8. A tenant's id uses part of these: its own bytes, 5
                 more, and one more for each of the characters 0 to 2.
-            author: Who writes there; without it, who writes here.
-            record: Keeps every moment of its documents: from the next change on, each batch that changes some
-                has a commit of `main` in it. The space remembers that; every handle in every process obeys,
-                and it does not end. See `Space.at` and `Space.by`.
+            author: The author of writes there. Default: the author of this handle.
+            record: Record every change of its documents. From the next change on, each batch that changes
+                documents contains a commit of `main`. The space remembers this, every handle in every process
+                follows it, and it cannot be turned off. See `Space.at` and `Space.by`.
         """
         return Space(self._inner.space(name, author=author, record=record))
 
     def tenant(self, id: str) -> Keepstate:
-        """Return the handle of a tenant on the same store; asks the store nothing.
+        """Return the handle of a tenant on the same store. Makes no call to the store.
 
-        It names the tenant's spaces and reaches no others. It is closed with this handle, and its own end
-        closes nothing.
+        The tenant's handle reaches the tenant's spaces only. It is closed with this handle; closing it alone
+        does nothing.
 
         Args:
-            id: Any text but the empty one.
+            id: The tenant's id, any text that is not empty.
 
         Raises:
-            InvalidError: This handle is a tenant's itself, or the id is empty or too long.
+            InvalidError: This handle belongs to a tenant already, or the id is empty or too long.
         """
         return Keepstate(self._inner.tenant(id))
 
     def spaces(self, under: str = "") -> Iterator[str]:
-        """Yield the names of spaces that hold something, in the order of their UTF-8 bytes.
+        """Yield the names of spaces that are not empty, in the order of their UTF-8 bytes.
 
-        Those of this handle's tenant; without a tenant, those that have none.
+        A tenant's handle yields the tenant's spaces, any other handle the spaces without a tenant.
 
         Args:
-            under: Only the space of this name and those that continue it after a `/`: with `user/1` also
-                `user/1/notes`, and not `user/10`. With a `/` at its end only those that continue it.
+            under: Only the space of this name and those that continue it after a `/`: `user/1` also finds
+                `user/1/notes`, and not `user/10`. With a `/` at its end, only those that continue it.
         """
         return finish_each(self._inner.spaces(under))
 
     def drop(self, space: str) -> None:
-        """Remove all that is in a space, its log too; an absent one stays absent."""
+        """Delete a space with its log. Does nothing if the space does not exist."""
         finish(self._inner.drop(space))
 
     def sweep(self) -> int:
-        """Remove what has expired and parts of large values that nothing names; returns how many.
+        """Remove expired entries and unreferenced parts of large values, and return the number removed.
 
-        A tenant's handle sweeps the tenant's spaces, any other one those of all tenants. Of an encrypted
-        store that was opened without keys, only what has expired.
+        A tenant's handle sweeps the tenant's spaces, any other handle the spaces of all tenants. An encrypted
+        store that was opened without keys loses expired entries only.
         """
         return finish(self._inner.sweep())
 
     def rotate(self) -> int:
-        """Encrypt again, under the newest key, what stands under older ones; returns how many values.
+        """Encrypt values of older keys again under the newest key, and return the number of values.
 
-        Others may read and write meanwhile. It can be ended at any time: the next call goes on. Versions stay
-        as they are, and no change is told of. A tenant's handle takes the tenant's spaces alone; an older key
-        may go only after a handle without a tenant has done the whole store.
+        Other processes may read and write during the rotation. It can be interrupted at any time: the next
+        call continues. Versions stay the same, and watches report no change. A tenant's handle rotates the
+        tenant's spaces only; remove an older key after a handle without a tenant has rotated the whole store.
 
         Raises:
             UnsupportedError: The store is not encrypted.

@@ -1,4 +1,4 @@
-"""The handle on a store: spaces by name, and what concerns all of them."""
+"""The handle on a store: spaces by name, and operations on all of them."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 
 _RECORDERS = 1_024
-"""Spaces that a handle remembers to be recorded, and how they stand."""
+"""Spaces of which a handle remembers whether they are recorded, and their newest commit."""
 
 
 class Source(Protocol):
-    """Where a handle gets its store from, and lets it go."""
+    """Opens and releases the store of a handle."""
 
     @property
     def url(self) -> str:
-        """Return what names the store, without a password."""
+        """The URL of the store, without a password."""
         ...
 
     @property
     def runner(self) -> Runner:
-        """Return how the handle's colour waits."""
+        """The runner of the handle's mode."""
         ...
 
     async def opened(self) -> Store:
@@ -58,15 +58,15 @@ class Source(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of it; the last one to do so closes it."""
+        """Release the store. The last holder closes it."""
         ...
 
     def twin(self, mode: Mode) -> Source:
-        """Return the same store for another colour."""
+        """Return the same store for the other mode."""
         ...
 
     def pickled(self) -> tuple[Any, ...]:
-        """Return a function and its arguments that make this source again."""
+        """Return a function and its arguments that rebuild this source."""
         ...
 
 
@@ -77,8 +77,8 @@ class Keepstate:
     first operation. In blocking use `keepstate.sync.open` gives the same without `await`.
 
     Attributes:
-        tenant_id: The tenant whose spaces it names, or None.
-        author: Who writes, or None.
+        tenant_id: The tenant whose spaces the handle names, or None.
+        author: The author of writes by the handle, or None.
     """
 
     tenant_id: str | None
@@ -121,7 +121,7 @@ class Keepstate:
     def __await__(self) -> Generator[Any, None, Self]:
         return self._ready().__await__()
 
-    if not TYPE_CHECKING:  # who checks types is told without it
+    if not TYPE_CHECKING:  # a type checker reports `with` without it
         __enter__ = __exit__ = reject_with
 
     async def __aenter__(self) -> Self:
@@ -137,7 +137,7 @@ class Keepstate:
         return self
 
     async def close(self) -> None:
-        """Let go of the store; twice is once. A store that was passed in open stays open."""
+        """Release the store. A second call does nothing. A store that was passed in open stays open."""
         if self._lender is not None:
             return
         try:
@@ -149,11 +149,11 @@ class Keepstate:
 
     @property
     def url(self) -> str:
-        """Return what names the store, without a password."""
+        """The URL of the store, without a password."""
         return self._source.url
 
     def in_mode(self, mode: Mode) -> Keepstate:
-        """Return a handle on the same data for the other colour; it is closed by who asked for it."""
+        """Return a handle on the same data for another mode. The caller closes it."""
         return Keepstate(self._source.twin(mode), **self._options())
 
     def for_blocking(self) -> Keepstate:
@@ -182,15 +182,15 @@ class Keepstate:
     # ---- spaces
 
     def space(self, name: str, *, author: str | None = None, record: bool = False) -> Space:
-        """Return a space; asks the store nothing.
+        """Return a space. Makes no call to the store.
 
         Args:
-            name: Any text of 1 to 200 bytes of UTF-8. A tenant's id takes room of these: its own bytes and 5
+            name: Any text of 1 to 200 bytes of UTF-8. A tenant's id uses part of these: its own bytes, 5
                 more, and one more for each of the characters 0 to 2.
-            author: Who writes there; without it, who writes here.
-            record: Keeps every moment of its documents: from the next change on, each batch that changes some
-                has a commit of `main` in it. The space remembers that; every handle in every process obeys,
-                and it does not end. See `Space.at` and `Space.by`.
+            author: The author of writes there. Default: the author of this handle.
+            record: Record every change of its documents. From the next change on, each batch that changes
+                documents contains a commit of `main`. The space remembers this, every handle in every process
+                follows it, and it cannot be turned off. See `Space.at` and `Space.by`.
         """
         return Space(
             self,
@@ -200,16 +200,16 @@ class Keepstate:
         )
 
     def tenant(self, id: str) -> Keepstate:
-        """Return the handle of a tenant on the same store; asks the store nothing.
+        """Return the handle of a tenant on the same store. Makes no call to the store.
 
-        It names the tenant's spaces and reaches no others. It is closed with this handle, and its own end
-        closes nothing.
+        The tenant's handle reaches the tenant's spaces only. It is closed with this handle; closing it alone
+        does nothing.
 
         Args:
-            id: Any text but the empty one.
+            id: The tenant's id, any text that is not empty.
 
         Raises:
-            InvalidError: This handle is a tenant's itself, or the id is empty or too long.
+            InvalidError: This handle belongs to a tenant already, or the id is empty or too long.
         """
         if self.tenant_id is not None:
             raise InvalidError(
@@ -222,13 +222,13 @@ class Keepstate:
         return handle
 
     async def spaces(self, under: str = "") -> AsyncIterator[str]:
-        """Yield the names of spaces that hold something, in the order of their UTF-8 bytes.
+        """Yield the names of spaces that are not empty, in the order of their UTF-8 bytes.
 
-        Those of this handle's tenant; without a tenant, those that have none.
+        A tenant's handle yields the tenant's spaces, any other handle the spaces without a tenant.
 
         Args:
-            under: Only the space of this name and those that continue it after a `/`: with `user/1` also
-                `user/1/notes`, and not `user/10`. With a `/` at its end only those that continue it.
+            under: Only the space of this name and those that continue it after a `/`: `user/1` also finds
+                `user/1/notes`, and not `user/10`. With a `/` at its end, only those that continue it.
         """
         store, start = await self.opened(), check_text("under", under)
         if start and not start.endswith("/"):
@@ -247,32 +247,32 @@ class Keepstate:
                 yield name
 
     async def drop(self, space: str) -> None:
-        """Remove all that is in a space, its log too; an absent one stays absent."""
+        """Delete a space with its log. Does nothing if the space does not exist."""
         name = self.stored_name(check_space_name("space", space, self.tenant_id))
         await (await self.opened()).drop(name)
 
     async def sweep(self) -> int:
-        """Remove what has expired and parts of large values that nothing names; returns how many.
+        """Remove expired entries and unreferenced parts of large values, and return the number removed.
 
-        A tenant's handle sweeps the tenant's spaces, any other one those of all tenants. Of an encrypted
-        store that was opened without keys, only what has expired.
+        A tenant's handle sweeps the tenant's spaces, any other handle the spaces of all tenants. An encrypted
+        store that was opened without keys loses expired entries only.
         """
         store = await self.opened()
         removed = 0
         while swept := await self.expire(1_000):
             removed += swept
         if isinstance(store, LacksKeys):
-            return removed  # who cannot read the values would take all parts for unnamed
+            return removed  # without keys, every part would look unreferenced
         async for stored in self.stored_names():
             removed += await collect_parts(store, stored)
         return removed
 
     async def rotate(self) -> int:
-        """Encrypt again, under the newest key, what stands under older ones; returns how many values.
+        """Encrypt values of older keys again under the newest key, and return the number of values.
 
-        Others may read and write meanwhile. It can be ended at any time: the next call goes on. Versions stay
-        as they are, and no change is told of. A tenant's handle takes the tenant's spaces alone; an older key
-        may go only after a handle without a tenant has done the whole store.
+        Other processes may read and write during the rotation. It can be interrupted at any time: the next
+        call continues. Versions stay the same, and watches report no change. A tenant's handle rotates the
+        tenant's spaces only; remove an older key after a handle without a tenant has rotated the whole store.
 
         Raises:
             UnsupportedError: The store is not encrypted.
@@ -282,14 +282,14 @@ class Keepstate:
             raise UnsupportedError(f"{self.url} is not encrypted; open it with `encryption`")
         return await store.rotate(names.beginning(self.tenant_id))
 
-    # ---- what its spaces and managers ask of it
+    # ---- for its spaces and managers
 
     def stored_name(self, space: str) -> str:
-        """Return the name that one of its spaces has in the store."""
+        """Return the stored name of one of its spaces."""
         return names.stored_name(self.tenant_id, space)
 
     async def stored_names(self, prefix: str = "") -> AsyncGenerator[str]:
-        """Yield the names that spaces have in the store: its tenant's, or without a tenant those of all."""
+        """Yield the stored names of its tenant's spaces, or of all spaces without a tenant."""
         start, after = prefix or names.beginning(self.tenant_id), None
         store = await self.opened()
         while page := await store.spaces(start, after=after):
@@ -299,11 +299,11 @@ class Keepstate:
             after = page[-1]
 
     async def expire(self, limit: int) -> int:
-        """Remove up to `limit` entries that have expired, and return how many."""
+        """Remove at most `limit` expired entries, and return the number removed."""
         return await (await self.opened()).sweep(names.beginning(self.tenant_id), limit=limit)
 
     async def everywhere(self) -> AsyncIterator[tuple[str | None, Space]]:
-        """Yield all spaces that hold something, each behind its tenant or None: of a tenant, its own."""
+        """Yield all spaces that are not empty, each with its tenant; of a tenant's handle, its own."""
         async for stored in self.stored_names():
             tenant, name = names.parts_of(stored)
             handle = self if tenant in (None, self.tenant_id) else self.tenant(tenant)
@@ -311,7 +311,7 @@ class Keepstate:
 
     @property
     def runner(self) -> Runner:
-        """Return how this colour waits."""
+        """The runner of the handle's mode."""
         return self._source.runner
 
     @property
@@ -321,7 +321,7 @@ class Keepstate:
 
     @property
     def pickle(self) -> SignedPickle | None:
-        """Return what stores objects of classes that nobody registered, if that was asked for."""
+        """The pickler for objects of unregistered classes, if the caller gave one."""
         return self._pickle
 
     async def opened(self) -> Store:
@@ -330,13 +330,13 @@ class Keepstate:
 
     @property
     def states(self) -> Codec:
-        """Return what encodes and decodes values in histories."""
+        """The codec of values in histories."""
         if self._pickle is not None:
             return self._pickle.states
         return STATES if self._read is None else FORMS
 
     def recorder(self, space: str) -> Recorder:
-        """Return what records changes of documents of a space, by its name in the store."""
+        """Return the recorder of a space, by its stored name."""
         if self._lender is not None:
             return self._lender.recorder(space)
         recorder = self._recorders.get(space)
@@ -347,7 +347,7 @@ class Keepstate:
         return recorder
 
     def decode(self, encoded: bytes, type: Any = None) -> Any:
-        """Return a stored value in the form that the handle reads; a `type` is asked for by its class."""
+        """Return a stored value in the form that the handle reads, or as `type` if one is given."""
         if type is not None:
             return codec.decode(encoded, type=type)
         return codec.decode(encoded) if self._read is None else self._read(encoded)

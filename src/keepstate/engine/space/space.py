@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class Space(Parts):
-    """The unit of atomicity and order: what is in one space can change together.
+    """The unit of atomicity and order: everything in one space can change together.
 
-    Made by `Keepstate.space`; making one does no I/O. Every operation is atomic, and strictly serializable
-    with all others on the space.
+    Made by `Keepstate.space`, without I/O. Every operation is atomic, and strictly serializable with all
+    other operations on the space.
 
     Attributes:
-        name: Its name, without its tenant.
-        author: Who writes, or None.
+        name: The name of the space, without its tenant.
+        author: The author of writes, or None.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class Space(Parts):
 
     @property
     def executor(self) -> SpaceExecutor:
-        """Return the scope that its parts work in."""
+        """The executor of its parts, for the rooms above the engine."""
         return self._own
 
     def by(self, author: str | None = None, *, message: str | None = None) -> Space:
-        """Return the same space for one who writes there; asks the store nothing.
+        """Return the same space with another author or message. Makes no call to the store.
 
-        Events, commits and what is recorded name the author; what is recorded tells the message.
+        Events and commits name the author. Commits of a recorded space contain the message.
 
         Args:
-            author: Who writes; without it, who writes here.
-            message: What for; at most 64 KiB of UTF-8.
+            author: The author of writes. Default: the author of this space.
+            message: The purpose of the writes; at most 64 KiB of UTF-8.
         """
         executor = self._own
         who, text = check_attribution(self.author, author, executor.message, message)
@@ -67,17 +67,17 @@ class Space(Parts):
     async def transaction(
         self, *, lease: Lease | None = None, message: str = ""
     ) -> AsyncGenerator[Transaction]:
-        """Gather what its body does and apply it as one batch at the end.
+        """Collect the operations of the body and apply them as one batch at its end.
 
-        The body runs once; if it raises, nothing is applied.
+        The body runs once. If it raises, nothing is applied.
 
         Args:
-            lease: Applies only while this lease is held.
-            message: Says what the transaction is for; what is recorded of it tells so.
+            lease: Apply the batch only if this lease is still held.
+            message: The purpose of the transaction, for the commit of a recorded space.
 
         Raises:
-            ConflictError: What the body had read has changed; nothing was applied.
-            LeaseLostError: The lease is no longer held; nothing was applied.
+            ConflictError: Something that the body read has changed. Nothing was applied.
+            LeaseLostError: The lease is no longer held. Nothing was applied.
         """
         async with gathering(self._own, lease=lease, message=message) as tx:
             yield tx
@@ -87,14 +87,14 @@ class Space(Parts):
     @overload
     async def transact(self, fn: Callable[[Transaction], T], attempts: int = 8) -> T: ...
     async def transact(self, fn: Callable[[Transaction], Awaitable[T] | T], attempts: int = 8) -> T:
-        """Call `fn(tx)` and apply what it did as one batch; on conflict calls it again, with another `tx`.
+        """Call `fn(tx)` and apply its operations as one batch; on conflict, call it again with a new `tx`.
 
         Returns:
-            What `fn` returned.
+            The return value of `fn`.
 
         Raises:
-            AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied. What must not be
-                refused for that asks for more attempts, or is an update of one document.
+            AttemptsExhaustedError: Every attempt ended in a conflict. Nothing was applied. Allow more
+                attempts, or update a single document, which is retried until it succeeds.
         """
         self._own.reject_coroutine(fn)
         limits.admit_count("attempts", attempts)
@@ -110,8 +110,8 @@ class Space(Parts):
         except ConflictError as conflict:
             if not conflict.retryable or attempts == 1:
                 raise
-            mark = b"transact/" + (conflict.key or b"")  # no key begins so: documents take turns of their own
-        # What a transaction changes is known when it has lost: those of this process then come in turn.
+            mark = b"transact/" + (conflict.key or b"")  # not a key: documents have turns of their own
+        # The conflicting key is known after the first loss: transactions of this process then take turns.
         alone = self._own
         return await serialized(
             await alone.store(),
@@ -122,11 +122,11 @@ class Space(Parts):
         )
 
     async def size(self) -> SpaceSize:
-        """Return how much the space holds, by reading it; what comes meanwhile may be counted or not."""
+        """Return the size of the space, by reading all of it. Concurrent writes may or may not be counted."""
         return await measure(await self._own.store(), self._own.stored_name)
 
     async def revision(self) -> int:
-        """Return how many batches the space has seen."""
+        """Return the number of batches that the space has applied."""
         store = await self._own.store()
         return (await store.read(self._own.stored_name, [])).revision
 
@@ -134,10 +134,10 @@ class Space(Parts):
         """Settle a batch whose outcome was unknown.
 
         Returns:
-            The revision at which it applied; None if it did not apply, and from now on never will.
+            The revision at which the batch was applied. None if it was not applied, and never will be.
 
         Raises:
-            OutcomeUnknownError: The log no longer reaches back to it.
+            OutcomeUnknownError: The log no longer reaches back that far.
         """
         if type(token) is not bytes or not 0 < len(token) <= limits.TOKEN_BYTES:
             raise InvalidError(f"`token` is {token!r}; it has 1 to {limits.TOKEN_BYTES} bytes")
