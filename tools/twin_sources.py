@@ -64,7 +64,7 @@ def is_parent(name: str) -> bool:
     """Return whether other twins inherit from it, and so hold an inner object of another class."""
     tools = {"ToolSpaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
     others = {
-        "AsyncResource",
+        "Resource",
         "KnowledgeDocuments",
         "Loaded",
         "Manager",

@@ -33,7 +33,7 @@ MODULES = {
     "managers.state.manager": ("StateManager",),
     "managers.workflows.steps": ("WorkflowSteps",),
     "managers.workflows.manager": ("WorkflowStateManager",),
-    "sessions.resource": ("AsyncResource",),
+    "sessions.resource": ("Resource",),
     "sessions.bounded": ("BoundedState",),
     "sessions.conversation": ("Conversation",),
     "sessions.machine": ("AgentStateMachine",),

@@ -15,12 +15,12 @@ from keepstate.sessions.context_fit import ordered
 from keepstate.sessions.conversation_documents import make_rules
 from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.messages import Message, estimate_tokens
-from keepstate.sessions.resource import AsyncResource
+from keepstate.sessions.resource import Resource
 from keepstate.sessions.site import Namespace
 from keepstate.stores.protocol import Store
 
 
-class BoundedState(AsyncResource):
+class BoundedState(Resource):
     """The messages of a conversation, with a context that never exceeds its token budget.
 
     Over the budget the oldest messages leave the context. They are dropped, or summarised if `summarise` is

@@ -29,7 +29,7 @@ from keepstate.errors import ConflictError, InvalidError, NotLoadedError, Transi
 from keepstate.sessions.binding import StoreBinding, shorten
 from keepstate.sessions.lease_block import hold_lease
 from keepstate.sessions.machine_data import Data, View, carry_changes, merge_data
-from keepstate.sessions.resource import AsyncResource
+from keepstate.sessions.resource import Resource
 from keepstate.sessions.table import table_of
 from keepstate.stores.protocol import Store
 from keepstate.values.schema import register
@@ -69,7 +69,7 @@ class Transition:
     at: datetime
 
 
-class AgentStateMachine(AsyncResource):
+class AgentStateMachine(Resource):
     """An agent's task as a durable state machine, in the space `machine/<id>`.
 
     A subclass defines the work of each state: `plan` and `execute_step` for the states of the default table,

@@ -9,7 +9,7 @@ from keepstate.engine.kernel.single_use import reject_with
 from keepstate.sessions.binding import StoreBinding
 
 
-class AsyncResource:
+class Resource:
     """Releases its storage binding on exit; an object that borrows a binding releases nothing."""
 
     _closing: StoreBinding | None = None

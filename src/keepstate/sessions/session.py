@@ -33,7 +33,7 @@ from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.generations import ANY_USER, AnyUser, SessionGenerations
 from keepstate.sessions.models import Model, PlainModel, to_plain_fields
 from keepstate.sessions.records import SessionContext, TaskState, build_background
-from keepstate.sessions.resource import AsyncResource
+from keepstate.sessions.resource import Resource
 from keepstate.sessions.session_state import SessionMoment, build_moment
 from keepstate.sessions.site import Namespace, OutOfTransaction
 from keepstate.sessions.user import UserState
@@ -48,7 +48,7 @@ _MAX_TOKENS: Final = 8000
 _DATA: Final = f"{STATES}data"
 
 
-class Session(AsyncResource):
+class Session(Resource):
     """The state of one session, in the space `session/<session_id>`, and of its user, in `user/<user_id>`.
 
     A session never ends by itself unless `ttl_s` is given. With `ttl_s`, a session that was not used for that

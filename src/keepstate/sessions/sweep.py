@@ -14,11 +14,11 @@ from keepstate.errors import InvalidError
 from keepstate.home import subjects_in
 from keepstate.sessions.binding import StoreBinding
 from keepstate.sessions.generations import ANY_USER, SessionGenerations
-from keepstate.sessions.resource import AsyncResource
+from keepstate.sessions.resource import Resource
 from keepstate.stores.protocol import Store
 
 
-class Sessions(AsyncResource):
+class Sessions(Resource):
     """The sessions of all users of a store, or of a shared space; for the application itself.
 
     Args:

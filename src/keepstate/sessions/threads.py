@@ -22,7 +22,7 @@ from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.sessions.binding import StoreBinding
 from keepstate.sessions.generations import make_deletion
-from keepstate.sessions.resource import AsyncResource
+from keepstate.sessions.resource import Resource
 from keepstate.sessions.thread_records import MessagePage, MessageRecord, Thread, ThreadMessage, ThreadRecord
 from keepstate.stores.protocol import Store
 
@@ -34,7 +34,7 @@ _AT_ONCE: Final = 300
 _PARTS: Final = frozenset({"role", "content", "metadata", "id"})
 
 
-class Threads(AsyncResource):
+class Threads(Resource):
     """Threads of messages in a store.
 
     Creating a thread or message with an id is idempotent: an existing one is returned unchanged.

@@ -16,7 +16,7 @@ from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.sessions.binding import StoreBinding
 from keepstate.sessions.models import Model
-from keepstate.sessions.resource import AsyncResource
+from keepstate.sessions.resource import Resource
 from keepstate.sessions.site import Namespace
 from keepstate.stores.protocol import Store
 
@@ -26,7 +26,7 @@ STATES: Final = "state/"
 """The name prefix of states, after the prefix of their namespace."""
 
 
-class ValidatedState(AsyncResource, Generic[M]):
+class ValidatedState(Resource, Generic[M]):
     """A value of a model, in the space `session/<session_id>`, for use without a `Session`.
 
     The value does not end with the session. `Session.state` is a different state that does, even under the

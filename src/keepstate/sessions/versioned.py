@@ -21,7 +21,7 @@ from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keepstate.home import quoted
 from keepstate.sessions.binding import StoreBinding, shorten
-from keepstate.sessions.resource import AsyncResource
+from keepstate.sessions.resource import Resource
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 from keepstate.values.schema import register
@@ -55,7 +55,7 @@ class VersionsRecord:
         self.current, self.count = self.count, self.count + 1
 
 
-class VersionedState(AsyncResource):
+class VersionedState(Resource):
     """A state with all its versions, in the space `versions/<id>`; each version costs only what it changes.
 
     Args:

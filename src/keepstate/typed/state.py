@@ -134,7 +134,7 @@ class KeyedState:
         """Return the state as this object last read it, in constant time.
 
         Raises:
-            NotLoadedError: Nothing was read yet. Use `async with`, or call `refresh`.
+            NotLoadedError: Nothing was read yet. Enter it as a context manager, or call `refresh`.
         """
         return self._thread.require_memory().snapshot(self._registry.keys)
 

@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from functools import cache, partial
+from functools import cache, partial, reduce
 from importlib import import_module, metadata
 from types import FunctionType, GenericAlias, ModuleType, UnionType
 from typing import Any, Final, cast
@@ -496,7 +496,4 @@ def _find_object(form: Import, *, is_strict: bool = False) -> Any:
 
 def _look_up(names: Mapping[str, Any], path: str) -> Any:
     first, *rest = path.split(".")
-    found = names.get(first)
-    for part in rest:
-        found = getattr(found, part, None)
-    return found
+    return reduce(lambda found, part: getattr(found, part, None), rest, names.get(first))

@@ -14,13 +14,13 @@ from keepstate.sessions import bounded as sessions
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import AsyncResource
+from keepstate.sync.sessions.resource import Resource
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
 
 
-class BoundedState(AsyncResource[sessions.BoundedState]):
+class BoundedState(Resource[sessions.BoundedState]):
     """The messages of a conversation, with a context that never exceeds its token budget.
 
     Over the budget the oldest messages leave the context. They are dropped, or summarised if `summarise` is

@@ -15,13 +15,13 @@ from keepstate.sessions.machine import Action, Transition
 from keepstate.sessions.machine_data import Data
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import AsyncResource
+from keepstate.sync.sessions.resource import Resource
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
 
 
-class AgentStateMachine(AsyncResource[sessions.AgentStateMachine]):
+class AgentStateMachine(Resource[sessions.AgentStateMachine]):
     """An agent's task as a durable state machine, in the space `machine/<id>`.
 
     A subclass defines the work of each state: `plan` and `execute_step` for the states of the default table,

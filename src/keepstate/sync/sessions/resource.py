@@ -12,10 +12,10 @@ from keepstate._finish import finish
 from keepstate.sessions import resource as sessions
 from keepstate.sync.twin import Twin
 
-Inner = TypeVar("Inner", bound=sessions.AsyncResource)
+Inner = TypeVar("Inner", bound=sessions.Resource)
 
 
-class AsyncResource(Twin[Inner]):
+class Resource(Twin[Inner]):
     """Releases its storage binding on exit; an object that borrows a binding releases nothing."""
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ from keepstate.sessions.session_state import SessionMoment
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.sessions.conversation import Conversation
-from keepstate.sync.sessions.resource import AsyncResource
+from keepstate.sync.sessions.resource import Resource
 from keepstate.sync.sessions.user import UserState
 from keepstate.sync.sessions.validated import ValidatedState
 from keepstate.sync.space import Space
@@ -30,7 +30,7 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 
-class Session(AsyncResource[sessions.Session]):
+class Session(Resource[sessions.Session]):
     """The state of one session, in the space `session/<session_id>`, and of its user, in `user/<user_id>`.
 
     A session never ends by itself unless `ttl_s` is given. With `ttl_s`, a session that was not used for that

@@ -13,12 +13,12 @@ from keepstate._finish import finish, finish_each
 from keepstate.sessions import sweep as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import AsyncResource
+from keepstate.sync.sessions.resource import Resource
 from keepstate.sync.space import Space
 from keepstate.sync.twin import inner_of
 
 
-class Sessions(AsyncResource[sessions.Sessions]):
+class Sessions(Resource[sessions.Sessions]):
     """The sessions of all users of a store, or of a shared space; for the application itself.
 
     Args:

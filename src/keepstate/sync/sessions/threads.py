@@ -14,13 +14,13 @@ from keepstate.sessions import threads as sessions
 from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import AsyncResource
+from keepstate.sync.sessions.resource import Resource
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import Twin, inner_of
 
 
-class Threads(AsyncResource[sessions.Threads]):
+class Threads(Resource[sessions.Threads]):
     """Threads of messages in a store.
 
     Creating a thread or message with an id is idempotent: an existing one is returned unchanged.

@@ -13,7 +13,7 @@ from keepstate._finish import finish
 from keepstate.sessions import validated as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import AsyncResource
+from keepstate.sync.sessions.resource import Resource
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
@@ -21,7 +21,7 @@ from keepstate.sync.twin import inner_of
 M = TypeVar("M")
 
 
-class ValidatedState(AsyncResource[sessions.ValidatedState[M]], Generic[M]):
+class ValidatedState(Resource[sessions.ValidatedState[M]], Generic[M]):
     """A value of a model, in the space `session/<session_id>`, for use without a `Session`.
 
     The value does not end with the session. `Session.state` is a different state that does, even under the

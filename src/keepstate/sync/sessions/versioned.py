@@ -13,13 +13,13 @@ from keepstate.engine.history.merge import MergeRules
 from keepstate.sessions import versioned as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import AsyncResource
+from keepstate.sync.sessions.resource import Resource
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import around, inner_of
 
 
-class VersionedState(AsyncResource[sessions.VersionedState]):
+class VersionedState(Resource[sessions.VersionedState]):
     """A state with all its versions, in the space `versions/<id>`; each version costs only what it changes.
 
     Args:

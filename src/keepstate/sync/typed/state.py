@@ -101,7 +101,7 @@ class KeyedState(Twin[typed.KeyedState]):
         """Return the state as this object last read it, in constant time.
 
         Raises:
-            NotLoadedError: Nothing was read yet. Use `async with`, or call `refresh`.
+            NotLoadedError: Nothing was read yet. Enter it as a context manager, or call `refresh`.
         """
         return self._inner.snapshot()
 
