@@ -66,12 +66,12 @@ def _format_recent(state: Mapping[str, Any], max_chars: int) -> str:
     room = max_chars - len(text) - len("\nEvents:\n  …")
     kept: list[str] = []
     for event in reversed(task_events):
-        text = _format_event(event)
-        room -= len(text) + 1
+        line = _format_event(event)
+        room -= len(line) + 1
         if room < 0:
             kept.append("  …")
             break
-        kept.append(text)
+        kept.append(line)
     if kept:
         text = "\n".join([text, "Events:", *reversed(kept)])
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
