@@ -160,12 +160,12 @@ def _to_json(item: items.Item) -> _Item:
         case items.Revision(space, revision, now_ms, written, deleted, token, dropped, nonce):
             put = [
                 _Written(
-                    ReadableBytes.key(put.key),
-                    ReadableBytes.value(put.value),
-                    0 if put.created == revision else put.created,
-                    put.expires_at_ms,
+                    ReadableBytes.key(entry.key),
+                    ReadableBytes.value(entry.value),
+                    0 if entry.created == revision else put.created,
+                    entry.expires_at_ms,
                 )
-                for put in written
+                for entry in written
             ]
             removed = [ReadableBytes.key(key) for key in deleted]
             return _Revision(space, revision, now_ms, put, removed, token, dropped, nonce)
@@ -204,8 +204,10 @@ def _from_json(item: _Item) -> items.Item:
     match item:
         case _Revision(space, revision, now_ms, put, delete, token, dropped, nonce):
             written = [
-                items.Written(put.key.data(), put.value.data(), put.created or revision, put.expires_at_ms)
-                for put in put
+                items.Written(
+                    entry.key.data(), entry.value.data(), entry.created or revision, entry.expires_at_ms
+                )
+                for entry in put
             ]
             removed = [key.data() for key in delete]
             return items.Revision(space, revision, now_ms, written, removed, token, dropped, nonce)
