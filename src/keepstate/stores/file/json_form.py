@@ -162,7 +162,7 @@ def _to_json(item: items.Item) -> _Item:
                 _Written(
                     ReadableBytes.key(entry.key),
                     ReadableBytes.value(entry.value),
-                    0 if entry.created == revision else put.created,
+                    0 if entry.created == revision else entry.created,
                     entry.expires_at_ms,
                 )
                 for entry in written
