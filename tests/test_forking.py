@@ -21,7 +21,7 @@ def refused(call):
     try:
         call()
     except ClosedError as error:
-        assert f"opened in process {os.getppid()}; open it in this process" in str(error), error
+        assert f" in process {os.getppid()}; " in str(error) and "in this process" in str(error), error
     else:
         raise AssertionError("it was not refused")
 

@@ -36,7 +36,7 @@ def test_a_wrapper_that_could_not_be_opened_is_opened_by_who_needs_it_next(tmp_p
 
     async def used() -> Any:
         ks = keepstate.open(wrapper)
-        with pytest.raises(StoreUnavailableError, match="make it"):
+        with pytest.raises(StoreUnavailableError, match="Create it"):
             await ks.space("s").documents.get("k")
         path.parent.mkdir()
         await ks.space("s").documents.put("k", 1)
@@ -120,7 +120,7 @@ def test_a_store_without_its_keys_has_a_twin_that_reads_and_writes_nothing(tmp_p
 def test_a_wrapper_that_cannot_be_made_again_says_so() -> None:
     async def used() -> None:
         async with keepstate.open(StoreWrapper(MemoryStore(runner=TaskRunner()))) as ks:
-            with pytest.raises(UnsupportedError, match="has no `around`"):
+            with pytest.raises(UnsupportedError, match="does not implement `around`"):
                 _ = of(ks)
 
     asyncio.run(used())

@@ -157,7 +157,7 @@ def test_an_agent_that_could_not_be_killed_in_time_is_told(shell: Keepstate) -> 
 @pytest.mark.parametrize(
     ("url", "code", "words"),
     [
-        ("sqlite:////no/such/folder/demo.db", 3, "the folder /no/such/folder of"),
+        ("sqlite:////no/such/folder/demo.db", 3, "The folder /no/such/folder of"),
         ("redis://127.0.0.1:1/0?retry_for_s=0", 3, "127.0.0.1:1"),
         ("nowhere", 2, "is not a store URL"),
     ],

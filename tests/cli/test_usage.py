@@ -75,7 +75,7 @@ def test_a_wrong_option_is_told_also_where_there_is_no_file(
     ended = keepstate(*command, "--url", "sqlite:///absent.db?foo=1")
 
     assert ended.code == 2
-    assert "no option 'foo'" in ended.err
+    assert "does not have an option 'foo'" in ended.err
 
 
 def test_a_task_that_is_not_dead_is_answered_with_the_command_that_lists_them(keepstate: Keepstate) -> None:

@@ -15,7 +15,7 @@ from keepstate.errors import LeaseLostError
 async def test_a_claimed_task_refuses_and_its_claim_is_sent_in_its_place(space: Space) -> None:
     await space.queue.put("work", id="t")
     (task,) = await space.queue.claim("w", lease_s=60)
-    with pytest.raises(TypeError, match=r"send Claim\(task\.id, task\.token\)"):
+    with pytest.raises(TypeError, match=r"Send Claim\(task\.id, task\.token\)"):
         pickle.dumps(task)
     sent: Claim = pickle.loads(pickle.dumps(Claim(task.id, task.token)))
     await space.queue.complete(sent)

@@ -43,7 +43,7 @@ async def test_what_is_held_done_or_absent_cannot_be_taken(space: Space) -> None
     await space.queue.put(1, id="t")
     task = await space.queue.take("t", "w", lease_s=10)
 
-    with pytest.raises(ConflictError, match="held by 'w'"):
+    with pytest.raises(ConflictError, match="held by worker 'w'"):
         await space.queue.take("t", "v", lease_s=10)
     with pytest.raises(NotFoundError):
         await space.queue.take("other", "v", lease_s=10)
@@ -78,7 +78,7 @@ async def test_a_task_is_taken_in_a_transaction_or_not_at_all(space: Space) -> N
 
 
 async def test_a_task_put_by_the_transaction_cannot_be_taken_by_it(space: Space) -> None:
-    with pytest.raises(InvalidError, match="after its end"):
+    with pytest.raises(InvalidError, match="after the transaction"):
         async with space.transaction() as tx:
             await tx.queue.put(1, id="t")
             await tx.queue.take("t", "w", lease_s=10)
@@ -195,7 +195,7 @@ async def test_a_task_is_discarded_wherever_it_stands(space: Space, state: TaskS
 
 
 async def test_a_task_put_by_the_transaction_cannot_be_discarded_by_it(space: Space) -> None:
-    with pytest.raises(InvalidError, match="after its end"):
+    with pytest.raises(InvalidError, match="after the transaction"):
         async with space.transaction() as tx:
             await tx.queue.put(1, id="t")
             await tx.queue.discard("t")

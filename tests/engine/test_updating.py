@@ -55,7 +55,7 @@ async def test_a_function_that_writes_the_document_it_updates_is_refused_by_name
 def test_a_plain_function_that_writes_the_document_it_updates_is_refused() -> None:
     with keepstate.sync.open("memory://") as ks:
         documents = ks.space("a").documents
-        with pytest.raises(InvalidError, match="let the function return the new value"):
+        with pytest.raises(InvalidError, match="Return the new value from the function"):
             documents.update("n", lambda old: (documents.put("n", 99), old + 1)[1], default=0)
 
         assert documents.get("n") is None

@@ -105,7 +105,7 @@ async def test_who_reads_by_another_time_writes_nothing(turned: Turned) -> None:
 async def test_a_transaction_that_began_in_a_life_that_ended_applies_nothing(turned: Turned) -> None:
     session = Session("s", persistence=turned.ks, ttl_s=60)
     await session.update({"a": 1})
-    with pytest.raises(Exception, match="try again"):
+    with pytest.raises(Exception, match="Read it again and retry"):
         async with session.transaction() as inside:
             await inside.update({"b": 2})
             turned.clock.advance(61_000)

@@ -118,7 +118,7 @@ def test_a_path_that_utf_8_cannot_hold_is_refused_in_words(path: str | Path) -> 
         lambda: keepstate.sync.StateManager(persistence="file", file_path=path),
         lambda: keepstate.sync.open(Path(path)),
     ):
-        with pytest.raises(InvalidError, match="which UTF-8 cannot encode"):
+        with pytest.raises(InvalidError, match="UTF-8"):
             call()
 
 

@@ -199,7 +199,7 @@ class TestOpening(RedisStage):
         ("url", "says"),
         [
             ("redis://", "names no server"),
-            ("redis://h:x", "redis://… names no server"),
+            ("redis://h:x", "redis://… has no valid host and port"),
             ("redis://h:0", "names no server in 'h:0'"),
             ("redis://a,b", "only redis.cluster:// has more than one"),
             ("redis://h/db", "names no database in 'db'"),
