@@ -8,9 +8,8 @@ To add a manager: subclass `manager.Manager`, declare its records with `records.
 `binding.Namespace`, add a row to tools/twins.py, and run `tests/contracts/managers.py` on every backend.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-import keepstate
 
 if TYPE_CHECKING:
     from keepstate.managers.agents.recovery import AgentRecoveryManager as AgentRecoveryManager
@@ -120,7 +119,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(keepstate, name)
+        return getattr(import_module("keepstate"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -7,9 +7,8 @@ To add one: a ready-made key in `ready_keys`; a kind of value in `forms`; a reco
 with its document name in `layout`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-import keepstate
 
 if TYPE_CHECKING:
     from keepstate.typed.batch import MutationBatch as MutationBatch
@@ -81,7 +80,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(keepstate, name)
+        return getattr(import_module("keepstate"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
