@@ -28,9 +28,8 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
     except SystemError as error:
         if interrupt_behind(error) is None:
             raise
-        raise (
-            interrupt_behind(error) or error
-        ) from None  # not in a variable: its traceback references this frame
+        # Not in a variable, because the traceback of the interrupt references this frame.
+        raise (interrupt_behind(error) or error) from None
     finally:
         work.close()
     raise RuntimeError(f"{work!r} waits for an event loop, but was called through a blocking handle")

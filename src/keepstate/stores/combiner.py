@@ -176,7 +176,7 @@ class Combiner:
         self.flushes += 1
         try:
             outcomes = await self._flush(batches)
-        except Exception as error:  # noqa: BLE001  each caller receives the backend's failure
+        except Exception as error:  # noqa: BLE001 - each caller receives the backend's failure
             is_fault = interrupt_behind(error) is None
             for request in requests:
                 request.fail(copy(error) if is_fault else _interrupted(request.batches[0]))
@@ -184,9 +184,8 @@ class Combiner:
                 return
             raise (interrupt_behind(error) or error) from None
         except BaseException:
-            # No variable may hold the interrupt: its traceback refers to this frame, and the cycle would
-            # keep the
-            # flush's connection alive, so that its pool would count it as in use.
+            # No variable may hold the interrupt: its traceback refers to this frame, and the cycle would keep
+            # the flush's connection alive, so that its pool would count it as in use.
             for request in requests:
                 request.fail(_interrupted(request.batches[0]))
             raise

@@ -286,8 +286,8 @@ def backend_class(scheme: str) -> OpensUrls:
     if scheme in BACKENDS:
         module, name = BACKENDS[scheme]
         loaded: Any = import_module(module)
-        separator: OpensUrls = getattr(loaded, name)
-        return separator
+        found: OpensUrls = getattr(loaded, name)
+        return found
     plugins = {point.name: point for point in entry_points(group=_ENTRY_POINTS)}
     if scheme in plugins:
         opens: OpensUrls = plugins[scheme].load()

@@ -1,8 +1,8 @@
 """HOW is it used without `await`? The blocking twin of each asynchronous class, by the same name.
 
-`open(url)` opens a store; `of(ks)`, is the blocking twin of a handle that was opened for an
-event loop. Invariant: a twin holds the asynchronous object over drivers that block, drives each call to its
-end in the calling thread, and has no state of its own. Threads may share it.
+`open(url)` opens a store. `of(ks)` returns the blocking twin of a handle that was opened for an event loop.
+Invariant: a twin holds the asynchronous object over drivers that block, runs each call to its end in the
+calling thread, and has no state of its own. Threads may share it.
 
 To add one: name the class in `tools/twins.py`, run `tools/generate_sync.py`, and name the twin here.
 """

@@ -1,9 +1,8 @@
 """HOW does a PostgreSQL server store spaces? In a schema of its own, with functions that check batches there.
 
 Invariant: one flush is one transaction and one call. The call locks the rows of its spaces in the order of
-    their
-names and checks every batch under those locks. No call depends on what another left in its session, so a
-pooler may run each transaction in another process of the server.
+their names and checks every batch under those locks. No call depends on the session state of another call, so
+a pooler may run each transaction in another process of the server.
 
 To add a function: write it into `applying.sql` or `asking.sql` under its next number. A function of a
 released version is never replaced, because older clients call it alongside newer ones.

@@ -283,7 +283,7 @@ class PostgresStore(StoreBase):
             "changes", space.encode(), int8(after), int8(limit), int8(limits.PAGE_BYTES),
             int8(mark.revision if mark else 0),
         )  # fmt: skip
-        # Under the mark of another handle nothing is told of the own one, which stays to be compared.
+        # An answer under another handle's mark proves nothing about the own mark, which stays to be compared.
         return queries.changes(space, after, self._verified(space, mark, answer, is_own=under is None))
 
     def _verified(

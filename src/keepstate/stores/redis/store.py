@@ -350,7 +350,7 @@ class RedisStore(StoreBase):
         reply = await self._ask(
             "changes", space, mark, (b"%d" % after, b"%d" % min(limit, limits.PAGE_BYTES))
         )
-        # Under the mark of another handle nothing is told of the own one, which stays to be compared.
+        # An answer under another handle's mark proves nothing about the own mark, which stays to be compared.
         state = self._seen_state(space, reply[1], is_own=under is None)
         require_logged(space, after, floor=state.floor, revision=state.revision, url=self.url)
         upto = cast("int", reply[2])
