@@ -35,7 +35,7 @@ async def run_shielded(runner: Runner, work: Callable[[], Coroutine[Any, Any, T]
     runner.detach(whole)
     try:
         return await promise.wait()
-    except BaseException:
+    except BaseException:  # also a cancellation; raised again
         await over.wait(_PATIENCE_S)
         raise
 

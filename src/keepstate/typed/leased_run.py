@@ -170,7 +170,7 @@ async def begin_run(
         record = await start.write_record()
         state._fence(lease, before)  # pyright: ignore[reportPrivateUsage]
         await state.refresh()
-    except BaseException:
+    except BaseException:  # also a cancellation; raised again
         await _release_lease(lease)
         raise
     held = HeldRun(space, names, state, record, lease, FifoLock(space.runner))

@@ -9,7 +9,7 @@ import msgspec
 
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError
-from keepstate.typed import epoch as lineages
+from keepstate.typed import lineages
 from keepstate.typed.encoded_value import EncodedValue
 from keepstate.typed.layout import RUN_SLOTS, THREAD_SLOTS
 from keepstate.values import codec

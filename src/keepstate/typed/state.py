@@ -21,7 +21,7 @@ from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.stores.protocol import Store
-from keepstate.typed import epoch as lineages
+from keepstate.typed import lineages
 from keepstate.typed.admission import check_list
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.binding import StoreBinding

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from keepstate._runner import Runner
 from keepstate.errors import InvalidError, StateConflictError, StateError
-from keepstate.typed import epoch as lineages
+from keepstate.typed import lineages
 from keepstate.typed.admission import check_messages
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.profiles import ProfileAccess

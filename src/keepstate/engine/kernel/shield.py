@@ -49,7 +49,7 @@ async def acquire_shielded(
     try:
         runner.detach(attempt)
         return await promise.wait()
-    except BaseException:
+    except BaseException:  # also a cancellation; raised again
         is_cancelled = True
         if acquired:
             runner.detach(undo)

@@ -140,7 +140,7 @@ class Claims:
             _log.warning(
                 "claim by worker %r returns early with %d tasks: %s", request.worker, len(search.found), error
             )
-        except BaseException:
+        except BaseException:  # also a cancellation; raised again
             if search.found:
                 await run_shielded(self._executor.runner, partial(self._give_back, search.found, losses))
             raise

@@ -83,7 +83,7 @@ async def gathering(
         finally:
             executor.end()
         applied = await _applied(executor, lease)
-    except BaseException:
+    except BaseException:  # also a cancellation; raised again
         executor.roll_back()
         raise
     if applied is not None and executor.unit.writes:
@@ -117,7 +117,7 @@ def on_claim(
         inner = TransactionExecutor(executor, unit)
         try:
             await call_function(work, Transaction(inner), task_id, former)
-        except BaseException:
+        except BaseException:  # also a cancellation; raised again
             inner.roll_back()
             raise
         finally:

@@ -32,7 +32,7 @@ class SingleFlight(Generic[K, T]):
         except Exception as error:
             self._settle(key, None, error)
             raise
-        except BaseException:
+        except BaseException:  # also a cancellation; raised again
             self._settle(key, None, None)
             raise
         self._settle(key, result, None)
