@@ -86,7 +86,7 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
         finish(_add(self._own_blocking(), messages))
 
     def clear(self) -> None:
-        """Let the conversation begin anew."""
+        """Delete the messages of the conversation."""
         finish(self._own_blocking().conversation.clear())
 
     # ---- with await
@@ -104,7 +104,7 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
         return await _add(self._session, messages)
 
     async def aclear(self) -> None:
-        """Let the conversation begin anew."""
+        """Delete the messages of the conversation."""
         if not self._is_async:
             return await super().aclear()
         await self._session.conversation.clear()
@@ -159,7 +159,7 @@ def stored(message: BaseMessage) -> Message:
 
 
 def restored(messages: Sequence[Message]) -> list[BaseMessage]:
-    """Return messages of a conversation as LangChain's, whoever wrote them."""
+    """Return the messages of a conversation as LangChain's messages, of any author."""
     return [_restored(message) for message in messages]
 
 

@@ -321,7 +321,7 @@ async def _reached(session: HistorySession, commits: Set[bytes]) -> set[bytes]:
 
 
 async def delete(keeper: Keeper, handle: Keepstate, thread: str) -> None:
-    """Delete all checkpoints of a thread, whoever stores some just now; what else is in its space stays."""
+    """Delete all checkpoints of a thread, also while others are stored. The rest of its space stays."""
     executor = keeper.executor(handle, thread)
     store = await handle.opened()
     keeper.summaries.forget(thread)

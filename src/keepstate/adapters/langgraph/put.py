@@ -195,7 +195,7 @@ async def _find(unit: Unit, putting: Putting) -> Found:
 
 
 async def _keep_parent(unit: Unit, putting: Putting) -> None:
-    """Write the record of the checkpoint before anew: who has chosen to let go of it chooses again."""
+    """Rewrite the record of the previous checkpoint, so that a deletion that has chosen it chooses again."""
     if putting.parent is not None:
         key = checkpoint_key(putting.names.line, putting.parent)
         entry = await unit.get(key)
@@ -275,7 +275,7 @@ def _end_fork(unit: Unit, key: bytes | None) -> None:
 
 
 def _refused(unit: Unit, found: Found, putting: Putting) -> ConflictError | None:
-    """Return what tells that somebody has continued the thread since the run began, or deleted it."""
+    """Return the error for a thread that another run continued or deleted since this run began."""
     if found.head is None and putting.parent is None:
         return None
     follows = f"its checkpoint follows {putting.parent or 'the beginning'}"

@@ -1,4 +1,4 @@
-"""What a saver has at hand between its calls, whatever colour they are."""
+"""The caches of a saver between its calls, async or blocking."""
 
 from __future__ import annotations
 

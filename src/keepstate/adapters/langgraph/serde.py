@@ -147,7 +147,7 @@ class Values:
         return _at_hand(closed(LIST_STYLE, [item(self.to_merkle(one).encoding) for one in items]))
 
     def assemble(self, encoding: bytes, objects: Mapping[bytes, bytes], copies: Copies | None = None) -> Any:
-        """Return a channel's value; copies of what was decoded before, if that is told."""
+        """Return a channel's value. Messages that were decoded before come as copies."""
         read_leaves = None if copies is None or self.serde is not None else copies.read
         value = merkle.assemble(encoding, objects, self._reader, read_leaves)
         if self.serde is not None and kind_of(value) is list:

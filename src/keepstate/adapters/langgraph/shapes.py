@@ -77,7 +77,7 @@ class MessageShape:
         return {**fields, **value.__pydantic_extra__} if value.__pydantic_extra__ else fields
 
     def unset(self, value: BaseMessage) -> list[str]:
-        """Return nothing: which attributes somebody set is no part of a message."""
+        """Return nothing, because a message does not record which attributes were set."""
         return []
 
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> BaseMessage:
