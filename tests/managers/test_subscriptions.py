@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -312,6 +313,8 @@ def test_close_ends_the_thread_of_a_subscription_at_once() -> None:
         state.save("k", 1)
         state.drain()
         running = [thread.name for thread in threading.enumerate() if "subscription" in thread.name]
+        closed_at_s = time.monotonic()
 
+    assert time.monotonic() - closed_at_s < 2
     assert len(running) == 1
     assert not [thread for thread in threading.enumerate() if "subscription" in thread.name]

@@ -146,9 +146,9 @@ class Watch:
 
     def wake(self) -> None:
         """Wake up a waiting `take`, from any thread."""
-        hear = getattr(self._hints, "hear", None)
-        if hear is not None:  # a listener without it polls every 50 ms
-            hear()
+        notify = getattr(self._hints, "notify", None)
+        if notify is not None:  # a listener without it polls every 50 ms
+            notify()
 
     async def _next(self, *, passes: bool = True) -> DocumentChange | None:
         """Take the first ready change. It stays ready if the caller is cancelled or the store unavailable.
