@@ -136,6 +136,6 @@ def test_every_public_name_is_spoken_of() -> None:
 
 
 def has(owner: Any, name: str) -> bool:
-    """Return whether a class has this attribute, or its own source names it, as that of its instances does."""
+    """Return whether a class, or one of its instances by its own source, has an attribute of this name."""
     ours = [base for base in inspect.getmro(owner) if base.__module__.startswith("keepstate")]
     return hasattr(owner, name) or any(re.search(rf"\b{name}\b", inspect.getsource(base)) for base in ours)

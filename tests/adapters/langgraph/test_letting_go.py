@@ -273,9 +273,9 @@ def test_a_checkpoint_that_is_stored_while_its_thread_ends_stays(
     end: Callable[[KeepstateSaver], None], goes_on: bool
 ) -> None:
     for after in range(9):
-        with saving(ttl_s=10) as (saver, store, clock):
+        with saving(ttl_s=100) as (saver, store, clock):
             (*_, last) = line(saver, 4)
-            clock.advance(11_000)
+            clock.advance(200_000)
             other, stored = KeepstateSaver(store), list[Any]()
             store.refuses = before_batch(
                 after,
@@ -292,9 +292,9 @@ def test_a_checkpoint_that_is_stored_while_its_thread_ends_stays(
 
 def test_what_another_part_stores_in_the_space_of_a_thread_that_ends_stays() -> None:
     for after in range(9):
-        with saving(ttl_s=10) as (saver, store, clock):
+        with saving(ttl_s=100) as (saver, store, clock):
             line(saver, 4)
-            clock.advance(11_000)
+            clock.advance(200_000)
             notes = space(saver).documents
             done = list[int]()
             store.refuses = before_batch(
@@ -307,10 +307,10 @@ def test_what_another_part_stores_in_the_space_of_a_thread_that_ends_stays() -> 
 
 
 def test_of_a_thread_that_has_ended_nothing_is_left() -> None:
-    with saving(ttl_s=10) as (saver, store, clock):
+    with saving(ttl_s=100) as (saver, store, clock):
         line(saver, 40)
         put(saver, config(), 41, large="large " * 300_000)
-        clock.advance(11_000)
+        clock.advance(200_000)
 
         assert saver.sweep() == 1
         left = [page.entries for page in (finish(store.scan("thread/t", bytes((n,)))) for n in range(3))]
@@ -411,26 +411,26 @@ def test_what_a_task_has_stored_stays_with_the_checkpoint_that_it_began_at() -> 
 
 
 def test_a_thread_whose_subgraph_is_at_work_is_not_over() -> None:
-    with saving(ttl_s=10) as (saver, _, clock):
+    with saving(ttl_s=100) as (saver, _, clock):
         line(saver, 2)
-        clock.advance(9_000)
+        clock.advance(60_000)
         (inner,) = line(saver, 1, name="node:1")
-        clock.advance(9_000)
+        clock.advance(60_000)
 
         line(saver, 1, name="node:1|node:2")
 
         assert saver.get_tuple(inner) is not None
         assert len(lines(saver)) == 4
         assert saver.sweep() == 0
-        clock.advance(11_000)
+        clock.advance(200_000)
         assert lines(saver) == []
         assert saver.sweep() == 1
 
 
 def test_a_subgraph_that_begins_late_ends_no_thread() -> None:
-    with saving(ttl_s=10) as (saver, _, clock):
+    with saving(ttl_s=100) as (saver, _, clock):
         line(saver, 2)
-        clock.advance(11_000)
+        clock.advance(200_000)
 
         line(saver, 1, name="node:1")
 
