@@ -13,7 +13,7 @@ import pytest
 from keepstate_testing.servers import Redis
 
 import keepstate as ks_package
-from keepstate.stores.recovery.cells import TABLE_LEAF
+from keepstate.stores.recovery.trees import TABLE_LEAF
 from tests.cli.conftest import Keepstate
 
 pytestmark = pytest.mark.slow

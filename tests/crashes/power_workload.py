@@ -27,7 +27,7 @@ from keepstate.stores.base import StoreBase
 from keepstate.stores.file import FileStore, journal
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Changes, Delete, Put, Write
-from keepstate.stores.sqlite import SqliteStore, checkpoint
+from keepstate.stores.sqlite import SqliteStore, writer
 from keepstate.testing.clocks import ManualClock
 
 KINDS = ["file-msgpack", "file-json", "sqlite-full", "sqlite-normal"]
@@ -125,12 +125,12 @@ def opened(kind: str, folder: Path, clock: ManualClock, disk: Disk | None = None
 @contextmanager
 def soon() -> Generator[None]:
     """Let checkpoints and compactions come after kilobytes instead of megabytes."""
-    before = checkpoint.CHECKPOINT_BYTES, journal._LEAST_GROWTH_BYTES
-    checkpoint.CHECKPOINT_BYTES, journal._LEAST_GROWTH_BYTES = 96 << 10, 12 << 10  # type: ignore[misc]
+    before = writer.CHECKPOINT_BYTES, journal._LEAST_GROWTH_BYTES
+    writer.CHECKPOINT_BYTES, journal._LEAST_GROWTH_BYTES = 96 << 10, 12 << 10  # type: ignore[misc]
     try:
         yield
     finally:
-        checkpoint.CHECKPOINT_BYTES, journal._LEAST_GROWTH_BYTES = before  # type: ignore[misc]
+        writer.CHECKPOINT_BYTES, journal._LEAST_GROWTH_BYTES = before  # type: ignore[misc]
 
 
 def state_of(store: StoreBase) -> State:

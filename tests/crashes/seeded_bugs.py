@@ -27,7 +27,8 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Check, Durability, Outcome, Reading
 from keepstate.stores.records import Record
 from keepstate.stores.space_state import SpaceState
-from keepstate.stores.sqlite import connection, pages, writer
+from keepstate.stores.sqlite import connection, writer
+from keepstate.stores.sqlite import connection as connections
 from keepstate.stores.sqlite.revision import Revision
 from keepstate.stores.wrappers.encrypted.sealing import Opened, Sealer
 
@@ -408,9 +409,9 @@ def pages_not_checked() -> Planted:
     """Make a database without checksums, as SQLite does."""
     plain = apsw.vfs_names()[0]
     with (
-        patch.object(pages, "file_system", lambda: plain),
-        patch.object(pages, "reserve", lambda connection: None),
-        patch.object(pages, "require_checksums", lambda execute, path: None),
+        patch.object(connections, "file_system", lambda: plain),
+        patch.object(connections, "reserve", lambda connection: None),
+        patch.object(connections, "require_checksums", lambda execute, path: None),
     ):
         yield
 

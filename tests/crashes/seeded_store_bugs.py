@@ -13,10 +13,10 @@ from keepstate._clock import SYSTEM_CLOCK
 from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.combiner import Combiner
 from keepstate.stores.protocol import Batch, Outcome
-from keepstate.stores.sqlite import flush, retries
+from keepstate.stores.sqlite import flush
+from keepstate.stores.sqlite.connection import Execute
 from keepstate.stores.sqlite.flush import Flush
-from keepstate.stores.sqlite.head import Head
-from keepstate.stores.sqlite.statements import Execute
+from keepstate.stores.sqlite.revision import Head
 from tests.crashes.seeded_bugs import Planted
 
 
@@ -55,7 +55,7 @@ def answers_dropped() -> Planted:
     def move(execute: Execute, space: int, to: int, now_ms: int) -> None:
         execute("DELETE FROM retries WHERE space = ?", (space,))
 
-    with patch.object(retries, "reassign", move):
+    with patch.object(flush, "_reassign_outcomes", move):
         yield
 
 

@@ -19,7 +19,7 @@ from keepstate.errors import CorruptError, OutcomeUnknownError, StorageError, St
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Delete, Put
-from keepstate.stores.sqlite import pages
+from keepstate.stores.sqlite import connection as connections
 from keepstate.testing.clocks import ManualClock
 from tests.crashes import power_workload as workload
 from tests.crashes.power_workload import State
@@ -224,7 +224,7 @@ def test_every_bit_of_a_page_counts_in_its_checksum(tmp_path: Path, tally: Tally
     workload.record("sqlite-full", tmp_path, first_seed(), sessions=1)
     data, size = (tmp_path / "keepstate.db").read_bytes(), 4_096
     whole = [data[at : at + size] for at in range(0, len(data), size)]
-    pages.file_system()
+    connections.file_system()
     judge = apsw.Connection(":memory:")
 
     def is_sound(page: bytes) -> bool:

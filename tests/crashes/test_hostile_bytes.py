@@ -27,7 +27,7 @@ from keepstate.stores.file import FileStore
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, frames
 from keepstate.stores.protocol import Batch, Put
 from keepstate.stores.redis.encoding import decode_changes, decode_entry, decode_state
-from keepstate.stores.sqlite import changes as sqlite_changes
+from keepstate.stores.sqlite import schema
 from keepstate.stores.wrappers.encrypted.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
 from keepstate.values import codec, limits
@@ -216,12 +216,12 @@ def test_bent_sealed_values_are_refused(size: Size, tally: Tally) -> None:
 
 @pytest.mark.parametrize("size", sizes(1_000, 50_000))
 def test_bent_records_of_the_log_are_changes_or_errors(size: Size, tally: Tally) -> None:
-    logged = sqlite_changes.encode([(b"\x02k", False, b"old", b"new"), (b"\x01k", True, None, None)])
+    logged = schema.encode_changes([(b"\x02k", False, b"old", b"new"), (b"\x01k", True, None, None)])
     record = b"\x06\x00\x02\x02k\x00\x00\x00\x03old\x00\x00\x00\x03new" * 2
     state = b"\x01" + bytes(56)
     for seed in size.seeds():
         random = Random(seed)
-        survives(lambda: sqlite_changes.decode(bent(logged, random), 7), seed)  # noqa: B023
+        survives(lambda: schema.decode_changes(bent(logged, random), 7), seed)  # noqa: B023
         survives(lambda: list(decode_changes(7, bent(record, random))), seed)  # noqa: B023
         survives(lambda: decode_state(bent(state, random), "s"), seed)  # noqa: B023
         survives(lambda: decode_entry(b"\x01k", bent(bytes(28), random), b"v", 5), seed)  # noqa: B023

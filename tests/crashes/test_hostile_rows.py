@@ -20,7 +20,8 @@ from keepstate._runner import ThreadRunner
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Batch, Check, Outcome, Put
 from keepstate.stores.redis import RedisStore
-from keepstate.stores.sqlite import SqliteStore, pages, schema
+from keepstate.stores.sqlite import SqliteStore, schema
+from keepstate.stores.sqlite import connection as connections
 from keepstate.stores.urls import StoreUrl
 from tests.crashes.hostile import bent
 from tests.crashes.test_hostile_bytes import Size, sizes, survives
@@ -76,7 +77,7 @@ def use(make: Callable[[], StoreBase], seed: int) -> None:
 
 def bend_row(path: Path, random: Random) -> None:
     """Bend one column of one row as whoever has the page checksums could, and make all seals right."""
-    database = apsw.Connection(str(path), vfs=pages.file_system())
+    database = apsw.Connection(str(path), vfs=connections.file_system())
     try:
         table = random.choice(TABLES)
         columns = [str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")]

@@ -11,7 +11,7 @@ import pytest
 
 from keepstate import TieredStore
 from keepstate._runner import TaskRunner
-from keepstate.stores.fairness import TURN_S
+from keepstate.stores.combiner import TURN_S
 from keepstate.stores.file.store import FileStore
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Put

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from keepstate.errors import StoreUnavailableError
-from keepstate.stores.outage import OutageLog
+from keepstate.stores.retries import OutageLog
 from keepstate.testing.clocks import ManualClock
 
 

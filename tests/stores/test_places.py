@@ -31,7 +31,7 @@ from keepstate.errors import KeepstateError
 from keepstate.opening import store_class
 from keepstate.stores.urls import StoreUrl
 import keepstate.stores.file, keepstate.stores.sqlite
-keepstate.stores.sqlite.pages.file_system()  # from folders which are out of reach afterwards
+keepstate.stores.sqlite.connection.file_system()  # from folders which are out of reach afterwards
 if os.getuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 url = StoreUrl.parse(sys.argv[1])

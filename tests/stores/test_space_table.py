@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keepstate.stores.key_index import SpaceTable
 from keepstate.stores.protocol import Batch, Put
 from keepstate.stores.space_state import SpaceState
-from keepstate.stores.space_table import SpaceTable
 
 names = st.text(alphabet="ab/é\U0001f600", min_size=1, max_size=3)
 

@@ -180,7 +180,7 @@ def _of_settings(settings: Sequence[Setting]) -> list[Finding]:
 
 
 def _of_sqlite() -> list[Finding]:
-    from keepstate.stores.sqlite.library import is_safe, library_version
+    from keepstate.stores.sqlite.connection import is_safe, library_version
 
     text = "no fault known that loses commits"
     if not is_safe():

@@ -31,11 +31,8 @@ from keepstate.errors import (
 )
 from keepstate.stores import admission
 from keepstate.stores.clock_leaps import AheadReport
-from keepstate.stores.combiner import Combiner
-from keepstate.stores.fairness import Turn
+from keepstate.stores.combiner import Combiner, Turn
 from keepstate.stores.hints import ChangeNotifier, HintListener
-from keepstate.stores.last_seen import SeenRevisions
-from keepstate.stores.outage import OutageLog
 from keepstate.stores.protocol import (
     TOKEN_RANDOM_BYTES,
     Applied,
@@ -51,16 +48,21 @@ from keepstate.stores.protocol import (
     make_token,
     question,
 )
-from keepstate.stores.retry_budget import RetryBudget, is_retryable, is_unanswered, is_verdict
+from keepstate.stores.retries import (
+    RETRY_FOR_S,
+    OutageLog,
+    RetryBudget,
+    SeenRevisions,
+    is_retryable,
+    is_unanswered,
+    is_verdict,
+)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 SWEPT_BY_FLUSH = 16
 """Number of expired entries that a flush removes besides its own work."""
-
-RETRY_FOR_S = 30.0
-"""Seconds for which a batch with an unknown outcome, or a call to an unavailable store, is retried."""
 
 _WAIT_ROUND_S = 0.25
 _log = logging.getLogger("keepstate.stores")

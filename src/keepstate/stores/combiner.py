@@ -1,7 +1,11 @@
-"""Combines the batches that the callers of a process apply concurrently into one flush.
+"""Sharing of a store by the callers of one process: flushes that they join, and turns on the event loop.
 
 A caller that finds no flush under way leads one. A caller that arrives during a flush joins the next one.
 Cancelling a caller ends only that caller's wait. So 64 writers of one file share a single fsync.
+
+A call on a store in memory returns without suspending, so a task that makes one call after another would
+block the loop. A `Turn` limits that: after a handle has used the loop for `TURN_S`, its next call first lets
+other tasks run. Nothing is applied before the call, so a cancellation there has no effect.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
+from math import inf
 
+from keepstate._clock import Clock
 from keepstate._finish import interrupt_behind
 from keepstate._runner import Promise, Runner
 from keepstate.errors import OutcomeUnknownError
@@ -18,6 +24,10 @@ from keepstate.stores.protocol import Batch, Outcome
 
 FLUSH_BATCHES = 128
 FLUSH_BYTES = 16 << 20
+
+
+TURN_S = 0.01
+"""Seconds for which the calls of a handle may hold the event loop; the last call may exceed them."""
 
 
 class _Request:
@@ -202,3 +212,22 @@ def _interrupted(batch: Batch) -> OutcomeUnknownError:
         space=batch.space,
         token=batch.token,
     )
+
+
+class Turn:
+    """The present turn of one handle; it never ends in blocking mode."""
+
+    __slots__ = ("_clock", "_ends_s", "_runner")
+
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        self._runner, self._clock = runner, clock
+        self._ends_s = inf if runner.mode == "blocking" else 0.0
+
+    def is_over(self) -> bool:
+        """Return whether the next call should let other tasks run first."""
+        return self._clock.monotonic_s() >= self._ends_s
+
+    async def pass_on(self) -> None:
+        """Let other tasks run once, and begin a new turn."""
+        await self._runner.sleep(0)
+        self._ends_s = self._clock.monotonic_s() + TURN_S

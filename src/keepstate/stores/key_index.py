@@ -1,14 +1,29 @@
-"""Sorted keys in chunks: adding and removing a key costs the same at a million keys as at a thousand.
+"""Sorted indexes in memory: the keys of a space, and the spaces of a store by name.
 
-A single sorted list would move half of its items for each new key.
+Keys are in chunks, so adding and removing a key costs the same at a million keys as at a thousand. A single
+sorted list would move half of its items for each new key.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from itertools import islice
+from typing import Protocol, TypeVar
 
 _CHUNK = 1024
+
+
+class MayExist(Protocol):
+    """A space that may be empty."""
+
+    @property
+    def exists(self) -> bool:
+        """Return whether a batch was applied since the space was new or last dropped."""
+        ...
+
+
+S = TypeVar("S", bound=MayExist)
 
 
 class KeyIndex:
@@ -82,3 +97,33 @@ class KeyIndex:
         if after is not None:
             return bisect_left(chunk, after) - 1
         return bisect_right(chunk, prefix, key=lambda key: key[: len(prefix)]) - 1
+
+
+class SpaceTable(dict[str, S]):
+    """Spaces by name. None is ever removed, so the names are sorted once and not for each page."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: list[str] = []
+        """The names at the last listing, sorted."""
+
+    def page(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        """Return the names of spaces that are not empty, in the order of their UTF-8 bytes."""
+        if len(self._names) != len(self):
+            names = [*self._names, *islice(self, len(self._names), None)]  # the new ones come last in a dict
+            names.sort()
+            self._names = names  # at once, so that an interrupt does no harm
+        names = self._names
+        start = bisect_left(names, prefix)
+        if after is not None:
+            start = max(start, bisect_right(names, after))
+        found: list[str] = []
+        for index in range(start, len(names)):
+            name = names[index]
+            if len(found) == limit or not name.startswith(prefix):
+                break
+            if self[name].exists:
+                found.append(name)
+        return found

@@ -1,8 +1,9 @@
-"""Checks of where a store of one file may be opened.
+"""Checks of where a store of one file may be opened, and the identity of the machine's last start.
 
 A store writes its log and its lock next to its file, by the file's name. So a file with two names would have
 two logs and two locks, and each would hide writes that were acknowledged through the other. A file system
-shared by hosts supports neither the locks nor the shared memory of SQLite.
+shared by hosts supports neither the locks nor the shared memory of SQLite. The machine's last start dates
+notes that are written without waiting for the disk.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _UNSAFE: Final = frozenset({
 
 MOUNTS = "/proc/self/mountinfo"
 """The file in which Linux lists its mounts."""
+
+
+UNKNOWN_START: Final = b"-" * 36
 
 
 def is_forbidden(error: OSError) -> bool:
@@ -146,3 +150,11 @@ def _unescape(place: str) -> str:
     for code, character in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
         place = place.replace(code, character)
     return place
+
+
+def machine_start() -> bytes:
+    """Return an id of the machine's last start, or dashes if the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+    except OSError:
+        return UNKNOWN_START

@@ -17,6 +17,7 @@ from keepstate._runner import Mode, Runner
 from keepstate.errors import InvalidError
 from keepstate.stores.admission import check_read
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.key_index import SpaceTable
 from keepstate.stores.protocol import (
     NONCE_BYTES,
     Applied,
@@ -31,7 +32,6 @@ from keepstate.stores.protocol import (
 )
 from keepstate.stores.records import Record
 from keepstate.stores.space_state import SpaceState
-from keepstate.stores.space_table import SpaceTable
 from keepstate.stores.urls import StoreUrl
 
 

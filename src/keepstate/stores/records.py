@@ -14,6 +14,10 @@ NO_MARK = Mark(0, b"")
 """The mark of a space without writes."""
 
 NOTHING_REPLACED = (None,)
+"""The replaced values of a record of one entry outside section `02`."""
+
+RETRY_KEPT_MS = 3_600_000
+"""Milliseconds for which the outcome of a retry is stored, in case the original arrives late."""
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):

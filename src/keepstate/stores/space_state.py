@@ -32,12 +32,17 @@ from keepstate.stores.protocol import (
     Put,
     Reading,
 )
-from keepstate.stores.records import NO_MARK, NOTHING_REPLACED, Logged, Record, changes_of, weigh
+from keepstate.stores.records import (
+    NO_MARK,
+    NOTHING_REPLACED,
+    RETRY_KEPT_MS,
+    Logged,
+    Record,
+    changes_of,
+    weigh,
+)
 from keepstate.values import limits
 from keepstate.values.key import WITH_VALUES, stamp_suffix
-
-RETRY_KEPT_MS = 3_600_000
-"""Milliseconds for which the outcome of a retry is stored, in case the original arrives late."""
 
 
 class SpaceState:

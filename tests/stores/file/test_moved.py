@@ -11,7 +11,7 @@ import pytest
 from keepstate._finish import finish
 from keepstate.stores.file.frames import Head
 from keepstate.stores.protocol import Put
-from keepstate.stores.recovery.shifted_frames import Moved, head_from_frames, realign
+from keepstate.stores.recovery.file import Moved, head_from_frames, realign
 from tests.stores.file.disks import opened, put
 
 

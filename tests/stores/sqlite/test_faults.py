@@ -23,7 +23,8 @@ from keepstate.errors import (
 )
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Outcome, Put
-from keepstate.stores.sqlite import checkpoint, pages
+from keepstate.stores.sqlite import connection as connections
+from keepstate.stores.sqlite import writer as writers
 from tests.stores.sqlite.conftest import Opens
 
 A, B, DOC = b"\x01a", b"\x01b", b"\x02doc"
@@ -145,7 +146,7 @@ def test_a_checkpoint_that_fails_takes_no_acknowledged_write_with_it(
 ) -> None:
     store = opened()
     disk.fail("sync", ends=".db", times=None)
-    keys = [b"\x01%d" % i for i in range(checkpoint.CHECKPOINT_BYTES // 500_000 + 2)]
+    keys = [b"\x01%d" % i for i in range(writers.CHECKPOINT_BYTES // 500_000 + 2)]
 
     outcomes = [put(store, key, value=bytes(500_000))[0] for key in keys]
 
@@ -230,7 +231,7 @@ def flip(path: Path, mark: bytes) -> None:
 
 def change(path: Path, table: str, column: str) -> None:
     """Change the rows that hold the mark, in pages whose checksums are right: as a stranger's hand would."""
-    connection = apsw.Connection(str(path), vfs=pages.file_system())
+    connection = apsw.Connection(str(path), vfs=connections.file_system())
     connection.execute(
         f"UPDATE {table} SET {column} = CAST(replace({column}, ?, ?) AS BLOB)", (MARK, MARK[:-1] + b"?")
     )

@@ -16,7 +16,7 @@ from keepstate.errors import StoreUnavailableError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Check, Outcome, Put
 from keepstate.stores.sqlite import SqliteStore
-from keepstate.stores.sqlite.lock import FileLock
+from keepstate.stores.sqlite.files import FileLock
 from tests.stores.sqlite.conftest import Opens
 
 COUNTER, A = b"\x02counter", b"\x01a"

@@ -11,7 +11,7 @@ import pytest
 from keepstate._finish import finish
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Put
-from keepstate.stores.sqlite.checkpoint import CHECKPOINT_BYTES
+from keepstate.stores.sqlite.writer import CHECKPOINT_BYTES
 from tests.stores.sqlite.conftest import Opens
 
 VALUE = bytes(100_000)

@@ -18,8 +18,9 @@ from keepstate.opening import store_class
 from keepstate.stores import local_files
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Batch, Durability, Put
-from keepstate.stores.sqlite import SqliteStore, pages, schema
-from keepstate.stores.sqlite.library import is_safe, library_version
+from keepstate.stores.sqlite import SqliteStore, schema
+from keepstate.stores.sqlite import connection as connections
+from keepstate.stores.sqlite.connection import is_safe, library_version
 from keepstate.stores.urls import StoreUrl
 from tests.stores.sqlite.conftest import Opens
 
@@ -42,8 +43,9 @@ import os, sys
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import KeepstateError
-from keepstate.stores.sqlite import SqliteStore, pages
-pages.file_system()  # from the interpreter's own folders, which are out of reach afterwards
+from keepstate.stores.sqlite import SqliteStore
+from keepstate.stores.sqlite import connection as connections
+connections.file_system()  # from the interpreter's own folders, which are out of reach afterwards
 if os.getuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 try:
@@ -183,7 +185,7 @@ def test_an_empty_file_becomes_a_database(path: Path, opened: Opens) -> None:
 
 def test_a_newer_layout_is_refused(path: Path, opened: Opens) -> None:
     finish(opened().close())
-    newer = apsw.Connection(str(path), vfs=pages.file_system())
+    newer = apsw.Connection(str(path), vfs=connections.file_system())
     newer.execute(f"PRAGMA user_version = {schema.LAYOUT + 1}")
     newer.close()
 

@@ -19,7 +19,7 @@ from keepstate._runner import ThreadRunner
 from keepstate.errors import ClosedError, KeepstateError, UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Put
-from keepstate.stores.sqlite import registry
+from keepstate.stores.sqlite import database as databases
 from tests.stores.sqlite.conftest import Opens
 
 # Newer Pythons warn of every fork of a process with threads: here that is the subject.
@@ -229,9 +229,9 @@ def test_a_fork_waits_for_the_threads_that_are_at_work(opened: Opens) -> None:
 def test_a_fork_amid_a_long_read_says_so_in_the_child(
     opened: Opens, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "FORK_WAIT_S", 0.01)
+    monkeypatch.setattr(databases, "FORK_WAIT_S", 0.01)
     store = opened()
-    database = registry.acquire(str(path), store.capabilities.durability, 1.0)
+    database = databases.acquire(str(path), store.capabilities.durability, 1.0)
     entered, may_end = threading.Event(), threading.Event()
 
     def read(_: object) -> None:
@@ -246,5 +246,5 @@ def test_a_fork_amid_a_long_read_says_so_in_the_child(
 
     may_end.set()
     reader.join()
-    registry.release(database)
+    databases.release(database)
     assert said == UnsupportedError.__name__

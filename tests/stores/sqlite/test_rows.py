@@ -13,7 +13,7 @@ from keepstate._finish import finish
 from keepstate.errors import CompactedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Put
-from keepstate.stores.sqlite.head import TRIM_AT_ONCE
+from keepstate.stores.sqlite.revision import TRIM_AT_ONCE
 from keepstate.testing.clocks import ManualClock
 from keepstate.values import limits
 from tests.stores.sqlite.conftest import Opens

@@ -16,9 +16,10 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import CorruptError, UnsupportedError
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put, Write
-from keepstate.stores.recovery.cells import TABLE_LEAF
 from keepstate.stores.recovery.sqlite import DatabaseRemains, check_integrity, copy_database
-from keepstate.stores.sqlite import SqliteStore, pages
+from keepstate.stores.recovery.trees import TABLE_LEAF
+from keepstate.stores.sqlite import SqliteStore
+from keepstate.stores.sqlite import connection as connections
 
 PAGE_BYTES = 4096
 MOST_ON_A_PAGE = 4
@@ -108,7 +109,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 def connect_plainly(path: Path) -> apsw.Connection:
     """Open a database as keepstate does not: pages written by it have their checksums all the same."""
-    return apsw.Connection(str(path), vfs=pages.file_system())
+    return apsw.Connection(str(path), vfs=connections.file_system())
 
 
 def whole(path: Path) -> Whole:

@@ -12,7 +12,7 @@ from keepstate_testing.faults.disk import Cut, DiskFiles, FailingDisk, Opened, R
 from keepstate_testing.faults.power import Recorder
 from keepstate_testing.faults.vfs import beneath_sqlite
 
-from keepstate.stores.sqlite import pages
+from keepstate.stores.sqlite import connection as connections
 
 
 def test_a_fault_strikes_at_its_turn_and_as_often_as_it_was_told() -> None:
@@ -70,8 +70,8 @@ def test_files_are_recorded_by_path_also_after_they_were_renamed(tmp_path: Path)
 def test_what_sqlite_writes_is_seen_with_its_checksums(tmp_path: Path) -> None:
     recorder, path = Recorder(), tmp_path / "a.db"
     with beneath_sqlite(recorder):
-        connection = apsw.Connection(str(path), vfs=pages.file_system())
-        pages.reserve(connection)
+        connection = apsw.Connection(str(path), vfs=connections.file_system())
+        connections.reserve(connection)
         connection.execute("CREATE TABLE t (a)")
         connection.close()
 
@@ -90,10 +90,12 @@ def test_stores_opened_elsewhere_go_by_no_disk(tmp_path: Path) -> None:
     with beneath_sqlite(recorder):
         pass
 
-    apsw.Connection(str(tmp_path / "a.db"), vfs=pages.file_system()).execute("CREATE TABLE t (a)").close()
+    apsw.Connection(str(tmp_path / "a.db"), vfs=connections.file_system()).execute(
+        "CREATE TABLE t (a)"
+    ).close()
 
     assert recorder.moments == []
-    assert pages.file_system() in apsw.vfs_names()
+    assert connections.file_system() in apsw.vfs_names()
 
 
 def test_flip_turns_one_bit() -> None:

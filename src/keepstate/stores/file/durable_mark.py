@@ -23,8 +23,8 @@ from zlib import crc32
 import msgspec
 
 from keepstate.errors import CorruptError
-from keepstate.stores.file.lock import HOLDER_BYTES, ProcessLock
-from keepstate.stores.machine import UNKNOWN_START, machine_start
+from keepstate.stores.file.io import HOLDER_BYTES, ProcessLock
+from keepstate.stores.local_files import UNKNOWN_START, machine_start
 
 _END: Final = rb"([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{8})"
 _NOTED: Final = re.compile(rb"durable %s or %s since ([0-9a-f-]{36}) ([0-9a-f]{8})\n" % (_END, _END))

@@ -26,9 +26,8 @@ from keepstate.stores.file.durable_mark import (
     removed_error,
     replaced_error,
 )
-from keepstate.stores.file.faults import storage_error
 from keepstate.stores.file.frames import Format, Head, crc_of, frames
-from keepstate.stores.file.io import Files
+from keepstate.stores.file.io import Files, storage_error
 from keepstate.values.compression import compress, decompress
 
 _SEED_BYTES: Final = 8

@@ -21,14 +21,13 @@ from keepstate.stores.base import SWEPT_BY_FLUSH
 from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.file.durable_mark import MarkFile
 from keepstate.stores.file.frames import Format
-from keepstate.stores.file.io import Files
+from keepstate.stores.file.io import Files, ProcessLock
 from keepstate.stores.file.items import Item, SnapshotEnd
 from keepstate.stores.file.journal import Journal
-from keepstate.stores.file.lock import ProcessLock
 from keepstate.stores.file.state import Draft, JournaledState
+from keepstate.stores.key_index import SpaceTable
 from keepstate.stores.local_files import is_forbidden
 from keepstate.stores.protocol import Batch, Outcome
-from keepstate.stores.space_table import SpaceTable
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from keepstate.errors import InvalidError
-from keepstate.stores.base import RETRY_FOR_S
+from keepstate.stores.retries import RETRY_FOR_S
 from keepstate.stores.urls import StoreUrl
 
 PASSED_ON: Final = frozenset({

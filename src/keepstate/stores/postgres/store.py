@@ -9,7 +9,7 @@ from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner
 from keepstate.errors import HistoryLostError, StoreUnavailableError, UnsupportedError
 from keepstate.stores.admission import check_changes
-from keepstate.stores.base import RETRY_FOR_S, SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.clock_leaps import check_server_clock
 from keepstate.stores.marks import HighWaterMarks, apply_except
 from keepstate.stores.postgres import queries
@@ -40,6 +40,7 @@ from keepstate.stores.protocol import (
     Reading,
     Setting,
 )
+from keepstate.stores.retries import RETRY_FOR_S
 from keepstate.stores.urls import StoreUrl
 from keepstate.values import limits
 from keepstate.values.key import successor

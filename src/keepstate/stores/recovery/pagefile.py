@@ -1,7 +1,8 @@
 """The pages of a database that may be damaged, read without SQLite, with the write-ahead log on top.
 
-Every page of the file ends with a checksum (see `pages`). Every frame of the log has one that continues from
-the frame before. So each shows whether it is as written, and a damaged one does not hide those after it.
+Every page of the file ends with a checksum (see `sqlite.connection`). Every frame of the log has one that
+continues from the frame before. So each shows whether it is as written, and a damaged one does not hide those
+after it.
 Formats: "Database File Format" and "WAL-mode File Format" of SQLite.
 """
 
@@ -19,7 +20,7 @@ import apsw
 from apsw import sqlite_extra
 
 from keepstate.stores.recovery.remains import Damage
-from keepstate.stores.sqlite.statements import execute_on
+from keepstate.stores.sqlite.connection import execute_on
 
 _EXTENSION: Final = "cksumvfs"
 _PAGE_BYTES: Final = 4096

@@ -21,14 +21,13 @@ import msgspec
 
 from keepstate.errors import CorruptError, UnsupportedError
 from keepstate.stores.protocol import Entry, Leap
-from keepstate.stores.recovery.cells import Record
 from keepstate.stores.recovery.pagefile import MAGIC, PageFile
 from keepstate.stores.recovery.remains import Damage, SpaceRemains
-from keepstate.stores.recovery.trees import Leaf, Trees
-from keepstate.stores.sqlite import changes, schema
+from keepstate.stores.recovery.trees import Leaf, Record, Trees
+from keepstate.stores.sqlite import schema
+from keepstate.stores.sqlite.connection import execute_on
 from keepstate.stores.sqlite.durable_mark import certain_row, is_bare
-from keepstate.stores.sqlite.lock import FileLock
-from keepstate.stores.sqlite.statements import execute_on
+from keepstate.stores.sqlite.files import FileLock
 
 _Key: TypeAlias = tuple[int, bytes]
 _LOCK_WAIT_S = 10.0
@@ -263,7 +262,7 @@ class DatabaseRemains:
     def _take_changes(self, row: int, encoded: bytes) -> None:
         space, revision = row >> schema.REVISION_BITS, row & schema.LAST_REVISION
         try:
-            found = changes.decode(encoded, revision)
+            found = schema.decode_changes(encoded, revision)
         except msgspec.MsgspecError:
             self.damages.append(
                 Damage(f"the log's revision {revision} makes no sense", self.path, self._name(space))

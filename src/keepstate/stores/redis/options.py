@@ -7,8 +7,8 @@ from typing import Annotated, Final
 import msgspec
 
 from keepstate.errors import InvalidError
-from keepstate.stores.base import RETRY_FOR_S
 from keepstate.stores.redis.wire import Access, Address
+from keepstate.stores.retries import RETRY_FOR_S
 from keepstate.stores.urls import StoreUrl
 
 CLUSTER: Final = "redis+cluster"

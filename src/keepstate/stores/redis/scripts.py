@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from keepstate.stores.base import SWEPT_BY_FLUSH
 from keepstate.stores.clock_leaps import LEAP_MS
-from keepstate.stores.space_state import RETRY_KEPT_MS
+from keepstate.stores.records import RETRY_KEPT_MS
 from keepstate.values import limits
 from keepstate.values.key import OBJECTS, WITH_VALUES, stamp_suffix
 

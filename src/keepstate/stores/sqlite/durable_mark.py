@@ -22,10 +22,10 @@ from zlib import crc32
 import apsw
 
 from keepstate.errors import CorruptError
-from keepstate.stores.machine import UNKNOWN_START, machine_start
+from keepstate.stores.local_files import UNKNOWN_START, machine_start
 from keepstate.stores.protocol import Durability
 from keepstate.stores.sqlite import schema
-from keepstate.stores.sqlite.statements import Execute
+from keepstate.stores.sqlite.connection import Execute
 
 _NOTE: Final = b"newest %016x %s %s"
 _NOTED: Final = re.compile(rb"newest ([0-9a-f]{16}) (power  |process) ([0-9a-f-]{36}) ([0-9a-f]{8})\n")

@@ -2,26 +2,37 @@
 
 All failures of a batch are detected before its first write, so a rejected batch leaves nothing to undo. Later
 failures are those of the disk and roll back the whole section. The head of a space is read once per section
-and cached here.
+and cached here. Outcomes of retries are stored apart from the log, for originals that arrive late. Rows of
+dropped spaces are removed a few at a time, so that no writer waits long for a large space.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError, StoreFullError
 from keepstate.stores.admission import REPLACING_WRITES, log_size_error
 from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Conflict, Outcome, Put
-from keepstate.stores.sqlite import garbage, retries, schema
-from keepstate.stores.sqlite.head import Head
-from keepstate.stores.sqlite.revision import Revision
-from keepstate.stores.sqlite.statements import Execute
+from keepstate.stores.records import RETRY_KEPT_MS
+from keepstate.stores.sqlite import schema
+from keepstate.stores.sqlite.connection import Execute
+from keepstate.stores.sqlite.revision import Head, Revision
 from keepstate.values import limits
 from keepstate.values.key import stamp_suffix
+
+KEPT_MS = 3_600_000
+"""Milliseconds for which an outcome is stored."""
+_Answer: TypeAlias = tuple[Literal["applied", "conflict", "unknown", "invalid"], bytes | None, int, int, str]
+"""The kind, a key, a revision or version, a time, and a message, as far as the kind has them."""
+_decoder = msgspec.msgpack.Decoder(_Answer)
+_ENTRIES: Final = "DELETE FROM entries WHERE id IN (SELECT id FROM entries WHERE space = ? LIMIT ?)"
+_LOG: Final = "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id BETWEEN ? AND ? LIMIT ?)"
 
 
 class Flush:
@@ -94,7 +105,7 @@ class Flush:
     def _keep_outcome(self, head: Head, batch: Batch, outcome: Outcome) -> None:
         if batch.retry_of is not None and batch.token is not None:
             self._assign_number(head)
-            retries.keep(self._execute, head.id, batch.token, outcome, head.now_ms)
+            _keep_outcome(self._execute, head.id, batch.token, outcome, head.now_ms)
             self.wrote = True
 
     def _known_outcome(self, head: Head, token: bytes) -> Outcome | None:
@@ -112,7 +123,7 @@ class Flush:
         if rows:
             (row_id, now_ms), *_ = rows
             return Applied(row_id - first, now_ms)
-        return retries.find(self._execute, head.id, head.name.decode(), token, head.now_ms)
+        return _find_outcome(self._execute, head.id, head.name.decode(), token, head.now_ms)
 
     def _judge(self, head: Head, batch: Batch) -> Outcome | None:
         if batch.retry_of is not None and batch.retry_of < head.floor:
@@ -197,7 +208,7 @@ class Flush:
         old = head.id
         self._execute("UPDATE spaces SET name = NULL WHERE id = ?", (old,))
         head.id = _new_number(self._execute, head.name, old)
-        retries.reassign(self._execute, old, head.id, head.now_ms)
+        _reassign_outcomes(self._execute, old, head.id, head.now_ms)
         nonce = self._next_nonce()
         head.floor, head.floor_nonce = head.revision + 1, nonce
         head.kept_bytes, head.expiry_ms = 0, None
@@ -206,7 +217,7 @@ class Flush:
 
     def collect(self, limit: int) -> int:
         """Remove up to `limit` rows of dropped spaces, and return the count; 0 when none are left."""
-        removed = garbage.collect(self._execute, limit)
+        removed = _collect(self._execute, limit)
         self.wrote = removed > 0
         return removed
 
@@ -235,3 +246,77 @@ def _stamp_error(batch: Batch, revision: int) -> InvalidError | None:
         f"A batch on space {batch.space!r} writes a key that equals one of its stamped keys. Rename one of "
         f"them."
     )
+
+
+def _keep_outcome(execute: Execute, space: int, token: bytes, outcome: Outcome, now_ms: int) -> None:
+    """Store a retry's outcome, and delete the space's old ones."""
+    match outcome:
+        case Applied(revision, at_ms):
+            answer: _Answer = ("applied", None, revision, at_ms, "")
+        case Conflict(key, actual):
+            answer = ("conflict", key, actual, 0, "")
+        case OutcomeUnknownError(message=message):
+            answer = ("unknown", None, 0, 0, message)
+        case InvalidError(message=message):
+            answer = ("invalid", None, 0, 0, message)
+        case _:  # a failure of the store does not decide the next attempt
+            return
+    _forget_outcomes(execute, space, now_ms)
+    execute(
+        "INSERT INTO retries (space, token, until_ms, answer) VALUES (?, ?, ?, ?)",
+        (space, token, now_ms + RETRY_KEPT_MS, msgspec.msgpack.encode(answer)),
+    )
+
+
+def _forget_outcomes(execute: Execute, space: int, now_ms: int) -> None:
+    """Delete the space's old outcomes."""
+    execute("DELETE FROM retries WHERE space = ? AND until_ms <= ?", (space, now_ms))
+
+
+def _find_outcome(execute: Execute, space: int, name: str, token: bytes, now_ms: int) -> Outcome | None:
+    """Return the outcome stored under a token, or None.
+
+    Raises:
+        CorruptError: The stored bytes are not an outcome.
+    """
+    encoded: Any = execute(
+        "SELECT answer FROM retries WHERE space = ? AND token = ? AND until_ms > ?", (space, token, now_ms)
+    ).get
+    if encoded is None:
+        return None
+    try:
+        kind, key, number, at_ms, message = _decoder.decode(encoded)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        place = f"the outcome stored for token {token!r} of space {name!r}"
+        raise CorruptError(
+            f"{place} is damaged: {error}. Restore the file from a backup.", place=place, space=name
+        ) from error
+    if kind == "applied":
+        return Applied(number, at_ms)
+    if kind == "conflict":
+        return Conflict(key, number)
+    if kind == "unknown":
+        return OutcomeUnknownError(message, space=name, token=token)
+    return InvalidError(message)
+
+
+def _reassign_outcomes(execute: Execute, space: int, to: int, now_ms: int) -> None:
+    """Move a space's outcomes to the number that it has after a drop."""
+    _forget_outcomes(execute, space, now_ms)
+    execute("UPDATE retries SET space = ? WHERE space = ?", (to, space))
+
+
+def _collect(execute: Execute, limit: int) -> int:
+    """Remove up to `limit` rows of a number without a name, and return the count; 0 when none are left."""
+    number: Any = execute("SELECT id FROM spaces WHERE name IS NULL LIMIT 1").get
+    if number is None:
+        return 0
+    removed = 0
+    for statement, bindings in ((_ENTRIES, (number,)), (_LOG, schema.log_range(number))):
+        if removed < limit:
+            execute(statement, (*bindings, limit - removed))
+            removed += execute("SELECT changes()").get
+    if removed < limit:
+        execute("DELETE FROM spaces WHERE id = ?", (number,))
+        removed += 1
+    return removed

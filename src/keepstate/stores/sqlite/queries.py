@@ -8,9 +8,9 @@ from typing import Any, Final
 from keepstate.stores.admission import check_read_size, require_logged
 from keepstate.stores.protocol import Change, Changes, Entry, Leap, Page, Reading
 from keepstate.stores.sqlite import schema
-from keepstate.stores.sqlite.changes import decode
-from keepstate.stores.sqlite.head import Head
-from keepstate.stores.sqlite.statements import Execute, Rows
+from keepstate.stores.sqlite.connection import Execute, Rows
+from keepstate.stores.sqlite.revision import Head
+from keepstate.stores.sqlite.schema import decode_changes
 from keepstate.values import limits
 from keepstate.values.key import successor
 
@@ -129,7 +129,7 @@ def changes(execute: Execute, head: Head, path: str, after: int, limit: int) -> 
             raise schema.damage_error(f"revision {upto + 1}", path, head.name)
         upto += 1
         nonces[upto] = nonce
-        items += decode(encoded, upto)
+        items += decode_changes(encoded, upto)
         size += size_bytes
         if len(items) >= limit or size >= limits.PAGE_BYTES:
             break

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import apsw
 
-from keepstate.stores.sqlite import pages, schema
+from keepstate.stores.sqlite import connection, schema
+from keepstate.stores.sqlite.connection import Execute, execute_on
 from keepstate.stores.sqlite.durable_mark import Newest, require_whole_file
-from keepstate.stores.sqlite.statements import Execute, execute_on
 
 _log = logging.getLogger("keepstate.stores")
 
@@ -45,18 +45,18 @@ def opening_guard(path: str, newest: Newest, wait_s: float) -> Generator[None]:
 
 
 def _open_held(path: str, wait_s: float) -> apsw.Connection:
-    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=pages.file_system())
+    held = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=connection.file_system())
     try:
-        connection.set_busy_timeout(int(wait_s * 1000))
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        execute = execute_on(connection)
+        held.set_busy_timeout(int(wait_s * 1000))
+        held.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        execute = execute_on(held)
         _verify(execute, "OFF")
         execute("SELECT count(*) FROM sqlite_schema").fetchall()
         _verify(execute, "ON")
     except BaseException:
-        connection.close()
+        held.close()
         raise
-    return connection
+    return held
 
 
 def _verify(execute: Execute, switch: Literal["ON", "OFF"]) -> None:

@@ -14,21 +14,24 @@ rejected. Layout 1:
   count as absent. `nonce` is random for each revision, and `floor_nonce` is that of the floor.
 * `retries` stores the outcomes of retries by their tokens, even over a drop.
 
-Every page ends with a checksum of eight bytes (see `pages`). `seal` is a CRC-32 of a row's content, seeded
-with
-the row's position, so it also detects an old or misplaced row in a sound page. Names are UTF-8 in blobs: any
-text, in the order of its bytes.
+Every page ends with a checksum of eight bytes (see `connection`). `seal` is a CRC-32 of a row's content,
+seeded with the row's position, so it also detects an old or misplaced row in a sound page. Names are UTF-8 in
+blobs: any text, in the order of its bytes.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from zlib import crc32
 
-from keepstate.errors import CorruptError, UnsupportedError
-from keepstate.stores.protocol import Leap
-from keepstate.stores.sqlite.statements import Execute
+import apsw
+import msgspec
+
+from keepstate.errors import CorruptError, StorageError, UnsupportedError
+from keepstate.stores.protocol import Change, Leap
+from keepstate.stores.sqlite import connection
+from keepstate.stores.sqlite.connection import Execute
 
 APPLICATION_ID: Final = 0x6B656570
 """`keep`, in ASCII."""
@@ -83,6 +86,16 @@ _TABLES = (
     ) STRICT, WITHOUT ROWID
     """,
 )
+
+
+PUT: Final = 0
+DELETED: Final = 1
+PUT_OVER_EXPIRED: Final = 2
+Logged: TypeAlias = tuple[bytes, int, bytes | None, bytes | None]
+"""A key, one of the three kinds above, and the old and new value if the section logs values."""
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Logged])
+encode_changes = _encoder.encode
 
 
 def is_made(execute: Execute, path: str) -> bool:
@@ -163,3 +176,65 @@ def damage_error(what: str, path: str, space: bytes) -> CorruptError:
         place=path,
         space=name,
     )
+
+
+def decode_changes(changes: bytes, revision: int) -> list[Change]:
+    """Decode the changes of a row.
+
+    Raises:
+        CorruptError: The bytes are not changes.
+    """
+    if not changes:
+        return []
+    try:
+        logged = _decoder.decode(changes)
+    except msgspec.MsgspecError as error:
+        place = f"revision {revision} of the log"
+        raise CorruptError(
+            f"{place} is damaged: {error}. Restore the file from a backup.", place=place
+        ) from error
+    return [
+        Change(revision, key, kind == DELETED, old, new, kind == PUT_OVER_EXPIRED)
+        for key, kind, old, new in logged
+    ]
+
+
+def prepare(opened: apsw.Connection, path: str) -> None:
+    """Create the tables of an empty file; the caller holds the lock file, so no other process does it too.
+
+    Raises:
+        CorruptError: The file is a database of another program.
+        StorageError: The file cannot be written to.
+    """
+    if opened.readonly("main"):
+        raise StorageError(
+            f"{path} cannot be written to, and even reads write files next to it. Make the file and its "
+            f"folder writable."
+        )
+    execute = connection.execute_on(opened)
+    was_made = is_made(execute, path)
+    if was_made:
+        connection.require_checksums(execute, path)
+    else:
+        connection.reserve(opened)
+    _enable_write_ahead_log(execute, path)
+    if was_made:
+        return
+    execute("BEGIN IMMEDIATE")
+    try:
+        make(execute)
+    except BaseException:
+        execute("ROLLBACK")
+        raise
+    execute("COMMIT")
+
+
+def _enable_write_ahead_log(execute: Execute, path: str) -> None:
+    # Setting the present mode again would need an exclusive lock, which other processes may hold.
+    if execute("PRAGMA journal_mode").get == "wal":
+        return
+    mode = execute("PRAGMA journal_mode = WAL").get
+    if mode != "wal":
+        raise StorageError(
+            f"{path} cannot have a write-ahead log: it stays in mode {mode}. Use another disk."
+        )

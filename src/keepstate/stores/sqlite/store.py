@@ -43,12 +43,13 @@ from keepstate.stores.protocol import (
     Page,
     Reading,
 )
-from keepstate.stores.sqlite import queries, registry
-from keepstate.stores.sqlite.commit_watch import Poller
+from keepstate.stores.sqlite import database as databases
+from keepstate.stores.sqlite import queries
+from keepstate.stores.sqlite.connection import Execute
 from keepstate.stores.sqlite.database import Database
 from keepstate.stores.sqlite.flush import Flush
-from keepstate.stores.sqlite.head import Head
-from keepstate.stores.sqlite.statements import Execute
+from keepstate.stores.sqlite.readers import Poller
+from keepstate.stores.sqlite.revision import Head
 from keepstate.stores.urls import StoreUrl
 
 T = TypeVar("T")
@@ -150,7 +151,7 @@ class SqliteStore(StoreBase):
             opening.give_up()
             raise
         self._database.join(self.notify)
-        self._forgets = finalize(self, registry.forget, self._database)
+        self._forgets = finalize(self, databases.forget, self._database)
         self._forgets.atexit = False
         return Capabilities(durability=self._durability, shared=True)
 
@@ -175,7 +176,7 @@ class SqliteStore(StoreBase):
             require_safe_file_system(os.path.realpath(path))
             require_single_name(os.path.realpath(path))
         try:
-            return registry.acquire(path, self._durability, self._wait_s)
+            return databases.acquire(path, self._durability, self._wait_s)
         except OSError as error:
             kind = StorageError if is_forbidden(error) else StoreUnavailableError
             raise kind(
@@ -350,7 +351,7 @@ def _sweep_space(flush: Flush, *, space: str, limit: int) -> int:
 def _release(database: Database, poller: Poller | None) -> None:
     if poller is not None:
         database.close_poller(poller)
-    registry.release(database)
+    databases.release(database)
 
 
 class _Opening:
@@ -368,7 +369,7 @@ class _Opening:
         with self._lock:
             self._database = database
             if self._is_given_up:
-                registry.release(database)
+                databases.release(database)
         return database
 
     def give_up(self) -> None:
@@ -376,4 +377,4 @@ class _Opening:
         with self._lock:
             self._is_given_up = True
             if self._database is not None:
-                registry.release(self._database)
+                databases.release(self._database)

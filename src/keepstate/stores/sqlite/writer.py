@@ -1,4 +1,4 @@
-"""The process's only writing connection to a file, and its write sections.
+"""The process's only writing connection to a file, its write sections, and the checkpoints.
 
 A section takes the thread lock first, then the lock file, then `BEGIN IMMEDIATE`. The files are checked
 before a write is acknowledged, because a write to a file that was replaced under SQLite is lost.
@@ -6,6 +6,10 @@ before a write is acknowledged, because a write to a file that was replaced unde
 Ctrl-C raises in the main thread wherever Python code runs. So each of the three is acquired inside the block
 that releases it. The first call in that block releases it, and that call is not a Python function, so even
 two interrupts in a row come before or after the release.
+
+All SQLite versions from 3.7.0 to 3.51.2 can lose commits when two checkpoints run concurrently with a commit
+that restarts the log. Here they never overlap: SQLite's automatic checkpoints are off, and a checkpoint holds
+the lock file, and SQLite's write lock against other programs.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import apsw
@@ -27,19 +32,22 @@ from keepstate.errors import (
 )
 from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.protocol import Durability
-from keepstate.stores.sqlite import checkpoint, failures, schema
-from keepstate.stores.sqlite.connection import connect, prepare
+from keepstate.stores.sqlite import failures, schema
+from keepstate.stores.sqlite.connection import connect, execute_on
 from keepstate.stores.sqlite.durable_mark import Newest, require_log
-from keepstate.stores.sqlite.files import Files
+from keepstate.stores.sqlite.files import FileLock, Files
 from keepstate.stores.sqlite.flush import Flush
-from keepstate.stores.sqlite.lock import FileLock
 from keepstate.stores.sqlite.renewal import opening_guard
-from keepstate.stores.sqlite.statements import execute_on
+from keepstate.stores.sqlite.schema import prepare
 
 T = TypeVar("T")
 
 _CLOCKS: Final = 4096
 _log = logging.getLogger("keepstate.stores")
+
+
+CHECKPOINT_BYTES: Final = 4 << 20
+"""Size of the log at which a writer checkpoints."""
 
 
 class Writer:
@@ -78,7 +86,7 @@ class Writer:
                 connections.append(connect(self._path, durability, self._wait_s, creates=True))
                 prepare(connections[0], self._path)
                 connections.append(connect(self._path, durability, self._wait_s))
-                checkpoint.open_log(connections[1])
+                open_log(connections[1])
             self.files = Files(self._path)
         except BaseException:
             for connection in connections:
@@ -89,7 +97,7 @@ class Writer:
         self._connection, self._checkpointer = connections
         self._execute = execute_on(self._connection)
         page_bytes: int = self._execute("PRAGMA page_size").get
-        self._checkpoint_pages = checkpoint.CHECKPOINT_BYTES // page_bytes
+        self._checkpoint_pages = CHECKPOINT_BYTES // page_bytes
         self._connection.set_wal_hook(self._count_pages)
 
     def _count_pages(self, _connection: apsw.Connection, _schema: str, pages: int) -> int:
@@ -183,7 +191,7 @@ class Writer:
         try:
             try:
                 self._execute("BEGIN IMMEDIATE")  # against programs that do not use the lock file
-                is_all = checkpoint.move_log(self._checkpointer, self._path)
+                is_all = move_log(self._checkpointer, self._path)
             finally:
                 try:  # noqa: SIM105  as above
                     self._execute("ROLLBACK")
@@ -221,7 +229,7 @@ class Writer:
         try:
             self._lock.acquire(self._wait_s)
             self.files.begin()  # SQLite would copy the zeros of a truncated log over sound pages
-            checkpoint.empty_log(self._checkpointer)
+            empty_log(self._checkpointer)
             self._newest.take_back()
         except StoreUnavailableError:
             return  # the lock's holder has the file open, and moves the log when it closes
@@ -258,3 +266,25 @@ def _newest_row(flush: Flush) -> int | None:
         head = flush.head(space)
         return schema.log_range(head.id)[0] + head.revision
     return 0 if flush.wrote else None
+
+
+def move_log(checkpointer: apsw.Connection, path: str) -> bool:
+    """Move the part of the log that no reader needs, and return whether that was all of it."""
+    open_log(checkpointer)
+    in_log, moved = checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    if in_log < 0 or moved < 0:
+        raise StorageError(f"The log of {path} was not moved: SQLite did not find a log.")
+    return in_log == moved
+
+
+def empty_log(checkpointer: apsw.Connection) -> None:
+    """Move the whole log and empty its file, or as much as other processes' readers allow."""
+    open_log(checkpointer)
+    checkpointer.set_busy_timeout(0)
+    with suppress(apsw.BusyError):
+        checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+
+def open_log(checkpointer: apsw.Connection) -> None:
+    """Make a connection open the log; without a read it would move nothing and only report -1."""
+    execute_on(checkpointer)("SELECT 1 FROM spaces LIMIT 1").fetchall()

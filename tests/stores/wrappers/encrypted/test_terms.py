@@ -17,7 +17,7 @@ from keepstate.engine.kernel import layout
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Check, Entry, Put
 from keepstate.stores.redis.encoding import place
-from keepstate.stores.sqlite import pages
+from keepstate.stores.sqlite import connection as connections
 from keepstate.stores.sqlite.schema import entry_seal
 from keepstate.stores.wrappers.encrypted.sealing import MOST_OVERHEAD_BYTES, OVERHEAD_BYTES, THIS_WRITE, Terms
 from keepstate.testing.clocks import ManualClock
@@ -46,7 +46,7 @@ return string.format('%d %d %d', version, created, expires)
 
 def in_sqlite(path: Path, key: bytes, change: Callable[[Row], Row]) -> None:
     """Rewrite a row of space `s` as a process that can write to the file may do: all checksums are right."""
-    with closing(apsw.Connection(str(path), vfs=pages.file_system())) as connection:
+    with closing(apsw.Connection(str(path), vfs=connections.file_system())) as connection:
         found: Any = connection.execute(
             "SELECT entries.id, value, version, created, expires_at_ms FROM entries "
             "JOIN spaces ON spaces.id = space WHERE name = ? AND key = ?",

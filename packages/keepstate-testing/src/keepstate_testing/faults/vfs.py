@@ -16,7 +16,7 @@ from typing import Any, Final
 import apsw
 from apsw import sqlite_extra
 
-from keepstate.stores.sqlite import pages
+from keepstate.stores.sqlite import connection as connections
 from keepstate_testing.faults.disk import (
     Call,
     Cut,
@@ -49,12 +49,12 @@ _installed: list[_System] = []
 def beneath_sqlite(disk: Disk) -> Generator[None]:
     """Put a disk below every store that is opened while this lasts; afterwards it does nothing to them."""
     system = _install()
-    before, pages.file_system = pages.file_system, _file_system  # type: ignore[assignment]  # a hook
+    before, connections.file_system = connections.file_system, _file_system  # type: ignore[assignment]  # a hook
     system.disk = disk
     try:
         yield
     finally:
-        pages.file_system, system.disk = before, None
+        connections.file_system, system.disk = before, None
 
 
 def _file_system() -> str:

@@ -23,7 +23,7 @@ from keepstate._runner import Mode, Runner, runner_of
 from keepstate.errors import CompactedError, HistoryLostError, InvalidError
 from keepstate.stores import admission
 from keepstate.stores.base import StoreBase
-from keepstate.stores.fairness import Turn
+from keepstate.stores.combiner import Turn
 from keepstate.stores.protocol import (
     Applied,
     Batch,

@@ -7,7 +7,7 @@ import pytest
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import StoreUnavailableError
-from keepstate.stores.retry_budget import READ_ONLY_FOR_S, RetryBudget
+from keepstate.stores.retries import READ_ONLY_FOR_S, RetryBudget
 from keepstate.testing.clocks import ManualClock
 
 
