@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a program it finds its tables there
 
-from tools.twin_sources import MADE, MAKERS, Source, bases_of, is_parent, maker_of, read_all  # noqa: E402
+from tools.twin_sources import MADE, MAKERS, Source, bases_of, is_options, is_parent, maker_of, read_all  # noqa: E402
 from tools.twins import (  # noqa: E402
     DUNDERS,
     HELPERS,
@@ -137,6 +137,8 @@ def bound_in(body: str) -> set[str]:
 
 def twin_of(cls: ast.ClassDef, package: str) -> str:
     """Return the text of one twin."""
+    if bases_of(cls) == ["TypedDict"]:
+        return options_of(cls)
     generic = [ast.unparse(base) for base in cls.bases if isinstance(base, ast.Subscript)]
     own = [base[base.index("[") :] for base in generic if base.startswith("Generic[")]
     inner = f"{package}.{cls.name}" + "".join(own)
@@ -157,6 +159,24 @@ def twin_of(cls: ast.ClassDef, package: str) -> str:
         if isinstance(node, Function) and is_offered(cls.name, node.name) and not is_needless(cls, node):
             lines += method(cls, node)
     return "\n".join(lines)
+
+
+def options_of(cls: ast.ClassDef) -> str:
+    """Return the text of a `TypedDict` of options as they are given in blocking use, without the mode."""
+    fields = [node for node in cls.body if isinstance(node, ast.AnnAssign)]
+    words = [ast.unparse(word) for word in cls.keywords]
+    return "\n".join(
+        [
+            f"class {cls.name}({', '.join(['TypedDict', *words])}):",
+            *docstring(cls.name, ast.get_docstring(cls)),
+            "",
+            *(
+                f"    {ast.unparse(node.target)}: {in_blocking_form(node.annotation)}"
+                for node in fields
+                if ast.unparse(node.target) not in MAKING
+            ),
+        ]
+    )
 
 
 def constants_of(cls: ast.ClassDef) -> dict[str, str]:
@@ -401,7 +421,9 @@ def passed(arguments: ast.arguments) -> str:
     words = [handed(argument) for argument in positional]
     words += [several(arguments.vararg)] if arguments.vararg else []
     words += [f"{argument.arg}={handed(argument)}" for argument in arguments.kwonlyargs]
-    words += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
+    if arguments.kwarg:
+        name = arguments.kwarg.arg
+        words.append(f"**inner_options({name})" if is_options(arguments.kwarg) else f"**{name}")
     return ", ".join(words)
 
 

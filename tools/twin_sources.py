@@ -79,7 +79,15 @@ def is_parent(name: str) -> bool:
 def is_made(cls: ast.ClassDef) -> bool:
     """Return whether users make objects of a class, which then have a mode from the beginning."""
     node = None if is_parent(cls.name) else maker_of(cls)
-    return node is not None and any(argument.arg == "_mode" for argument in node.args.kwonlyargs)
+    if node is None:
+        return False
+    return is_options(node.args.kwarg) or any(argument.arg == "_mode" for argument in node.args.kwonlyargs)
+
+
+def is_options(argument: ast.arg | None) -> bool:
+    """Return whether an argument takes the options of a `TypedDict`, the mode among them."""
+    kind = argument.annotation if argument else None
+    return isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "Unpack"
 
 
 def maker_of(cls: ast.ClassDef) -> ast.FunctionDef | None:

@@ -1,6 +1,7 @@
 """Which classes have blocking twins, and what is written otherwise in them: the tables of generate_sync."""
 
 MODULES = {
+    "binding": ("StorageOptions", "Resource"),
     "engine.documents.documents": ("Documents", "Document"),
     "engine.events.events": ("EventStream", "Events"),
     "engine.space.projection": ("Projection",),
@@ -33,7 +34,6 @@ MODULES = {
     "managers.state.manager": ("StateManager",),
     "managers.workflows.steps": ("WorkflowSteps",),
     "managers.workflows.manager": ("WorkflowStateManager",),
-    "sessions.resource": ("Resource",),
     "sessions.bounded": ("BoundedState",),
     "sessions.conversation": ("Conversation",),
     "sessions.machine": ("AgentStateMachine",),
@@ -117,6 +117,6 @@ HELPERS = {
     **dict.fromkeys(("Any", "TypeVar"), "typing"),
     **dict.fromkeys(("entered", "finish", "finish_each"), "keepstate._finish"),
     **dict.fromkeys(("Twin", "around", "around_generic", "single_use"), "keepstate.sync.twin"),
-    **dict.fromkeys(("inner_of", "receiving"), "keepstate.sync.twin"),
+    **dict.fromkeys(("inner_of", "inner_options", "receiving"), "keepstate.sync.twin"),
 }
 """What twins are made with, by where it comes from."""

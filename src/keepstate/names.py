@@ -1,4 +1,4 @@
-"""Stored names of spaces: an encoding of the tenant, if any, and the name of the space.
+"""Stored names of spaces: an encoding of the tenant, if any, and the name of the space; and of segments.
 
 Invariants: the encoding is reversible. The prefix of a tenant's names is not a prefix of any name of another
 tenant, or of a space without a tenant. Stored names sort by tenant, spaces without one first, then by name,
@@ -16,7 +16,9 @@ In a tenant's id the characters 00, 01 and 02 are written as 02 03, 02 04 and 02
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Final
+from urllib.parse import unquote
 
 from keepstate.errors import CorruptError
 
@@ -25,6 +27,10 @@ _PLAIN: Final = "\U0010fffe"
 _END: Final = "\x01"
 _ESCAPE: Final = "\x02"
 _ESCAPED: Final = {code: _ESCAPE + chr(code + 3) for code in range(3)}
+_SIGNS: Final = str.maketrans(
+    {sign: f"%{ord(sign):02X}" for sign in ("%", "/", "~", "#", "@", "\x7f", *map(chr, range(32)))}
+)
+_LABEL_BYTES: Final = 200
 _PLAIN_ESCAPED: Final = {_PLAIN: _PLAIN + "\x01", _TENANT: _PLAIN + "\x02"}
 
 
@@ -69,6 +75,24 @@ def shown(stored: str) -> str:
     except CorruptError:
         return ascii(stored)
     return name if tenant is None else f"{name} of tenant {tenant!r}"
+
+
+def escape(text: str) -> str:
+    """Encode any text as one segment of a name, without `/` and the signs that branch names may not have."""
+    return text.translate(_SIGNS)
+
+
+def unescape(segment: str) -> str:
+    """Decode an escaped segment."""
+    return unquote(segment)
+
+
+def shorten(label: str) -> str:
+    """Return the name of a branch or stream; a name over 200 bytes is replaced by a prefix and its hash."""
+    encoded = label.encode()
+    if len(encoded) <= _LABEL_BYTES:
+        return label
+    return f"{label.partition('/')[0][:100]}/{sha256(encoded).hexdigest()}"
 
 
 def _unescaped(tenant: str) -> str:

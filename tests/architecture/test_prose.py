@@ -42,7 +42,6 @@ UNREVISED: tuple[str, ...] = (
     "src/keepstate/testing/",
     "src/keepstate/__init__.py",
     "src/keepstate/__main__.py",
-    "src/keepstate/home.py",
     "src/keepstate/kv.py",
     "src/keepstate/opening.py",
 )

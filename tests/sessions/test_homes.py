@@ -44,7 +44,7 @@ from keepstate import (
 )
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
-from keepstate.home import quoted
+from keepstate.names import escape
 from tests.typed.keys import Person
 
 ID = "a/b~1 %ü"
@@ -76,7 +76,7 @@ class Row:
     def prefix(self) -> str:
         """What names begin with in another space."""
         kind, _, id = self.home.partition("/")
-        return f"{kind}/{quoted(id)}/"
+        return f"{kind}/{escape(id)}/"
 
 
 def said(text: str) -> dict[str, Any]:

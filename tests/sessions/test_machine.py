@@ -260,7 +260,7 @@ async def test_a_machine_in_a_transaction_joins_its_batch(space: Space) -> None:
 
     assert await AgentStateMachine("1", space=space).refresh() == "planning"
     async with space.transaction() as tx:
-        with pytest.raises(InvalidError, match="acts at once"):
+        with pytest.raises(InvalidError, match="takes effect at once"):
             await AgentStateMachine("1", space=tx).run()
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from keepstate._clock import Clock
 from keepstate._runner import Mode, Runner
+from keepstate.binding import check_storage, prefix_of, subjects_in
 from keepstate.engine.kernel.arguments import check_target, check_text, reject_twin
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.space.joint_work import recorded
@@ -23,7 +24,6 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ClosedError, InvalidError
-from keepstate.home import prefix_of, refuse_exchanged, subjects_in
 from keepstate.managers import names as naming
 from keepstate.managers.backends import Backend, url_of
 from keepstate.opening import OpenStore, source_of
@@ -132,7 +132,7 @@ class StoreBinding:
         self._is_own, self._is_closed = False, False
         self.space: Space | Transaction | None = None
         self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
-        refuse_exchanged(persistence, space)
+        check_storage(persistence, space)
         if space is not None:
             if (persistence, url, redis_url, file_path) != (None, None, None, None):
                 raise InvalidError("`space` names the storage already. Pass no other storage with it.")
@@ -253,7 +253,7 @@ class StoreBinding:
         return self._handle.space(name, author=author or None, record=self._records)
 
     async def ids(self) -> AsyncIterator[str]:
-        """Yield the ids of subjects that have data, in the order of their names; see `home.subjects_in`."""
+        """Yield the ids of subjects that have data, in the order of their names."""
         if self._handle is not None:
             async for name in self._handle.spaces(f"{self.kind}/"):
                 yield naming.id_in(self.kind, name)

@@ -19,9 +19,10 @@ from typing import Final
 from uuid import UUID
 
 from keepstate._clock import Clock
+from keepstate.binding import space_name
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.errors import InvalidError
-from keepstate.home import quoted, space_name
+from keepstate.names import escape
 from keepstate.values import limits
 
 _LABEL_BYTES: Final = 200
@@ -53,7 +54,7 @@ def argument_name(kind: str) -> str:
 
 def to_segment(id: str) -> str:
     """Encode any text as one unique segment of at most 165 bytes. It cannot be decoded."""
-    whole = quoted(id)
+    whole = escape(id)
     if len(whole) <= _SEGMENT_BYTES and len(whole.encode()) <= _SEGMENT_BYTES:
         return whole
     return f"{_truncate(whole, _SEGMENT_BYTES)}~{_hash_text(id)}"  # no quoted text has a ~

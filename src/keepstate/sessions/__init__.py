@@ -3,8 +3,8 @@
 Each part is small, usable alone, and behaves the same on every backend. Invariant: nothing here has a storage
 of its own. All state is documents, events and leases of a space, so it can join any transaction.
 
-To add a part: subclass `resource.Resource`, resolve `persistence=` or `space=` with
-`binding.StoreBinding`, store the documents under a `site.Namespace`, and add a row in `tools/twins.py` and a
+To add a part: subclass `keepstate.binding.Resource`, resolve `persistence=` or `space=` with its
+`StoreBinding`, store the documents under a `site.Namespace`, and add a row in `tools/twins.py` and a
 module in `tests/sessions/patterns`.
 """
 

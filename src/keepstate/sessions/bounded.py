@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
-from keepstate._runner import Mode
-from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
-from keepstate.sessions.binding import StoreBinding
+from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
 from keepstate.sessions.context_fit import ordered
 from keepstate.sessions.conversation_documents import make_rules
 from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.messages import Message, estimate_tokens
-from keepstate.sessions.resource import Resource
 from keepstate.sessions.site import Namespace
-from keepstate.stores.protocol import Store
 
 
 class BoundedState(Resource):
@@ -56,15 +49,14 @@ class BoundedState(Resource):
         summarise_over: int = 20,
         summarise_first: int = 10,
         counter: Callable[[Message], int] = estimate_tokens,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
-        _mode: Mode = "async",
+        **storage: Unpack[StorageOptions],
     ) -> None:
-        rules = make_rules(
-            max_tokens, counter, summarise, summarise_over, summarise_first, is_blocking=_mode == "blocking"
-        )
         self.id, self.max_tokens = "default" if id is None else id, max_tokens
-        self._binding = self._closing = StoreBinding(persistence, space, mode=_mode, is_private=id is None)
+        self._binding = self._closing = StoreBinding(storage, default=PRIVATE if id is None else SHARED)
+        is_blocking = self._binding.mode == "blocking"
+        rules = make_rules(
+            max_tokens, counter, summarise, summarise_over, summarise_first, is_blocking=is_blocking
+        )
         namespace = Namespace(
             self._binding.resolve("context", self.id), self._binding.prefix("context", self.id)
         )

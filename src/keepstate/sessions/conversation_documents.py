@@ -22,7 +22,7 @@ from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import NotFoundError
-from keepstate.home import unquoted
+from keepstate.names import unescape
 from keepstate.sessions import context_fit
 from keepstate.sessions.context_fit import Budget
 from keepstate.sessions.messages import Message
@@ -125,7 +125,7 @@ class ConversationDocuments:
         return prefix
 
     def _absent(self) -> NotFoundError:
-        name = unquoted(self.tail.split("/")[1])
+        name = unescape(self.tail.split("/")[1])
         return NotFoundError(
             f"Fork {name!r} does not exist in {self.namespace.target!r}. Create it with fork()."
         )

@@ -13,7 +13,7 @@ from keepstate.engine.history.merge import MergeConflict
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
-from keepstate.home import quoted
+from keepstate.names import escape
 from keepstate.sessions import context_fit
 from keepstate.sessions.conversation_documents import ConversationRecord
 from keepstate.sessions.conversation_store import ConversationStore
@@ -37,7 +37,7 @@ def tail_of(name: str) -> str:
     """
     if not 0 < len(check_text("name", name).encode()) <= _NAME_BYTES:
         raise InvalidError(f"`name` is {name!r}. The name of a fork has 1 to {_NAME_BYTES} bytes of UTF-8.")
-    return f"fork/{quoted(name)}/"
+    return f"fork/{escape(name)}/"
 
 
 async def begin(parent: ConversationStore, fork: ConversationStore, name: str, at: int | None) -> None:

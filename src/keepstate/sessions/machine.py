@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
-from os import PathLike
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias, Unpack
 
 from keepstate._finish import finish
 from keepstate._runner import Lock, Mode
+from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_text, check_text_keys
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
@@ -22,16 +22,13 @@ from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.times import check_duration_ms, check_wait
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotLoadedError, TransitionError
-from keepstate.sessions.binding import StoreBinding, shorten
+from keepstate.names import shorten
 from keepstate.sessions.lease_block import hold_lease
 from keepstate.sessions.machine_data import Data, View, carry_changes, merge_data
-from keepstate.sessions.resource import Resource
 from keepstate.sessions.table import table_of
-from keepstate.stores.protocol import Store
 from keepstate.values.schema import register
 
 Action: TypeAlias = Callable[[Data], object]
@@ -118,8 +115,6 @@ class AgentStateMachine(Resource):
         self,
         id: str | None = None,
         *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
         states: Sequence[str] | None = None,
         transitions: Mapping[tuple[str, str], str] | None = None,
         waiting: Collection[str] | None = None,
@@ -127,8 +122,8 @@ class AgentStateMachine(Resource):
         on_enter: Mapping[str, Action] | None = None,
         on_leave: Mapping[str, Action] | None = None,
         work: Mapping[str, Action] | None = None,
-        _mode: Mode = "async",
         _face: object | None = None,
+        **storage: Unpack[StorageOptions],
     ) -> None:
         face: Any = self if _face is None else _face
         kind = face.__class__
@@ -138,8 +133,8 @@ class AgentStateMachine(Resource):
         self._face = _face if any(hasattr(_face, name) for name in face.WORK.values()) else None
         self._guards, self._on_enter, self._on_leave = guards or {}, on_enter or {}, on_leave or {}
         self._work = work or {}
-        self._check_functions(kind, _mode)
-        self._binding = self._closing = StoreBinding(persistence, space, mode=_mode, is_private=id is None)
+        self._binding = self._closing = StoreBinding(storage, default=PRIVATE if id is None else SHARED)
+        self._check_functions(kind, self._binding.mode)
         id = "default" if id is None else id
         self._target = self._binding.resolve("machine", id, record=True)
         self.id, self._name = id, f"{self._binding.prefix('machine', id)}machine"

@@ -7,10 +7,10 @@ is in a space of its own and outlives sessions.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from os import PathLike
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar, Unpack, overload
 
 from keepstate._runner import Mode
+from keepstate.binding import Resource, StorageOptions, StoreBinding
 from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_message, check_text
@@ -24,7 +24,6 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.sessions.binding import StoreBinding
 from keepstate.sessions.changes import check_change, read_state, write_change
 from keepstate.sessions.context_fit import Budget, ordered
 from keepstate.sessions.conversation import Conversation
@@ -33,12 +32,10 @@ from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.generations import ANY_USER, AnyUser, SessionGenerations
 from keepstate.sessions.models import Model, PlainModel, to_plain_fields
 from keepstate.sessions.records import SessionContext, TaskState, build_background
-from keepstate.sessions.resource import Resource
 from keepstate.sessions.session_state import SessionMoment, build_moment
 from keepstate.sessions.site import Namespace, OutOfTransaction
 from keepstate.sessions.user import UserState
 from keepstate.sessions.validated import STATES, ValidatedState, make_state
-from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
 M = TypeVar("M")
@@ -82,14 +79,12 @@ class Session(Resource):
         session_id: str,
         *,
         user_id: str | AnyUser | None = None,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
         ttl_s: float | None = None,
-        _mode: Mode = "async",
+        **storage: Unpack[StorageOptions],
     ) -> None:
         if ttl_s is not None:
             check_duration_ms("ttl_s", ttl_s)
-        binding = StoreBinding(persistence, space, mode=_mode)
+        binding = StoreBinding(storage)
         generations = SessionGenerations(
             binding.resolve("session", session_id, record=True),
             binding.prefix("session", session_id),
@@ -116,7 +111,9 @@ class Session(Resource):
         self._generations, self._user = generations, user
         self._lease: Lease | None = None
         self._shares = (
-            binding is not None and binding.passed is not None and not binding.is_home("session", session_id)
+            binding is not None
+            and binding.passed is not None
+            and not binding.is_own_space("session", session_id)
         )
         """Whether session and user share one space."""
 
@@ -395,7 +392,7 @@ class Session(Resource):
 
 def _user_namespace(binding: StoreBinding, session_id: str, user_id: str) -> Namespace:
     """Return the namespace of a session's user: in the shared space, or in the user's own."""
-    if not binding.is_home("session", session_id):
+    if not binding.is_own_space("session", session_id):
         return Namespace(binding.resolve("user", user_id, record=True), binding.prefix("user", user_id))
     own, passed = binding.sibling("user", user_id), binding.passed
     if own is not None:

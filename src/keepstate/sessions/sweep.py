@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from os import PathLike
+from typing import Unpack
 
-from keepstate._runner import Mode
+from keepstate.binding import Resource, StorageOptions, StoreBinding, subjects_in
 from keepstate.engine.kernel.arguments import check_text, require_instance
-from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError
-from keepstate.home import subjects_in
-from keepstate.sessions.binding import StoreBinding
 from keepstate.sessions.generations import ANY_USER, SessionGenerations
-from keepstate.sessions.resource import Resource
-from keepstate.stores.protocol import Store
 
 
 class Sessions(Resource):
@@ -29,12 +23,9 @@ class Sessions(Resource):
 
     def __init__(
         self,
-        *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | None = None,
-        _mode: Mode = "async",
+        **storage: Unpack[StorageOptions],
     ) -> None:
-        self._binding = self._closing = StoreBinding(persistence, space, mode=_mode)
+        self._binding = self._closing = StoreBinding(storage)
         self._binding.require_outside_transaction("Sessions")
 
     def __repr__(self) -> str:

@@ -8,23 +8,18 @@ commits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, Unpack, cast
 
-from keepstate._runner import Mode
+from keepstate.binding import Resource, StorageOptions, StoreBinding
 from keepstate.engine.kernel.arguments import check_text, check_text_keys
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.times import to_milliseconds
 from keepstate.engine.space.joint_work import together
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
-from keepstate.sessions.binding import StoreBinding
 from keepstate.sessions.generations import make_deletion
-from keepstate.sessions.resource import Resource
 from keepstate.sessions.thread_records import MessagePage, MessageRecord, Thread, ThreadMessage, ThreadRecord
-from keepstate.stores.protocol import Store
 
 Target = Space | Transaction
 
@@ -47,12 +42,9 @@ class Threads(Resource):
 
     def __init__(
         self,
-        *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
-        _mode: Mode = "async",
+        **storage: Unpack[StorageOptions],
     ) -> None:
-        self._binding = self._closing = StoreBinding(persistence, space, mode=_mode)
+        self._binding = self._closing = StoreBinding(storage)
 
     def __repr__(self) -> str:
         return f"<Threads in {self._binding!r}>"

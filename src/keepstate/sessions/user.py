@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.home import quoted
+from keepstate.names import escape
 from keepstate.sessions.changes import check_change, read_state, write_change
 from keepstate.sessions.models import Model
 from keepstate.sessions.site import Namespace
@@ -141,7 +141,7 @@ def _item(prefix: str, segment: str, number: int) -> str:
 def _segment(kind: str) -> str:
     if not 0 < len(check_text("kind", kind).encode()) <= _KIND_BYTES:
         raise InvalidError(f"`kind` is {kind!r}. It must have 1 to {_KIND_BYTES} bytes of UTF-8.")
-    return quoted(kind)
+    return escape(kind)
 
 
 def _check_limit(limit: int) -> None:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from os import PathLike
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, Unpack, cast
 
-from keepstate._runner import Mode
+from keepstate.binding import Resource, StorageOptions, StoreBinding
 from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.space.joint_work import computed
-from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
-from keepstate.sessions.binding import StoreBinding
 from keepstate.sessions.models import Model
-from keepstate.sessions.resource import Resource
 from keepstate.sessions.site import Namespace
-from keepstate.stores.protocol import Store
 
 M = TypeVar("M")
 
@@ -56,12 +50,10 @@ class ValidatedState(Resource, Generic[M]):
         model: type[M],
         *,
         name: str | None = None,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
         ttl_s: float | None = None,
-        _mode: Mode = "async",
+        **storage: Unpack[StorageOptions],
     ) -> None:
-        binding = StoreBinding(persistence, space, mode=_mode)
+        binding = StoreBinding(storage)
         namespace = Namespace(binding.resolve("session", session_id), binding.prefix("session", session_id))
         self._binding: StoreBinding | None = binding
         self._closing = binding

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from os import PathLike
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
-from keepstate._runner import Mode
+from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
 from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.space.joint_work import together
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
-from keepstate.home import quoted
-from keepstate.sessions.binding import StoreBinding, shorten
-from keepstate.sessions.resource import Resource
-from keepstate.stores.protocol import Store
+from keepstate.names import escape, shorten
 from keepstate.values import limits
 from keepstate.values.schema import register
 
@@ -76,18 +71,16 @@ class VersionedState(Resource):
         id: str | None = None,
         *,
         fork: str | None = None,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
-        _mode: Mode = "async",
+        **storage: Unpack[StorageOptions],
     ) -> None:
-        binding = StoreBinding(persistence, space, mode=_mode, is_private=id is None)
+        binding = StoreBinding(storage, default=PRIVATE if id is None else SHARED)
         self._begin(binding, "default" if id is None else id, fork)
 
     def _begin(self, binding: StoreBinding, id: str, fork: str | None, *, closes: bool = True) -> None:
         self._binding, self.id, self._fork = binding, id, fork
         self._closing = binding if closes else None
         self._target = binding.resolve("versions", id)
-        fork = "" if fork is None else quoted(check_name("fork", fork))
+        fork = "" if fork is None else escape(check_name("fork", fork))
         self._name = f"{binding.prefix('versions', id)}versions{'/' if fork else ''}{fork}"
         self._branch = shorten(self._name)
         self._present = f"{self._branch}/present"

@@ -49,6 +49,12 @@ def inner_of(twin: Twin[Inner]) -> Inner:
     return inner
 
 
+def inner_options(options: Any) -> dict[str, Any]:
+    """Return a constructor's options for the asynchronous object, in the blocking mode."""
+    given = {name: value._inner if isinstance(value, Twin) else value for name, value in options.items()}
+    return {**given, "_mode": "blocking"}
+
+
 def receiving(
     twin: Callable[[Inner], W], function: Callable[Concatenate[W, P], T]
 ) -> Callable[Concatenate[Inner, P], T]:

@@ -11,7 +11,7 @@ profile/OWNER/KEY             a value of an agent or a scope
 
 In a space that was passed, all names of a thread begin with `thread/THREAD/`, unless the space is the
 thread's own, which has just that name. The last part, KEY or RUN, is written unchanged. THREAD, OWNER and a
-RUN before a KEY are quoted by `keepstate.home`, so that each name belongs to one thread and key only. In
+RUN before a KEY are escaped by `keepstate.names`, so that each name belongs to one thread and key only. In
 memory, values are named by their slot, `thread/KEY` or `run/KEY`.
 """
 
@@ -20,8 +20,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from keepstate.binding import StoreBinding
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.home import quoted
+from keepstate.names import escape
 from keepstate.typed.key import NAME_BYTES, KeyScope
 from keepstate.values import limits
 
@@ -46,7 +49,7 @@ def key_in(slot: str) -> str:
 
 def profile_prefix(owner: str) -> str:
     """Return the name prefix of the documents of an owner's profile."""
-    return f"profile/{quoted(owner)}/"
+    return f"profile/{escape(owner)}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class Names:
 
     def run_prefix(self, run_id: str) -> str:
         """Return the prefix of a run's values."""
-        return f"{self.prefix}typed/run/{quoted(run_id)}/"
+        return f"{self.prefix}typed/run/{escape(run_id)}/"
 
     def run(self, run_id: str) -> str:
         """Return the name of a run's record, and of its lease."""
@@ -108,3 +111,13 @@ class Names:
             if document.startswith(prefix):
                 return slots + document[len(prefix) :]
         return None
+
+
+def names_of(binding: StoreBinding, thread_id: str) -> tuple[Space | Transaction, Names]:
+    """Return the space or transaction of a thread's state, and its document names there.
+
+    Raises:
+        InvalidError: The id is empty, or the name of its space would be over 200 bytes.
+    """
+    target = binding.resolve("thread", thread_id, what="thread_id")
+    return target, Names(binding.prefix("thread", thread_id))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from os import PathLike
-from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, cast, overload
+from typing import Any, Final, Generic, TypeVar, Unpack, cast, overload
 
 from keepstate._runner import Mode
+from keepstate.binding import PRIVATE, Resource, StorageOptions, StoreBinding
 from keepstate.engine.documents.documents import MISSING, DocumentEntry, Missing, resolve_expected_version
 from keepstate.engine.kernel.arguments import check_revision, check_target
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
@@ -19,9 +18,7 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, StateError
-from keepstate.stores.protocol import Store
 from keepstate.typed.admission import check_list
-from keepstate.typed.binding import StoreBinding
 from keepstate.typed.encoded_value import default_value, encode_value
 from keepstate.typed.key import ProfileKey, check_key, decode_stored
 from keepstate.typed.layout import profile_prefix
@@ -67,7 +64,7 @@ Entries = list[ProfileEntry[Any]]
 """Values of one owner, by key name."""
 
 
-class ProfileAccess:
+class ProfileAccess(Resource):
     """Reads and writes values of profile keys, each under the string of its owner.
 
     It remembers the versions that each task and thread has read, of at least the last 65,536 values. A write
@@ -85,31 +82,17 @@ class ProfileAccess:
     def __init__(
         self,
         *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
         keys: Iterable[type[ProfileKey[Any]]] = (),
         author: str | None = None,
-        _mode: Mode = "async",
+        **storage: Unpack[StorageOptions],
     ) -> None:
-        self._binding = StoreBinding(persistence, space, author=author, mode=_mode)
+        self._binding = self._closing = StoreBinding(storage, default=PRIVATE, author=author)
         self._keys = {key.KEY: key for key in _check_keys(keys)}
-        self._blocking = _mode == "blocking"
+        self._blocking = self._binding.mode == "blocking"
         self._read = ReadSet()
 
     def __repr__(self) -> str:
         return f"<ProfileAccess in {self._binding!r}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close a store that was opened here. A store, handle or space that was passed in open stays open."""
-        await self._binding.close()
 
     def _check_mode(self, mode: Mode) -> None:
         """Raise `InvalidError` unless it is used in this mode; for `AgentRun`."""
@@ -408,7 +391,7 @@ class ProfileAccess:
         return removed
 
     def _target(self, owner: str) -> Space | Transaction:
-        return self._binding.resolve(f"profile/{owner}")
+        return self._binding.resolve("profile", owner)
 
 
 def _check_keys(keys: Iterable[type[ProfileKey[Any]]]) -> list[type[ProfileKey[Any]]]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from os import PathLike
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
-from keepstate._runner import Lock, Mode
+from keepstate._runner import Lock
+from keepstate.binding import PRIVATE, Resource, StorageOptions, StoreBinding
 from keepstate.engine.events.record import Event
 from keepstate.engine.kernel.arguments import check_flag, check_text, reject_twin, require_instance
 from keepstate.engine.kernel.times import check_duration_ms
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import (
@@ -23,12 +21,11 @@ from keepstate.errors import (
     StateConflictError,
     StateError,
 )
-from keepstate.stores.protocol import Store
 from keepstate.typed.admission import check_messages
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.binding import StoreBinding
 from keepstate.typed.hooks import CommitHook, Hooks
 from keepstate.typed.key import AnyKey, ReadableKey
+from keepstate.typed.layout import names_of
 from keepstate.typed.leased_run import HeldRun, begin_run
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.records import RunRecord
@@ -52,7 +49,7 @@ from keepstate.values import limits
 V = TypeVar("V")
 
 
-class AgentRun:
+class AgentRun(Resource):
     """Runs an agent on threads: parallel tools, merged updates, and one transaction for each step.
 
     A step writes the messages, the run's record and the thread's state together, or nothing. A run is held by
@@ -77,8 +74,6 @@ class AgentRun:
     def __init__(
         self,
         *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | None = None,
         keys: Iterable[AnyKey] = (),
         plugins: Iterable[Plugin] = (),
         profile: ProfileAccess | None = None,
@@ -87,22 +82,21 @@ class AgentRun:
         on_conflict: OnConflict = "rerun",
         reruns: int = 4,
         lease_ttl_s: float = 60.0,
-        _mode: Mode = "async",
+        **storage: Unpack[StorageOptions],
     ) -> None:
         if on_conflict not in ("rerun", "raise"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`on_conflict` is {on_conflict!r}. Pass 'rerun' or 'raise'.")
-        if isinstance(space, Transaction):
+        if isinstance(storage.get("space"), Transaction):
             raise InvalidError(
                 "A run commits step by step and cannot be part of a transaction. Pass the space instead."
             )
         if profile is not None:
             reject_twin("profile", profile)
             require_instance("profile", profile, ProfileAccess)
-            profile._check_mode(_mode)  # pyright: ignore[reportPrivateUsage]
-        self._binding = StoreBinding(persistence, space, author=author, record=record, mode=_mode)
-        self._mode: Mode = _mode
+            profile._check_mode(storage.get("_mode", "async"))  # pyright: ignore[reportPrivateUsage]
+        self._binding = self._closing = StoreBinding(storage, default=PRIVATE, author=author, record=record)
         self._author = author
-        self._registry, self._hooks = Registry.of(keys, plugins), Hooks(_mode)
+        self._registry, self._hooks = Registry.of(keys, plugins), Hooks(self._binding.mode)
         self._profile = profile
         self._on_conflict: OnConflict = on_conflict
         limits.admit_count("reruns", reruns)
@@ -118,14 +112,6 @@ class AgentRun:
         return f"<AgentRun in {self._binding!r} {'idle' if held is None else f'doing {_id_of(held)!r}'}>"
 
     # ---- starting and ending
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def start_run(
         self, thread_id: str, run_id: str, *, resume: bool = False, wait_s: float = 0.0
@@ -148,7 +134,7 @@ class AgentRun:
         check_flag("resume", resume)
         if not check_text("run_id", run_id):
             raise InvalidError("`run_id` is empty. Pass the run's id.")
-        space, names = self._binding.resolve_thread(thread_id)
+        space, names = names_of(self._binding, thread_id)
         assert isinstance(space, Space)
         state = KeyedState._in_run(space, names, run_id, self._registry, self._hooks)  # pyright: ignore[reportPrivateUsage]
         starting = _StartingRun(run_id)
@@ -206,7 +192,7 @@ class AgentRun:
             if isinstance(held, HeldRun):
                 await held.release()
         finally:
-            await self._binding.close()
+            await super().close()
 
     def add_hook(self, hook: CommitHook) -> None:
         """Call a function with a `CommitEvent` after each commit of this object's runs.
@@ -320,7 +306,7 @@ class AgentRun:
                 persistence=self._binding.handle,
                 space=self._binding.passed,
                 author=self._author,
-                _mode=self._mode,
+                _mode=self._binding.mode,
             )
         return self._profile._for_task(self._registry.profile_keys)  # pyright: ignore[reportPrivateUsage]
 

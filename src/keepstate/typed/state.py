@@ -5,32 +5,27 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import replace as replaced
 from functools import partial
-from os import PathLike
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
-from keepstate._runner import Mode
+from keepstate.binding import PRIVATE, Resource, StorageOptions, StoreBinding
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_flag, check_text, require_instance
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.single_use import single_use
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import on_rollback
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError, StateConflictError, StateError
-from keepstate.stores.protocol import Store
 from keepstate.typed import lineages
 from keepstate.typed.admission import check_list
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.binding import StoreBinding
 from keepstate.typed.changes import KeyDifference, StateWatch, find_differences
 from keepstate.typed.commit import BatchApplication
 from keepstate.typed.encoded_value import EncodedValue
 from keepstate.typed.hooks import CommitEvent, CommitHook, Hooks
 from keepstate.typed.key import AnyKey, KeyScope, ReadableKey, StateKey, check_key
-from keepstate.typed.layout import RUN_SLOTS, Names, is_of_scope, key_in, slot_of
+from keepstate.typed.layout import RUN_SLOTS, Names, is_of_scope, key_in, names_of, slot_of
 from keepstate.typed.memory import Memory
 from keepstate.typed.past import diff_slots, read_memory
 from keepstate.typed.persisted import PersistedState, Unknown, check_scope, decode_state, export_state
@@ -43,7 +38,7 @@ V = TypeVar("V")
 _REMOVED_BY_BATCH: Final = 500
 
 
-class KeyedState:
+class KeyedState(Resource):
     """The values of registered keys, changed by batches of updates.
 
     Reads come from memory, at the revision that this object last read or made. Commits are applied to the
@@ -66,18 +61,16 @@ class KeyedState:
         self,
         thread_id: str = "default",
         *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
         run_id: str = "",
         keys: Iterable[AnyKey] = (),
         plugins: Iterable[Plugin] = (),
         author: str | None = None,
         record: bool = False,
-        _mode: Mode = "async",
+        **storage: Unpack[StorageOptions],
     ) -> None:
-        binding = StoreBinding(persistence, space, author=author, record=record, mode=_mode)
-        target, names = binding.resolve_thread(thread_id)
-        self._begin(binding, target, names, run_id, Registry.of(keys, plugins), Hooks(_mode))
+        binding = StoreBinding(storage, default=PRIVATE, author=author, record=record)
+        target, names = names_of(binding, thread_id)
+        self._begin(binding, target, names, run_id, Registry.of(keys, plugins), Hooks(binding.mode))
 
     def _begin(
         self,
@@ -89,7 +82,8 @@ class KeyedState:
         hooks: Hooks,
     ) -> None:
         names.check_run_id(check_text("run_id", run_id))
-        self._binding, self._target, self._names = binding, target, names
+        self._binding = self._closing = binding
+        self._target, self._names = target, names
         self._thread = ThreadState(target, names, run_id, is_empty=binding is not None and binding.is_private)
         self._registry, self._hooks = registry, hooks
 
@@ -112,16 +106,11 @@ class KeyedState:
         await self._thread.load()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
     async def close(self) -> None:
         """Close a store that was opened here. A store, handle or space that was passed in open stays open."""
         if self._binding is not None:
             self._thread.is_closed = True
-            await self._binding.close()
+        await super().close()
 
     # ---- reading
 

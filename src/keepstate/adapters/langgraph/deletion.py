@@ -40,7 +40,7 @@ from keepstate.engine.kernel.part_collector import collect_parts
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import AttemptsExhaustedError
-from keepstate.sessions.binding import shorten
+from keepstate.names import shorten
 from keepstate.stores.protocol import Entry, Store
 
 _LOG: Final = logging.getLogger("keepstate.adapters.langgraph")

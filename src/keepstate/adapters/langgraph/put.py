@@ -35,7 +35,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ConflictError
-from keepstate.sessions.binding import shorten
+from keepstate.names import shorten
 from keepstate.values.merkle import MerkleValue, shared
 
 RECORDED_MAIN: Final = "langgraph"

@@ -21,7 +21,6 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.home import quoted
 from keepstate.managers.backends import Backend
 from keepstate.managers.binding import Namespace
 from keepstate.managers.key_history import StateMoment, read_key_history
@@ -30,6 +29,7 @@ from keepstate.managers.state.config import StateConfig
 from keepstate.managers.state.staging import Staging, check_patch
 from keepstate.managers.state.subscriptions import StateCallback, Subscriptions
 from keepstate.managers.write_times import delete_old_keys, record_time
+from keepstate.names import escape
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
@@ -91,7 +91,7 @@ class StateManager(Manager):
         )
         if self.config.record:
             self._binding.record()
-        prefix, shards = quoted(self.config.key_prefix), self.config.shards
+        prefix, shards = escape(self.config.key_prefix), self.config.shards
         ids = [prefix] if shards == 1 else [f"{prefix}~{number}" for number in range(shards)]
         self._shards = [self._binding.namespace(id, least=0) for id in ids]
         self._sweep_s = self.config.save_interval

@@ -6,18 +6,13 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from keepstate._finish import finish, finish_each
 from keepstate.sessions import bounded as sessions
 from keepstate.sessions.messages import Message, estimate_tokens
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Resource
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import inner_of
+from keepstate.sync.binding import Resource, StorageOptions
+from keepstate.sync.twin import inner_options
 
 
 class BoundedState(Resource[sessions.BoundedState]):
@@ -53,8 +48,7 @@ class BoundedState(Resource[sessions.BoundedState]):
         summarise_over: int = 20,
         summarise_first: int = 10,
         counter: Callable[[Message], int] = estimate_tokens,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
+        **storage: Unpack[StorageOptions],
     ) -> None:
         super().__init__(
             sessions.BoundedState(
@@ -64,13 +58,7 @@ class BoundedState(Resource[sessions.BoundedState]):
                 summarise_over=summarise_over,
                 summarise_first=summarise_first,
                 counter=counter,
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                _mode="blocking",
+                **inner_options(storage),
             )
         )
 

@@ -6,19 +6,14 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 from keepstate._finish import finish
 from keepstate.sessions import machine as sessions
 from keepstate.sessions.machine import Action, Transition
 from keepstate.sessions.machine_data import Data
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Resource
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import inner_of
+from keepstate.sync.binding import Resource, StorageOptions
+from keepstate.sync.twin import inner_options
 
 
 class AgentStateMachine(Resource[sessions.AgentStateMachine]):
@@ -60,8 +55,6 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
         self,
         id: str | None = None,
         *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
         states: Sequence[str] | None = None,
         transitions: Mapping[tuple[str, str], str] | None = None,
         waiting: Collection[str] | None = None,
@@ -69,16 +62,11 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
         on_enter: Mapping[str, Action] | None = None,
         on_leave: Mapping[str, Action] | None = None,
         work: Mapping[str, Action] | None = None,
+        **storage: Unpack[StorageOptions],
     ) -> None:
         super().__init__(
             sessions.AgentStateMachine(
                 id,
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
                 states=states,
                 transitions=transitions,
                 waiting=waiting,
@@ -86,7 +74,7 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
                 on_enter=on_enter,
                 on_leave=on_leave,
                 work=work,
-                _mode="blocking",
+                **inner_options(storage),
                 _face=self,
             )
         )

@@ -6,8 +6,7 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from os import PathLike
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from keepstate._finish import entered, finish
 from keepstate.engine.history.heads import MAIN
@@ -16,15 +15,11 @@ from keepstate.sessions import session as sessions
 from keepstate.sessions.generations import AnyUser
 from keepstate.sessions.records import SessionContext, TaskState
 from keepstate.sessions.session_state import SessionMoment
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.sessions.conversation import Conversation
-from keepstate.sync.sessions.resource import Resource
 from keepstate.sync.sessions.user import UserState
 from keepstate.sync.sessions.validated import ValidatedState
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import around, around_generic, inner_of, receiving, single_use
+from keepstate.sync.twin import around, around_generic, inner_options, receiving, single_use
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -61,24 +56,10 @@ class Session(Resource[sessions.Session]):
         session_id: str,
         *,
         user_id: str | AnyUser | None = None,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
         ttl_s: float | None = None,
+        **storage: Unpack[StorageOptions],
     ) -> None:
-        super().__init__(
-            sessions.Session(
-                session_id,
-                user_id=user_id,
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                ttl_s=ttl_s,
-                _mode="blocking",
-            )
-        )
+        super().__init__(sessions.Session(session_id, user_id=user_id, ttl_s=ttl_s, **inner_options(storage)))
 
     @property
     def session_id(self) -> str:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from os import PathLike
+from typing import Unpack
 
 from keepstate._finish import finish, finish_each
 from keepstate.sessions import sweep as sessions
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Resource
-from keepstate.sync.space import Space
-from keepstate.sync.twin import inner_of
+from keepstate.sync.binding import Resource, StorageOptions
+from keepstate.sync.twin import inner_options
 
 
 class Sessions(Resource[sessions.Sessions]):
@@ -27,19 +24,8 @@ class Sessions(Resource[sessions.Sessions]):
         space: Instead: the space that contains all sessions.
     """
 
-    def __init__(
-        self,
-        *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | None = None,
-    ) -> None:
-        super().__init__(
-            sessions.Sessions(
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                space=inner_of(space) if isinstance(space, Space) else space,
-                _mode="blocking",
-            )
-        )
+    def __init__(self, **storage: Unpack[StorageOptions]) -> None:
+        super().__init__(sessions.Sessions(**inner_options(storage)))
 
     def ids(self, *, user_id: str | None = None, living: bool = True) -> Iterator[str]:
         """Yield the ids of sessions, ordered by name.

@@ -6,18 +6,13 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from keepstate._finish import finish
 from keepstate.sessions import threads as sessions
 from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Resource
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import Twin, inner_of
+from keepstate.sync.binding import Resource, StorageOptions
+from keepstate.sync.twin import Twin, inner_options
 
 
 class Threads(Resource[sessions.Threads]):
@@ -31,23 +26,8 @@ class Threads(Resource[sessions.Threads]):
         space: Instead: a space, or a transaction whose batch all changes join.
     """
 
-    def __init__(
-        self,
-        *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
-    ) -> None:
-        super().__init__(
-            sessions.Threads(
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                _mode="blocking",
-            )
-        )
+    def __init__(self, **storage: Unpack[StorageOptions]) -> None:
+        super().__init__(sessions.Threads(**inner_options(storage)))
 
     @property
     def messages(self) -> ThreadMessages:

@@ -6,17 +6,12 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from os import PathLike
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 from keepstate._finish import finish
 from keepstate.sessions import validated as sessions
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Resource
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import inner_of
+from keepstate.sync.binding import Resource, StorageOptions
+from keepstate.sync.twin import inner_options
 
 M = TypeVar("M")
 
@@ -49,24 +44,11 @@ class ValidatedState(Resource[sessions.ValidatedState[M]], Generic[M]):
         model: type[M],
         *,
         name: str | None = None,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
         ttl_s: float | None = None,
+        **storage: Unpack[StorageOptions],
     ) -> None:
         super().__init__(
-            sessions.ValidatedState(
-                session_id,
-                model,
-                name=name,
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                ttl_s=ttl_s,
-                _mode="blocking",
-            )
+            sessions.ValidatedState(session_id, model, name=name, ttl_s=ttl_s, **inner_options(storage))
         )
 
     @property

@@ -5,18 +5,13 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from keepstate._finish import finish
 from keepstate.engine.history.merge import MergeRules
 from keepstate.sessions import versioned as sessions
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.resource import Resource
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import around, inner_of
+from keepstate.sync.binding import Resource, StorageOptions
+from keepstate.sync.twin import around, inner_options
 
 
 class VersionedState(Resource[sessions.VersionedState]):
@@ -34,26 +29,9 @@ class VersionedState(Resource[sessions.VersionedState]):
     """
 
     def __init__(
-        self,
-        id: str | None = None,
-        *,
-        fork: str | None = None,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
+        self, id: str | None = None, *, fork: str | None = None, **storage: Unpack[StorageOptions]
     ) -> None:
-        super().__init__(
-            sessions.VersionedState(
-                id,
-                fork=fork,
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                _mode="blocking",
-            )
-        )
+        super().__init__(sessions.VersionedState(id, fork=fork, **inner_options(storage)))
 
     @property
     def id(self) -> str:

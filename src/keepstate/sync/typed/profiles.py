@@ -6,17 +6,12 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from os import PathLike
-from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from keepstate._finish import finish
 from keepstate.engine.documents.documents import MISSING, Missing
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import Twin, inner_of
+from keepstate.sync.binding import Resource, StorageOptions
+from keepstate.sync.twin import inner_options
 from keepstate.typed import profiles as typed
 from keepstate.typed.key import ProfileKey
 from keepstate.typed.profiles import Entries, Owner, ProfileEntry
@@ -25,7 +20,7 @@ from keepstate.typed.scopes import StateScope
 V = TypeVar("V")
 
 
-class ProfileAccess(Twin[typed.ProfileAccess]):
+class ProfileAccess(Resource[typed.ProfileAccess]):
     """Reads and writes values of profile keys, each under the string of its owner.
 
     It remembers the versions that each task and thread has read, of at least the last 65,536 values. A write
@@ -43,37 +38,11 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
     def __init__(
         self,
         *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
         keys: Iterable[type[ProfileKey[Any]]] = (),
         author: str | None = None,
+        **storage: Unpack[StorageOptions],
     ) -> None:
-        super().__init__(
-            typed.ProfileAccess(
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                keys=keys,
-                author=author,
-                _mode="blocking",
-            )
-        )
-
-    def __enter__(self) -> Self:
-        finish(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
-
-    def close(self) -> None:
-        """Close a store that was opened here. A store, handle or space that was passed in open stays open."""
-        finish(self._inner.close())
+        super().__init__(typed.ProfileAccess(keys=keys, author=author, **inner_options(storage)))
 
     def read(
         self,

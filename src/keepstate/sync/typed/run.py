@@ -6,16 +6,12 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from os import PathLike
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 from keepstate._finish import finish
 from keepstate.engine.events.record import Event
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.space import Space
-from keepstate.sync.twin import Twin, around, inner_of, receiving
+from keepstate.sync.binding import Resource, StorageOptions
+from keepstate.sync.twin import around, inner_of, inner_options, receiving
 from keepstate.sync.typed.profiles import ProfileAccess
 from keepstate.sync.typed.state import KeyedState
 from keepstate.sync.typed.tools import ToolCallContext
@@ -31,7 +27,7 @@ from keepstate.typed.tools import OnConflict, RunStep
 V = TypeVar("V")
 
 
-class AgentRun(Twin[typed.AgentRun]):
+class AgentRun(Resource[typed.AgentRun]):
     """Runs an agent on threads: parallel tools, merged updates, and one transaction for each step.
 
     A step writes the messages, the run's record and the thread's state together, or nothing. A run is held by
@@ -56,8 +52,6 @@ class AgentRun(Twin[typed.AgentRun]):
     def __init__(
         self,
         *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | None = None,
         keys: Iterable[AnyKey] = (),
         plugins: Iterable[Plugin] = (),
         profile: ProfileAccess | None = None,
@@ -66,11 +60,10 @@ class AgentRun(Twin[typed.AgentRun]):
         on_conflict: OnConflict = "rerun",
         reruns: int = 4,
         lease_ttl_s: float = 60.0,
+        **storage: Unpack[StorageOptions],
     ) -> None:
         super().__init__(
             typed.AgentRun(
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                space=inner_of(space) if isinstance(space, Space) else space,
                 keys=keys,
                 plugins=plugins,
                 profile=inner_of(profile) if isinstance(profile, ProfileAccess) else profile,
@@ -79,18 +72,9 @@ class AgentRun(Twin[typed.AgentRun]):
                 on_conflict=on_conflict,
                 reruns=reruns,
                 lease_ttl_s=lease_ttl_s,
-                _mode="blocking",
+                **inner_options(storage),
             )
         )
-
-    def __enter__(self) -> Self:
-        finish(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
 
     def start_run(
         self, thread_id: str, run_id: str, *, resume: bool = False, wait_s: float = 0.0

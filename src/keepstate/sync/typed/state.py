@@ -6,17 +6,12 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from os import PathLike
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from keepstate._finish import entered, finish
 from keepstate.engine.history.revisions import Revision
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import Twin, inner_of, single_use
+from keepstate.sync.binding import Resource, StorageOptions
+from keepstate.sync.twin import inner_options, single_use
 from keepstate.sync.typed.changes import StateWatch
 from keepstate.typed import state as typed
 from keepstate.typed.batch import MutationBatch
@@ -30,7 +25,7 @@ from keepstate.typed.state_map import Snapshot
 V = TypeVar("V")
 
 
-class KeyedState(Twin[typed.KeyedState]):
+class KeyedState(Resource[typed.KeyedState]):
     """The values of registered keys, changed by batches of updates.
 
     Reads come from memory, at the revision that this object last read or made. Commits are applied to the
@@ -53,40 +48,28 @@ class KeyedState(Twin[typed.KeyedState]):
         self,
         thread_id: str = "default",
         *,
-        persistence: str | PathLike[str] | Store | Keepstate | None = None,
-        space: Space | Transaction | None = None,
         run_id: str = "",
         keys: Iterable[AnyKey] = (),
         plugins: Iterable[Plugin] = (),
         author: str | None = None,
         record: bool = False,
+        **storage: Unpack[StorageOptions],
     ) -> None:
         super().__init__(
             typed.KeyedState(
                 thread_id,
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
                 run_id=run_id,
                 keys=keys,
                 plugins=plugins,
                 author=author,
                 record=record,
-                _mode="blocking",
+                **inner_options(storage),
             )
         )
 
     def __enter__(self) -> Self:
         finish(self._inner.__aenter__())
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
         """Close a store that was opened here. A store, handle or space that was passed in open stays open."""
