@@ -103,7 +103,8 @@ def head(source: Source, body: str) -> Iterator[str]:
     yield "from __future__ import annotations\n"
     namespace, _, module = f"keepstate.{source.name}".rpartition(".")
     package = package_of(source.name)
-    yield f"from {namespace} import {module} as {package}"
+    alias = "" if package == module else f" as {package}"
+    yield f"from {namespace} import {module}{alias}"
     used = names_in(body)
     variables = [text for name, text in source.variables.items() if name in used]
     used |= {"TypeVar"} if variables or "TypeVar" in used else set()

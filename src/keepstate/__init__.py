@@ -125,21 +125,21 @@ if TYPE_CHECKING:
     from keepstate.managers.workflows.records import WorkflowState as WorkflowState
     from keepstate.managers.workflows.records import WorkflowStatus as WorkflowStatus
     from keepstate.opening import open as open
-    from keepstate.sessions.bounded import BoundedState as BoundedState
+    from keepstate.sessions.conversation import BoundedState as BoundedState
     from keepstate.sessions.conversation import Conversation as Conversation
-    from keepstate.sessions.generations import ANY_USER as ANY_USER
     from keepstate.sessions.machine import AgentStateMachine as AgentStateMachine
     from keepstate.sessions.machine import Transition as Transition
     from keepstate.sessions.messages import estimate_tokens as estimate_tokens
-    from keepstate.sessions.records import SessionContext as SessionContext
-    from keepstate.sessions.records import TaskState as TaskState
+    from keepstate.sessions.namespace import ANY_USER as ANY_USER
     from keepstate.sessions.session import Session as Session
-    from keepstate.sessions.session_state import SessionMoment as SessionMoment
+    from keepstate.sessions.session_records import SessionContext as SessionContext
+    from keepstate.sessions.session_records import SessionMoment as SessionMoment
+    from keepstate.sessions.session_records import TaskState as TaskState
     from keepstate.sessions.sweep import Sessions as Sessions
     from keepstate.sessions.table import StepResult as StepResult
-    from keepstate.sessions.thread_records import MessagePage as MessagePage
-    from keepstate.sessions.thread_records import Thread as Thread
-    from keepstate.sessions.thread_records import ThreadMessage as ThreadMessage
+    from keepstate.sessions.threads import MessagePage as MessagePage
+    from keepstate.sessions.threads import Thread as Thread
+    from keepstate.sessions.threads import ThreadMessage as ThreadMessage
     from keepstate.sessions.threads import ThreadMessages as ThreadMessages
     from keepstate.sessions.threads import Threads as Threads
     from keepstate.sessions.token_counter import TokenCounter as TokenCounter
@@ -154,16 +154,14 @@ if TYPE_CHECKING:
     from keepstate.typed.changes import KeyDifference as KeyDifference
     from keepstate.typed.changes import StateChange as StateChange
     from keepstate.typed.changes import StateWatch as StateWatch
-    from keepstate.typed.hooks import CommitEvent as CommitEvent
-    from keepstate.typed.hooks import CommitHook as CommitHook
     from keepstate.typed.key import KeyScope as KeyScope
     from keepstate.typed.key import MergeStrategy as MergeStrategy
     from keepstate.typed.key import ProfileKey as ProfileKey
     from keepstate.typed.key import StateKey as StateKey
-    from keepstate.typed.options import StateKeyOptions as StateKeyOptions
     from keepstate.typed.persisted import PersistedState as PersistedState
     from keepstate.typed.profiles import ProfileAccess as ProfileAccess
     from keepstate.typed.profiles import ProfileEntry as ProfileEntry
+    from keepstate.typed.profiles import StateScope as StateScope
     from keepstate.typed.ready_keys import CounterKey as CounterKey
     from keepstate.typed.ready_keys import ListKey as ListKey
     from keepstate.typed.ready_keys import MapKey as MapKey
@@ -173,8 +171,10 @@ if TYPE_CHECKING:
     from keepstate.typed.records import RunRecord as RunRecord
     from keepstate.typed.registry import Plugin as Plugin
     from keepstate.typed.registry import PluginRegistrar as PluginRegistrar
+    from keepstate.typed.registry import StateKeyOptions as StateKeyOptions
     from keepstate.typed.run import AgentRun as AgentRun
-    from keepstate.typed.scopes import StateScope as StateScope
+    from keepstate.typed.state import CommitEvent as CommitEvent
+    from keepstate.typed.state import CommitHook as CommitHook
     from keepstate.typed.state import KeyedState as KeyedState
     from keepstate.typed.state_map import Snapshot as Snapshot
     from keepstate.typed.state_map import StateMap as StateMap
@@ -272,17 +272,14 @@ _HOMES = {
     "managers.workflows.manager": ("WorkflowStateManager",),
     "engine.space.size": ("SpaceSize",),
     "opening": ("open",),
-    "sessions.bounded": ("BoundedState",),
-    "sessions.conversation": ("Conversation",),
-    "sessions.generations": ("ANY_USER",),
+    "sessions.conversation": ("BoundedState", "Conversation"),
     "sessions.machine": ("AgentStateMachine", "Transition"),
-    "sessions.session_state": ("SessionMoment",),
-    "sessions.records": ("SessionContext", "TaskState"),
+    "sessions.namespace": ("ANY_USER",),
     "sessions.table": ("StepResult",),
     "sessions.session": ("Session",),
+    "sessions.session_records": ("SessionContext", "SessionMoment", "TaskState"),
     "sessions.sweep": ("Sessions",),
-    "sessions.thread_records": ("MessagePage", "Thread", "ThreadMessage"),
-    "sessions.threads": ("ThreadMessages", "Threads"),
+    "sessions.threads": ("MessagePage", "Thread", "ThreadMessage", "ThreadMessages", "Threads"),
     "sessions.user": ("UserState",),
     "sessions.validated": ("ValidatedState",),
     "sessions.versioned": ("VersionedState",),
@@ -296,17 +293,14 @@ _HOMES = {
     "workspace": ("ActionEvent", "Cache", "Disk", "Live", "Versioned", "events", "view"),
     "typed.batch": ("MutationBatch",),
     "typed.changes": ("KeyDifference", "StateChange", "StateWatch"),
-    "typed.hooks": ("CommitEvent", "CommitHook"),
     "typed.key": ("KeyScope", "MergeStrategy", "ProfileKey", "StateKey"),
-    "typed.options": ("StateKeyOptions",),
     "typed.persisted": ("PersistedState",),
-    "typed.profiles": ("ProfileAccess", "ProfileEntry"),
+    "typed.profiles": ("ProfileAccess", "ProfileEntry", "StateScope"),
     "typed.ready_keys": ("CounterKey", "ListKey", "MapKey", "MaximumKey", "RegisterKey", "SetKey"),
     "typed.records": ("RunRecord",),
-    "typed.registry": ("Plugin", "PluginRegistrar"),
+    "typed.registry": ("Plugin", "PluginRegistrar", "StateKeyOptions"),
     "typed.run": ("AgentRun",),
-    "typed.scopes": ("StateScope",),
-    "typed.state": ("KeyedState",),
+    "typed.state": ("CommitEvent", "CommitHook", "KeyedState"),
     "typed.state_map": ("Snapshot", "StateMap"),
     "typed.tools": ("RunStep", "ToolCallContext", "ToolOutput"),
 }  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 from keepstate import BoundedState, Space, estimate_tokens, sync
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
-from keepstate.sessions import summaries
+from keepstate.sessions import conversation_store as summaries
 from keepstate.sessions.messages import Message
 from keepstate.stores.protocol import Batch, Put
 from tests.sessions.talking import by_words, call, orphans, result, said

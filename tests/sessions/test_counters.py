@@ -15,8 +15,8 @@ import pytest
 
 from keepstate import BoundedState, TokenCounter, estimate_tokens
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.sessions.counters import name_of
 from keepstate.sessions.messages import Counter, Message
+from keepstate.sessions.token_counter import name_of
 from tests.sessions.talking import by_words, said
 
 

@@ -13,7 +13,7 @@ import pytest
 from keepstate import Session, Sessions, Threads, sync
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError, PrunedError
-from keepstate.sessions.generations import HeadRecord
+from keepstate.sessions.namespace import HeadRecord
 from tests.engine.conftest import Turned
 
 HELLO = {"role": "user", "content": "hello"}

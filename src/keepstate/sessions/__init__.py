@@ -4,22 +4,19 @@ Each part is small, usable alone, and behaves the same on every backend. Invaria
 of its own. All state is documents, events and leases of a space, so it can join any transaction.
 
 To add a part: subclass `keepstate.binding.Resource`, resolve `persistence=` or `space=` with its
-`StoreBinding`, store the documents under a `site.Namespace`, and add a row in `tools/twins.py` and a
+`StoreBinding`, store the documents under a `namespace.Namespace`, and add a row in `tools/twins.py` and a
 module in `tests/sessions/patterns`.
 """
 
-from keepstate.sessions.bounded import BoundedState
-from keepstate.sessions.conversation import Conversation
-from keepstate.sessions.generations import ANY_USER
+from keepstate.sessions.conversation import BoundedState, Conversation
 from keepstate.sessions.machine import AgentStateMachine, Transition
 from keepstate.sessions.messages import estimate_tokens
-from keepstate.sessions.records import SessionContext, TaskState
+from keepstate.sessions.namespace import ANY_USER
 from keepstate.sessions.session import Session
-from keepstate.sessions.session_state import SessionMoment
+from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState
 from keepstate.sessions.sweep import Sessions
 from keepstate.sessions.table import StepResult
-from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
-from keepstate.sessions.threads import ThreadMessages, Threads
+from keepstate.sessions.threads import MessagePage, Thread, ThreadMessage, ThreadMessages, Threads
 from keepstate.sessions.token_counter import TokenCounter
 from keepstate.sessions.user import UserState
 from keepstate.sessions.validated import ValidatedState

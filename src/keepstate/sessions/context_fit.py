@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from keepstate.errors import InvalidError
-from keepstate.sessions.counters import name_of
 from keepstate.sessions.messages import (
     Counter,
     Message,
@@ -22,6 +21,7 @@ from keepstate.sessions.messages import (
     links,
     longest,
 )
+from keepstate.sessions.token_counter import name_of
 from keepstate.sessions.window import PINNED, PLAIN, SYSTEM, Row, Window
 
 _LEAST_CUT: Final = 16

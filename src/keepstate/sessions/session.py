@@ -24,18 +24,27 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.sessions.changes import check_change, read_state, write_change
 from keepstate.sessions.context_fit import Budget, ordered
 from keepstate.sessions.conversation import Conversation
-from keepstate.sessions.conversation_documents import ContextRules
-from keepstate.sessions.conversation_store import ConversationStore
-from keepstate.sessions.generations import ANY_USER, AnyUser, SessionGenerations
+from keepstate.sessions.conversation_store import ContextRules, ConversationStore
 from keepstate.sessions.models import Model, PlainModel, to_plain_fields
-from keepstate.sessions.records import SessionContext, TaskState, build_background
-from keepstate.sessions.session_state import SessionMoment, build_moment
-from keepstate.sessions.site import Namespace, OutOfTransaction
+from keepstate.sessions.namespace import ANY_USER, AnyUser, Namespace, OutOfTransaction, SessionGenerations
+from keepstate.sessions.session_records import (
+    SessionContext,
+    SessionMoment,
+    TaskState,
+    build_background,
+    build_moment,
+)
 from keepstate.sessions.user import UserState
-from keepstate.sessions.validated import STATES, ValidatedState, make_state
+from keepstate.sessions.validated import (
+    STATES,
+    ValidatedState,
+    check_change,
+    make_state,
+    read_state,
+    write_change,
+)
 from keepstate.values import limits
 
 M = TypeVar("M")

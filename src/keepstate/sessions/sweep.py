@@ -9,7 +9,7 @@ from typing import Unpack
 from keepstate.binding import Resource, StorageOptions, StoreBinding, subjects_in
 from keepstate.engine.kernel.arguments import check_text, require_instance
 from keepstate.errors import InvalidError
-from keepstate.sessions.generations import ANY_USER, SessionGenerations
+from keepstate.sessions.namespace import ANY_USER, SessionGenerations
 
 
 class Sessions(Resource):

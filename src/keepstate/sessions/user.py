@@ -13,10 +13,16 @@ from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.names import escape
-from keepstate.sessions.changes import check_change, read_state, write_change
 from keepstate.sessions.models import Model
-from keepstate.sessions.site import Namespace
-from keepstate.sessions.validated import STATES, ValidatedState, make_state
+from keepstate.sessions.namespace import Namespace
+from keepstate.sessions.validated import (
+    STATES,
+    ValidatedState,
+    check_change,
+    make_state,
+    read_state,
+    write_change,
+)
 from keepstate.values import limits
 
 M = TypeVar("M")

@@ -25,8 +25,7 @@ from keepstate.sync.managers.workflows import WorkflowStateManager
 from keepstate.sync.opening import of, open
 from keepstate.sync.projection import Projection
 from keepstate.sync.queue import Queue, Task
-from keepstate.sync.sessions.bounded import BoundedState
-from keepstate.sync.sessions.conversation import Conversation
+from keepstate.sync.sessions.conversation import BoundedState, Conversation
 from keepstate.sync.sessions.machine import AgentStateMachine
 from keepstate.sync.sessions.session import Session
 from keepstate.sync.sessions.sweep import Sessions

@@ -9,7 +9,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Self, TypedDict, TypeVar
 
-from keepstate import binding as binding
+from keepstate import binding
 from keepstate._finish import finish
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate

@@ -15,16 +15,14 @@ if TYPE_CHECKING:
     from keepstate.typed.changes import KeyDifference as KeyDifference
     from keepstate.typed.changes import StateChange as StateChange
     from keepstate.typed.changes import StateWatch as StateWatch
-    from keepstate.typed.hooks import CommitEvent as CommitEvent
-    from keepstate.typed.hooks import CommitHook as CommitHook
     from keepstate.typed.key import KeyScope as KeyScope
     from keepstate.typed.key import MergeStrategy as MergeStrategy
     from keepstate.typed.key import ProfileKey as ProfileKey
     from keepstate.typed.key import StateKey as StateKey
-    from keepstate.typed.options import StateKeyOptions as StateKeyOptions
     from keepstate.typed.persisted import PersistedState as PersistedState
     from keepstate.typed.profiles import ProfileAccess as ProfileAccess
     from keepstate.typed.profiles import ProfileEntry as ProfileEntry
+    from keepstate.typed.profiles import StateScope as StateScope
     from keepstate.typed.ready_keys import CounterKey as CounterKey
     from keepstate.typed.ready_keys import ListKey as ListKey
     from keepstate.typed.ready_keys import MapKey as MapKey
@@ -34,8 +32,10 @@ if TYPE_CHECKING:
     from keepstate.typed.records import RunRecord as RunRecord
     from keepstate.typed.registry import Plugin as Plugin
     from keepstate.typed.registry import PluginRegistrar as PluginRegistrar
+    from keepstate.typed.registry import StateKeyOptions as StateKeyOptions
     from keepstate.typed.run import AgentRun as AgentRun
-    from keepstate.typed.scopes import StateScope as StateScope
+    from keepstate.typed.state import CommitEvent as CommitEvent
+    from keepstate.typed.state import CommitHook as CommitHook
     from keepstate.typed.state import KeyedState as KeyedState
     from keepstate.typed.state_map import Snapshot as Snapshot
     from keepstate.typed.state_map import StateMap as StateMap

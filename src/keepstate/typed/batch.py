@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from keepstate.engine.kernel.arguments import check_revision, check_text, require_instance
 from keepstate.errors import StateConflictError, StateError
-from keepstate.typed.encoded_value import copy_value
-from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, check_key
+from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, check_key, copy_value
 
 U = TypeVar("U")
 

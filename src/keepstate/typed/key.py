@@ -1,18 +1,23 @@
 """Typed keys: the name of a value, its type, and its conversion to JSON and back.
 
 A key is a class without instances. Omitted parts are derived when the class is defined, or the definition
-fails, so a key that exists can be used.
+fails, so a key that exists can be used. A value is encoded once and decoded for each reader, so that all
+readers can share its encoded form.
 """
 
 from __future__ import annotations
 
 import inspect
+from copy import deepcopy
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, cast
 
 from keepstate.errors import KeepstateError, StateError
 from keepstate.typed import forms
 from keepstate.typed.declaration import default_maker, value_type
+from keepstate.typed.forms import require_json
+from keepstate.values import codec
 
 Value = TypeVar("Value")
 Update = TypeVar("Update")
@@ -268,3 +273,80 @@ def decode_stored(key: type[TypedKey[Value]], raw: Json, version: int) -> Value:
             path=path if isinstance(path, str) else None,
             stored_version=version,
         ) from error
+
+
+ATOMS: Final = frozenset({str, int, float, bool, bytes, type(None)})
+"""Immutable types, whose values need no copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedValue:
+    """A value in its JSON form, encoded.
+
+    Attributes:
+        encoded: The JSON form as encoded by the codec.
+        version: The version of the key's class that encoded it.
+        revision: The state revision that wrote it.
+    """
+
+    encoded: bytes
+    version: int
+    revision: int = 0
+
+    @property
+    def raw(self) -> Json:
+        """A copy of the JSON form."""
+        return codec.decode(self.encoded)
+
+
+def encode_value(key: type[TypedKey[Value]], value: Value, revision: int = 0) -> EncodedValue:
+    """Return the encoded form of a value.
+
+    Raises:
+        StateError: The value does not fit the key, or would not come back equal; the error names the path.
+    """
+    try:
+        raw = key.encode(value)
+    except KeepstateError:
+        raise
+    except Exception as error:
+        raise StateError(
+            f"Key {key.KEY!r} was not written because its encode() failed: {error!r}", state_key=key.KEY
+        ) from error
+    if not key.is_plain():
+        require_json(raw, key.KEY)
+        decode_stored(key, raw, key.VERSION)
+    return EncodedValue(codec.encode(raw), key.VERSION, revision)
+
+
+def decode_value(key: type[TypedKey[Value]], stored: EncodedValue) -> Value:
+    """Return the value as an independent copy.
+
+    Raises:
+        StateError: The value cannot be read; the error names the key, the path and the stored version.
+    """
+    return decode_stored(key, stored.raw, stored.version)
+
+
+def default_value(key: type[TypedKey[Value]]) -> Value:
+    """Return an independent copy of a key's default.
+
+    Raises:
+        StateError: The default cannot be copied.
+    """
+    value: Value = copy_value(key.default(), f"the default of {key.KEY!r}")
+    return value
+
+
+def copy_value(thing: Any, what: str) -> Any:
+    """Return a copy that shares no mutable object.
+
+    Raises:
+        StateError: The value cannot be copied.
+    """
+    if type(thing) in ATOMS:
+        return thing
+    try:
+        return deepcopy(thing)
+    except Exception as error:
+        raise StateError(f"Cannot copy {what} ({error!r}). Use plain data.") from error

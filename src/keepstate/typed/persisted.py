@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from keepstate.errors import StateError
-from keepstate.typed.encoded_value import EncodedValue
 from keepstate.typed.forms import require_json
-from keepstate.typed.key import UNKNOWN_VERSION, Json, KeyScope, decode_stored
+from keepstate.typed.key import UNKNOWN_VERSION, EncodedValue, Json, KeyScope, decode_stored
 from keepstate.typed.layout import RUN_SLOTS, key_in, slot_of
-from keepstate.typed.options import Registered
+from keepstate.typed.registry import Registered
 from keepstate.values import codec
 
 Unknown = Literal["keep", "error", "skip"]

@@ -1,18 +1,45 @@
-"""The stored records of a thread: the head of the state, values, and runs."""
+"""The stored records of a thread: the head of the state with its lineage, values, and runs.
+
+A lineage is a random name of a sequence of revisions, so that a revision of another sequence is never
+accepted. A state that was dropped and recreated gets a new one, and so does a restored state, whose revisions
+may go backwards. Empty states have none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError
-from keepstate.typed import lineages
-from keepstate.typed.encoded_value import EncodedValue
+from keepstate.typed.key import EncodedValue
 from keepstate.typed.layout import RUN_SLOTS, THREAD_SLOTS
 from keepstate.values import codec
+
+NO_LINEAGE: Final = ""
+_BEGUN: Final = "begun:"
+
+
+def first_lineage(clock: Clock) -> str:
+    """Return a lineage for a state that begins with its first batch."""
+    return _BEGUN + new_lineage(clock)
+
+
+def new_lineage(clock: Clock) -> str:
+    """Return a lineage for a restored state."""
+    return clock.random_bytes(8).hex()
+
+
+def continues_lineage(lineage: str, revision: int, before: str) -> bool:
+    """Return whether a state of a lineage has been at a revision of the lineage `before`.
+
+    An empty state before its first batch is continued by the state that begins with it, but not by a restored
+    one.
+    """
+    return lineage == before or ((revision, before) == (0, NO_LINEAGE) and lineage.startswith(_BEGUN))
+
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -79,12 +106,12 @@ class Head(msgspec.Struct, frozen=True):
 
     def with_lineage(self, clock: Clock) -> Head:
         """Return the head with a lineage, which is new if this is the head before the first batch."""
-        is_first = (self.revision, self.lineage) == (0, lineages.NONE)
-        return msgspec.structs.replace(self, lineage=lineages.first_lineage(clock)) if is_first else self
+        is_first = (self.revision, self.lineage) == (0, NO_LINEAGE)
+        return msgspec.structs.replace(self, lineage=first_lineage(clock)) if is_first else self
 
     def continues(self, revision: int, lineage: str) -> bool:
         """Return whether the state has been at this revision of this lineage."""
-        return lineages.continues(self.lineage, revision, lineage)
+        return continues_lineage(self.lineage, revision, lineage)
 
     def changed_since(self, revision: int, lineage: str, run_id: str) -> set[str] | None:
         """Return the slots changed after a revision, or None if they are not known."""

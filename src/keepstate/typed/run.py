@@ -21,16 +21,14 @@ from keepstate.errors import (
     StateConflictError,
     StateError,
 )
-from keepstate.typed.admission import check_messages
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.hooks import CommitHook, Hooks
 from keepstate.typed.key import AnyKey, ReadableKey
-from keepstate.typed.layout import names_of
+from keepstate.typed.layout import check_messages, names_of
 from keepstate.typed.leased_run import HeldRun, begin_run
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.records import RunRecord
 from keepstate.typed.registry import Plugin, Registry
-from keepstate.typed.state import KeyedState
+from keepstate.typed.state import CommitHook, Hooks, KeyedState
 from keepstate.typed.state_map import Snapshot
 from keepstate.typed.tools import (
     OnConflict,

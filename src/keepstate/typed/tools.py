@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 from keepstate._runner import Runner
 from keepstate.errors import InvalidError, StateConflictError, StateError
-from keepstate.typed import lineages
-from keepstate.typed.admission import check_messages
 from keepstate.typed.batch import MutationBatch
+from keepstate.typed.layout import check_messages
 from keepstate.typed.profiles import ProfileAccess
+from keepstate.typed.records import NO_LINEAGE, continues_lineage
 from keepstate.typed.state_map import Snapshot
 
 OnConflict = Literal["rerun", "raise"]
@@ -101,8 +101,8 @@ class ToolCall:
         """
         revision, lineage = self.batch.base_revision, self.batch.lineage
         if revision is not None and self.batch.exclusive_keys():
-            of_now, of_step = base.base_revision or 0, base.lineage or lineages.NONE
-            is_other = lineage is not None and not lineages.continues(lineage, of_now, of_step)
+            of_now, of_step = base.base_revision or 0, base.lineage or NO_LINEAGE
+            is_other = lineage is not None and not continues_lineage(lineage, of_now, of_step)
             if revision < of_now or is_other:
                 raise StateError(
                     f"Tool {self.name!r} returned a batch on revision {revision}, but the step is on "

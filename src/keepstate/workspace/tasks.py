@@ -33,9 +33,9 @@ from keepstate.workspace.task_events import (
     SuccessEvent,
     TaskEvent,
     TaskStartEvent,
+    view,
 )
 from keepstate.workspace.versioned import Versioned
-from keepstate.workspace.views import view
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,17 +1,19 @@
-"""An agent's variables with their whole history: commit, checkout, branch and merge."""
+"""An agent's variables with their history: commit, checkout, branch and merge; past states, read-only."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, MutableMapping, Sequence
+from copy import deepcopy
 from datetime import timedelta
 from os import PathLike
-from typing import Any, Final
+from typing import Any, Final, Never
 
 import msgspec
 
 from keepstate._finish import finish, finish_each
 from keepstate.engine.documents.documents import MISSING
 from keepstate.engine.history.branch_events import DIARIES, ENTRIES
+from keepstate.engine.history.checkout import Checkout
 from keepstate.engine.history.commit_request import CommitRequest, OnConflict, admit_order
 from keepstate.engine.history.commits import Commit, Pruned
 from keepstate.engine.history.heads import MAIN, admit_ref_name, read_head
@@ -20,17 +22,130 @@ from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.history.working_copy import WorkingCopy
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.transaction import Transaction, gathering
-from keepstate.errors import InvalidError, NotFoundError
+from keepstate.errors import ClosedError, InvalidError, NotFoundError
+from keepstate.opening import OpenStore, PassedStore, source_of, source_over
 from keepstate.stores.protocol import Store
 from keepstate.values.codec import Codec
 from keepstate.values.pickles import SignedPickle
-from keepstate.workspace.binding import MEMORY_URL, WorkspaceBinding
-from keepstate.workspace.kv import KVStore
-from keepstate.workspace.leaked_handles import close_dropped
-from keepstate.workspace.past import PastState
+from keepstate.workspace.kv import KVStore, close, close_dropped, close_with
 from keepstate.workspace.task_events import TaskEvent, to_storable
+
+MEMORY_URL = "memory://"
+
+
+class WorkspaceBinding:
+    """A store that several states share. The last of them closes it.
+
+    Args:
+        store: A key-value store, the URL of a store, the path of an SQLite file, or an open blocking store.
+        space: The name of the space in the store.
+        author: Author of commits.
+        pickle: Serializer for objects of classes that are not registered.
+    """
+
+    def __init__(
+        self,
+        store: KVStore | Store | str | PathLike[str],
+        space: str,
+        author: str | None,
+        pickle: SignedPickle | None,
+    ) -> None:
+        close_dropped()
+        if isinstance(store, KVStore):
+            source: OpenStore | PassedStore = source_over(store)
+        elif isinstance(store, type):
+            raise InvalidError(f"{store!r} is a class. Pass an object of it, such as {store.__name__}(…).")
+        else:
+            source = source_of(store, "blocking")
+        handle = Keepstate(source, author=author, pickle=pickle)
+        self.executor = SpaceExecutor(handle, handle.space(space).name, author)
+        self.url = source.url
+        self._handle = handle
+        self.is_closed = False
+        close_with(self, handle)
+
+    def close(self) -> None:
+        """Release the store. A store that was passed in open stays open."""
+        self.is_closed = True
+        close(self._handle)
+
+    def require_open(self) -> None:
+        """Raise `ClosedError` after `close`, because later changes could not be committed."""
+        if self.is_closed:
+            raise ClosedError(f"the state in {self.url} is closed. Open it again with the same store.")
+
+
+class PastState(Mapping[str, Any]):
+    """The variables of one commit, read-only. Reads return copies.
+
+    Attributes:
+        commit: The commit.
+    """
+
+    def __init__(
+        self, checkout: Checkout, history: History, working: WorkingCopy, home: WorkspaceBinding
+    ) -> None:
+        self._checkout, self._history, self._working = checkout, history, working
+        self._home = home  # keeps the store open while this object exists
+        self.commit: Commit = checkout.commit
+
+    def __repr__(self) -> str:
+        return f"<PastState {self.commit.id[:10]}, read-only>"
+
+    @property
+    def commit_hash(self) -> str:
+        """The id of the commit."""
+        return self.commit.id
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a copy of a variable.
+
+        Raises:
+            NotFoundError: The commit has no such variable.
+        """
+        return deepcopy(self._checkout[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._checkout)
+
+    def __len__(self) -> int:
+        return len(self._checkout)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        """Raise `InvalidError`, because a commit never changes."""
+        raise self._read_only()
+
+    def __delitem__(self, name: str) -> None:
+        """Raise `InvalidError`, because a commit never changes."""
+        raise self._read_only()
+
+    def update(self, *_: object, **__: object) -> Never:
+        """Raise `InvalidError`, because a commit never changes."""
+        raise self._read_only()
+
+    setdefault = pop = popitem = clear = update
+
+    def _read_only(self) -> InvalidError:
+        return InvalidError(
+            f"{self!r} cannot change. Change the state itself, roll it back, or branch from this commit."
+        )
+
+    @property
+    def task_events(self) -> list[TaskEvent]:
+        """A new list of the events up to the commit, in order.
+
+        Events that changed nothing while the state was at this commit are later, and not included.
+        """
+        ids = {commit.id for commit in finish_each(self._history.log(self.commit))}
+        return [event for event in finish(self._working.told()) if self._is_before_commit(event, ids)]
+
+    def _is_before_commit(self, event: TaskEvent, ids: Container[str | None]) -> bool:
+        return event.commit_hash in ids and event.commit_before != self.commit_hash
+
 
 SPACE: Final = "state"
 

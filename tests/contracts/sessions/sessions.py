@@ -17,9 +17,9 @@ from keepstate.errors import (
     NotFoundError,
     NotOwnerError,
 )
-from keepstate.sessions.generations import ANY_USER
-from keepstate.sessions.records import TaskState
+from keepstate.sessions.namespace import ANY_USER
 from keepstate.sessions.session import Session
+from keepstate.sessions.session_records import TaskState
 from tests.contracts.sessions.stage import IDS, SessionStage
 
 

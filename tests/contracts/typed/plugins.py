@@ -9,10 +9,9 @@ import pytest
 from keepstate.errors import StateError
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.key import KeyScope
-from keepstate.typed.options import StateKeyOptions
 from keepstate.typed.persisted import PersistedState
 from keepstate.typed.ready_keys import RegisterKey
-from keepstate.typed.registry import Keys, PluginRegistrar
+from keepstate.typed.registry import Keys, PluginRegistrar, StateKeyOptions
 from keepstate.typed.state import KeyedState
 from tests.contracts.typed.keys import (
     Draft,

@@ -9,8 +9,7 @@ import pytest
 
 from keepstate.errors import ConflictError, InvalidError, StateError
 from keepstate.typed.key import ProfileKey
-from keepstate.typed.profiles import ProfileAccess
-from keepstate.typed.scopes import StateScope
+from keepstate.typed.profiles import ProfileAccess, StateScope
 from tests.contracts.typed.keys import Locale, Score, Tags, Visits
 from tests.contracts.typed.stage import TypedStage
 

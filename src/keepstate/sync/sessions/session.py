@@ -12,9 +12,8 @@ from keepstate._finish import entered, finish
 from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.sessions import session as sessions
-from keepstate.sessions.generations import AnyUser
-from keepstate.sessions.records import SessionContext, TaskState
-from keepstate.sessions.session_state import SessionMoment
+from keepstate.sessions.namespace import AnyUser
+from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.sessions.conversation import Conversation
 from keepstate.sync.sessions.user import UserState

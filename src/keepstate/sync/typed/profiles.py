@@ -14,8 +14,7 @@ from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.twin import inner_options
 from keepstate.typed import profiles as typed
 from keepstate.typed.key import ProfileKey
-from keepstate.typed.profiles import Entries, Owner, ProfileEntry
-from keepstate.typed.scopes import StateScope
+from keepstate.typed.profiles import Entries, Owner, ProfileEntry, StateScope
 
 V = TypeVar("V")
 

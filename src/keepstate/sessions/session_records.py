@@ -1,4 +1,4 @@
-"""Public results of a session: its task, and the context for a model."""
+"""Public results of a session: its task, its context for a model, and the session at a past moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from keepstate.sessions.conversation_store import EDITS, MESSAGES, RECORD, ConversationRecord
 from keepstate.sessions.messages import Message
+from keepstate.sessions.namespace import HEAD, HeadRecord, generation_prefix
+from keepstate.sessions.validated import STATES
 from keepstate.values.builtin import json_form
 
 TaskStatus = Literal["pending", "in_progress", "waiting", "completed", "failed", "cancelled"]
@@ -66,3 +69,37 @@ def build_background(session: Mapping[str, Any], user: Mapping[str, Any]) -> Mes
     if not known:
         return None
     return {"role": "system", "content": msgspec.json.encode(json_form(known)).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMoment:
+    """A session at one moment.
+
+    Attributes:
+        life: Its generation, from 1; 0 if the session was new and had no documents.
+        user_id: The owner, or None.
+        messages: The conversation.
+        states: The states by name, including `task`, in their stored form.
+    """
+
+    life: int
+    user_id: str | None = None
+    messages: list[Message] = field(default_factory=list[Message])
+    states: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def build_moment(documents: Mapping[str, Any], prefix: str) -> SessionMoment:
+    """Build a session from the documents of one moment."""
+    head = documents.get(prefix + HEAD)
+    if not isinstance(head, HeadRecord):
+        return SessionMoment(0)
+    life = generation_prefix(prefix, head.life)
+    record = documents.get(life + RECORD, ConversationRecord())
+    said = {int(number): message for number, message in _with_prefix(documents, life + MESSAGES).items()}
+    edits = {int(number): message for number, message in _with_prefix(documents, life + EDITS).items()}
+    messages = [edits.get(number, said[number]) for number in sorted(said) if number >= record.begin]
+    return SessionMoment(head.life, head.user_id, messages, _with_prefix(documents, life + STATES))
+
+
+def _with_prefix(documents: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {name[len(prefix) :]: documents[name] for name in documents if name.startswith(prefix)}

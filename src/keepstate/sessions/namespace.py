@@ -1,26 +1,118 @@
-"""Generations of a session: each ends as a whole when its TTL expires, and the next begins empty.
+"""Namespaces: the document name prefix of a part, in a space or transaction; and generations of sessions.
 
-A small document, the head, has the TTL and the number of the current generation. The names of all documents
-of a generation begin with its number, so a session of any size ends at once and as a whole. Documents of
-earlier generations are never read, and `sweep` deletes them.
+The prefix of a session depends on its current generation, which only the store knows. Other prefixes never
+change. Parts ask their namespace for the prefix, so the same code serves both.
+
+Each generation of a session ends as a whole when its TTL expires, and the next begins empty. A small
+document, the head, has the TTL and the number of the current generation. The names of all documents of a
+generation begin with its number, so a session of any size ends at once and as a whole. Documents of earlier
+generations are never read, and `sweep` deletes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Any, Final, NoReturn, TypeVar
 
+from keepstate._runner import Runner, Signal, process_name
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.times import to_milliseconds
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
-from keepstate.errors import NotOwnerError
-from keepstate.sessions.site import Namespace
+from keepstate.errors import InvalidError, KeepstateError, LeaseLostError, NotOwnerError
 from keepstate.values.schema import register
+
+T = TypeVar("T")
+
+
+class Namespace:
+    """A namespace with a fixed prefix.
+
+    Args:
+        target: The space, or a transaction whose batch all writes join.
+        prefix: The prefix of document names.
+        lease: Writes apply only while this lease is held.
+
+    Attributes:
+        target: The space, or a transaction whose batch all writes join.
+        prefix: The fixed prefix of document names.
+    """
+
+    def __init__(self, target: Space | Transaction, prefix: str = "", *, lease: Lease | None = None) -> None:
+        self.target, self.prefix, self._lease = target, prefix, lease
+
+    @property
+    def runner(self) -> Runner:
+        """The runner of the mode."""
+        return self.target.runner
+
+    @property
+    def space(self) -> Space | None:
+        """The space; None inside a transaction."""
+        return self.target if isinstance(self.target, Space) else None
+
+    async def to_read(self) -> str | None:
+        """Return the current prefix, or None if there are no documents."""
+        return self.prefix
+
+    async def to_write(self, tx: Transaction) -> str:
+        """Return the current prefix for the writes of a transaction."""
+        return self.prefix
+
+    async def together(
+        self,
+        work: Callable[[Transaction, str], Awaitable[T]],
+        *,
+        message: str = "",
+        lease: Lease | None = None,
+    ) -> T:
+        """Apply work as one batch and return its result; see `engine.space.joint_work.together`.
+
+        Calls of one process in the same namespace run one after another.
+
+        Args:
+            work: Called with the transaction and the current prefix.
+            message: Description of the change.
+            lease: Applies the batch only while this lease is held, instead of the namespace's own.
+        """
+
+        async def on(tx: Transaction) -> T:
+            return await work(tx, await self.to_write(tx))
+
+        return await together(
+            self.target, on, lease=lease or self._lease, message=message, turn=f"namespace/{self.prefix}"
+        )
+
+
+class OutOfTransaction(Namespace):
+    """Placeholder for data outside the current transaction. Every access raises `InvalidError`.
+
+    Args:
+        target: The space or transaction in use.
+        why: The error message: names both spaces, and says what to do.
+    """
+
+    def __init__(self, target: Space | Transaction, why: str) -> None:
+        super().__init__(target)
+        self._why = why
+
+    def _reject(self) -> NoReturn:
+        raise InvalidError(self._why)
+
+    async def to_read(self) -> str | None:
+        """Raise `InvalidError`."""
+        self._reject()
+
+    async def to_write(self, tx: Transaction) -> str:
+        """Raise `InvalidError`."""
+        self._reject()
+
 
 _SHARE: Final = 16
 """A use within this fraction (1/n) of the TTL after the last renewal does not renew the TTL."""
@@ -224,3 +316,52 @@ def make_deletion(names: list[str]) -> Callable[[Transaction], Awaitable[int]]:
         return sum([await tx.documents.delete(name) for name in names])
 
     return work
+
+
+_log = logging.getLogger("keepstate.sessions")
+
+
+@asynccontextmanager
+async def hold_lease(space: Space, name: str, *, lease_s: float, turn_s: float) -> AsyncGenerator[Lease]:
+    """Yield a lease, and renew it until the block ends.
+
+    The holder is the author of the space, or else this process.
+
+    Args:
+        space: The space of the lease.
+        name: The name of the lease.
+        lease_s: Seconds until the lease expires without renewal. It is renewed three times in that time.
+        turn_s: Maximum seconds to wait for the current holder.
+
+    Raises:
+        ConflictError: Another holder had the lease for all of `turn_s`.
+    """
+    own = space if space.author is not None else space.by(process_name())
+    lease = await own.leases.acquire(name, lease_s, wait_s=turn_s)
+    runner = space.executor.runner
+    renewing = runner.start(_renewal(lease, lease_s / 3), f"renewals of {name}")
+    try:
+        yield lease
+    finally:
+        await renewing.stop()
+        await _release(lease)
+
+
+def _renewal(lease: Lease, every_s: float) -> Callable[[Signal], Coroutine[Any, Any, None]]:
+    async def renew(signal: Signal) -> None:
+        while not await signal.wait(every_s):
+            try:
+                await lease.renew()
+            except LeaseLostError:
+                return  # the next write raises it
+            except KeepstateError as error:
+                _log.warning("Renewing %r failed and will be retried: %s", lease, error)
+
+    return renew
+
+
+async def _release(lease: Lease) -> None:
+    try:
+        await lease.release()
+    except KeepstateError as error:
+        _log.warning("Releasing %r failed; it will expire by itself: %s", lease, error)
