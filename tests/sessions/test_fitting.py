@@ -82,20 +82,20 @@ def test_whatever_is_said_the_context_is_within_its_budget(
         window = shelf.whole()
         context = context_fit.ordered(window, messages)
 
-        assert window.tokens == sum(map(by_words, context)) <= most
+        assert window.total_tokens == sum(map(by_words, context)) <= most
         assert orphans(context) == []
         assert set(stay) <= {row.number for row in window.entries}
         assert [row.number for row in window.entries] == sorted(row.number for row in window.entries)
         assert window.size == len(window.entries)
         assert window.fixed == [row.number for row in window.entries if row.stays]
-        while window.due:
+        while window.due_numbers:
             shelf.worked(
                 partial(
                     context_fit.summarise,
                     summary=said("brief " * 9, "system"),
-                    numbers=window.due[:3],
+                    numbers=window.due_numbers[:3],
                     budget=budget,
                 )
             )
             window = shelf.whole()
-            assert window.tokens == sum(map(by_words, context_fit.ordered(window, messages))) <= most
+            assert window.total_tokens == sum(map(by_words, context_fit.ordered(window, messages))) <= most

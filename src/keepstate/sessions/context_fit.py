@@ -179,10 +179,10 @@ def shrink(window: Window, budget: Budget, *, summarises: bool = True) -> None:
     Raises:
         PageMissing: A page must be read first; see `Window.row`.
     """
-    if window.tokens <= budget.max_tokens:
+    if window.total_tokens <= budget.max_tokens:
         return
     newest = None if window.newest < 0 else window.require_row(window.newest).group
-    while window.tokens > budget.max_tokens:
+    while window.total_tokens > budget.max_tokens:
         plain = (row for row in window.plain_rows() if row.group != newest)
         over, first = budget.summarise_over, next(plain, None)
         if first is None:
@@ -206,7 +206,7 @@ def _drop_group(window: Window, group: int) -> None:
 
 def _fit_newest(window: Window, message: Message, budget: Budget) -> None:
     """Cut the newest message, or drop its group, if it alone exceeds the budget."""
-    excess = window.tokens - budget.max_tokens
+    excess = window.total_tokens - budget.max_tokens
     if excess <= 0:
         return
     newest = window.require_row(window.newest)
@@ -214,7 +214,7 @@ def _fit_newest(window: Window, message: Message, budget: Budget) -> None:
     if excess <= window.summary_tokens or newest.kind != PLAIN or room < _LEAST_CUT:
         room += window.summary_tokens  # the newest message takes precedence over the summary
         window.summary, window.summary_tokens = None, 0
-        if window.tokens <= budget.max_tokens:
+        if window.total_tokens <= budget.max_tokens:
             return
     if room >= _LEAST_CUT and length(message):
         if (size := longest(message, room, budget.tokens_of)) > 0:
@@ -250,7 +250,7 @@ def summarise(window: Window, summary: Message, numbers: list[int], budget: Budg
         return
     window.summary, window.summary_tokens = summary, tokens
     shrink(window, budget, summarises=False)
-    if window.tokens > budget.max_tokens:
+    if window.total_tokens > budget.max_tokens:
         window.summary, window.summary_tokens = None, 0
 
 

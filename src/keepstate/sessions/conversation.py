@@ -163,7 +163,7 @@ class Conversation:
 
     async def context_tokens(self) -> int:
         """Return the number of tokens in the context."""
-        return (await self._store.context())[0].tokens
+        return (await self._store.context())[0].total_tokens
 
     async def summarise(self) -> bool:
         """Summarise the messages that left the context and are due, and return whether any were."""
@@ -301,7 +301,7 @@ class BoundedState(Resource):
 
     async def count_tokens(self) -> int:
         """Return the number of tokens in the context."""
-        return (await self._store.context())[0].tokens
+        return (await self._store.context())[0].total_tokens
 
     async def messages(self, *, after: int | None = None) -> AsyncIterator[Message]:
         """Yield all messages ever added, in order and unchanged.

@@ -226,7 +226,7 @@ class ConversationDocuments:
     async def _fit_window(
         self, tx: Transaction, prefix: str, record: ConversationRecord, window: Window
     ) -> Window:
-        if window.tokens <= self.rules.budget.max_tokens:
+        if window.total_tokens <= self.rules.budget.max_tokens:
             return window
         found = await self.read(tx, prefix, record, [window.newest] if window.newest >= 0 else [])
 
@@ -309,7 +309,7 @@ class ConversationStore(ConversationDocuments):
         for number, message in zip(numbers, plain, strict=True):
             await tx.documents.put(self.message(prefix, number), message)
         await self.put_window(tx, prefix, window)
-        return numbers, bool(window.spans)
+        return numbers, bool(window.due)
 
     async def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
         """Replace a message, or only its text.
@@ -393,7 +393,7 @@ class ConversationStore(ConversationDocuments):
         window, found = await self._read_context()
         if window.counter != budget.counted_by:
             context_fit.recount(window, found, budget)
-        if window.tokens > budget.max_tokens:  # the writer had a larger budget, or another counter
+        if window.total_tokens > budget.max_tokens:  # the writer had a larger budget, or another counter
             context_fit.fit(window, found.get(window.newest, {}), budget, summarises=False)
         return window, found
 
@@ -549,7 +549,7 @@ async def _summarise_next(
     """Summarise the first due messages with the summary so far, and return whether there were any."""
     window, record = await conversation.window(space, prefix), await conversation.record(space, prefix)
     budget = conversation.rules.budget
-    numbers = window.due[: budget.summarise_first]
+    numbers = window.due_numbers[: budget.summarise_first]
     if not numbers:
         return False
     originals = await conversation.read(space, prefix, record, numbers)
@@ -564,7 +564,7 @@ async def _summarise_next(
         if now_prefix != prefix:
             raise _Obsolete  # the session has ended
         now = await conversation.window(tx, prefix)
-        if now.era != window.era or not set(numbers).issubset(now.due):
+        if now.era != window.era or not set(numbers).issubset(now.due_numbers):
             raise _Obsolete  # the conversation was cleared
         _, now = await conversation.apply_change(
             tx, prefix, await conversation.recount_if_needed(tx, prefix, now), put

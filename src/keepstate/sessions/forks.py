@@ -115,7 +115,7 @@ async def _context_at(
         made.count = number
         made.pages.setdefault(number // ROWS, {})
         context_fit.add(made, messages[number], parent.rules.budget, pinned=number in pinned)
-    made.spans = []
+    made.due = []
     return made
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeAlias, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Self, TypeAlias, Unpack
 
 from keepstate._finish import finish
 from keepstate._runner import Lock, Mode
@@ -35,22 +35,14 @@ Encode: TypeAlias = Callable[[object], bytes]
 _ABSENT: Final = object()
 
 
-class _Record(Protocol):
-    @property
-    def data(self) -> Data: ...
-
-
-R = TypeVar("R", bound=_Record)
-
-
 @dataclass(frozen=True, slots=True)
-class View(Generic[R]):
+class View:
     """A machine as it was read, and a copy of its data for the user to change.
 
     Both are in one object, so that a reader never mixes two versions.
     """
 
-    base: R
+    base: MachineRecord
     data: Data = field(default_factory=dict[str, Any])
 
 
@@ -210,7 +202,7 @@ class AgentStateMachine(Resource):
         self._target = self._binding.resolve("machine", id, record=True)
         self.id, self._name = id, f"{self._binding.prefix('machine', id)}machine"
         self._stream = shorten(self._name)
-        self._view: View[MachineRecord] | None = None
+        self._view: View | None = None
         self._lock = Lock()
         self._lease: Lease | None = None
 
@@ -454,7 +446,7 @@ class AgentStateMachine(Resource):
 
     # ---- its document
 
-    def _require_view(self) -> View[MachineRecord]:
+    def _require_view(self) -> View:
         if self._view is None:
             if self._binding.runner.mode != "blocking":
                 raise NotLoadedError(
@@ -467,7 +459,7 @@ class AgentStateMachine(Resource):
     def _set_view(self, record: MachineRecord) -> None:
         self._view = View(record, deepcopy(record.data))
 
-    def _adopt(self, made: MachineRecord, view: View[MachineRecord], own: Data) -> None:
+    def _adopt(self, made: MachineRecord, view: View, own: Data) -> None:
         """Make the result of a transition the current view, unless a concurrent call has set a later one.
 
         Changes of `data` since the transition began are not in the result. They are carried over to the next.

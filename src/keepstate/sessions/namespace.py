@@ -11,21 +11,20 @@ generations are never read, and `sweep` deletes them.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
-from keepstate._runner import Runner, Signal, process_name
+from keepstate._runner import Runner, process_name
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.times import to_milliseconds
-from keepstate.engine.queue.lease import Lease
+from keepstate.engine.queue.lease import Heartbeat, Lease
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
-from keepstate.errors import InvalidError, KeepstateError, LeaseLostError, NotOwnerError
+from keepstate.errors import InvalidError, NotOwnerError
 from keepstate.values.schema import register
 
 T = TypeVar("T")
@@ -318,9 +317,6 @@ def make_deletion(names: list[str]) -> Callable[[Transaction], Awaitable[int]]:
     return work
 
 
-_log = logging.getLogger("keepstate.sessions")
-
-
 @asynccontextmanager
 async def hold_lease(space: Space, name: str, *, lease_s: float, turn_s: float) -> AsyncGenerator[Lease]:
     """Yield a lease, and renew it until the block ends.
@@ -338,30 +334,8 @@ async def hold_lease(space: Space, name: str, *, lease_s: float, turn_s: float) 
     """
     own = space if space.author is not None else space.by(process_name())
     lease = await own.leases.acquire(name, lease_s, wait_s=turn_s)
-    runner = space.executor.runner
-    renewing = runner.start(_renewal(lease, lease_s / 3), f"renewals of {name}")
+    heartbeat = Heartbeat(lease)
     try:
         yield lease
     finally:
-        await renewing.stop()
-        await _release(lease)
-
-
-def _renewal(lease: Lease, every_s: float) -> Callable[[Signal], Coroutine[Any, Any, None]]:
-    async def renew(signal: Signal) -> None:
-        while not await signal.wait(every_s):
-            try:
-                await lease.renew()
-            except LeaseLostError:
-                return  # the next write raises it
-            except KeepstateError as error:
-                _log.warning("Renewing %r failed and will be retried: %s", lease, error)
-
-    return renew
-
-
-async def _release(lease: Lease) -> None:
-    try:
-        await lease.release()
-    except KeepstateError as error:
-        _log.warning("Releasing %r failed; it will expire by itself: %s", lease, error)
+        await heartbeat.stop()

@@ -221,9 +221,9 @@ class Session(Resource):
             window, found = await self._store.context(max(1, max_tokens - tokens))
         except InvalidError as error:
             raise _over_budget(tokens, max_tokens, f": {error}") from error
-        if tokens + window.tokens > max_tokens:
+        if tokens + window.total_tokens > max_tokens:
             raise _over_budget(tokens, max_tokens)
-        return SessionContext(ordered(window, found), session, user, tokens + window.tokens)
+        return SessionContext(ordered(window, found), session, user, tokens + window.total_tokens)
 
     # ---- transactions and exclusive blocks
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
 
 from keepstate.sessions.messages import Message
@@ -65,35 +65,15 @@ class Row:
 
 
 @register("keepstate.Window")
-@dataclass(frozen=True)
+@dataclass
 class WindowRecord:
     """The stored head of a context."""
-
-    count: int
-    size: int
-    tokens: int
-    first: int
-    newest: int
-    fixed: list[int]
-    fixed_tokens: int
-    calls: dict[str, int]
-    due: list[list[int]]
-    summary: Message | None
-    summary_tokens: int
-    counter: str
-    era: int
-    tail: list[list[Any]]
-
-
-@dataclass
-class Window:
-    """A context, without the messages themselves."""
 
     count: int = 0
     """Number of messages added."""
     size: int = 0
     """Number of messages in the context."""
-    row_tokens: int = 0
+    tokens: int = 0
     """Number of tokens of the messages in the context."""
     first: int = 0
     """No plain message before this number is in the context."""
@@ -104,7 +84,7 @@ class Window:
     fixed_tokens: int = 0
     calls: dict[str, int] = field(default_factory=dict[str, int])
     """The groups of unanswered tool calls in the context, by call id."""
-    spans: list[list[int]] = field(default_factory=list[list[int]])
+    due: list[list[int]] = field(default_factory=list[list[int]])
     """The messages that left and are due for a summary, as half-open ranges."""
     summary: Message | None = None
     summary_tokens: int = 0
@@ -112,6 +92,17 @@ class Window:
     """The name of the counter that counted the tokens."""
     era: int = 0
     """Number of times the conversation was cleared; pages of earlier eras are never read."""
+    tail: list[list[Any]] = field(default_factory=list[list[Any]])
+    """The stored form of the newest page."""
+
+
+_HEAD: Final = tuple(each.name for each in fields(WindowRecord))
+
+
+@dataclass
+class Window(WindowRecord):
+    """A context, without the messages themselves."""
+
     pages: dict[int, dict[int, Row]] = field(default_factory=dict[int, dict[int, Row]])
     """The pages that were read, and the newest page."""
     changed: set[int] = field(default_factory=set[int])
@@ -120,14 +111,14 @@ class Window:
     """The messages that left since the window was read."""
 
     @property
-    def tokens(self) -> int:
-        """The number of tokens of the context."""
-        return self.summary_tokens + self.row_tokens
+    def total_tokens(self) -> int:
+        """The number of tokens of the context, with its summary."""
+        return self.summary_tokens + self.tokens
 
     @property
-    def due(self) -> list[int]:
+    def due_numbers(self) -> list[int]:
         """The messages that left and are due for a summary, in order."""
-        return [number for begin, end in self.spans for number in range(begin, end)]
+        return [number for begin, end in self.due for number in range(begin, end)]
 
     # ---- rows
 
@@ -163,7 +154,7 @@ class Window:
         """Add the row of the newest message."""
         self._page(row.number)[row.number] = row
         self.changed.add(row.number // ROWS)
-        self.size, self.row_tokens = self.size + 1, self.row_tokens + row.tokens
+        self.size, self.tokens = self.size + 1, self.tokens + row.tokens
         self.newest = max(self.newest, row.number)
         if row.stays:
             self.fixed.append(row.number)
@@ -177,7 +168,7 @@ class Window:
         new = replace(row, **parts)
         self._page(row.number)[row.number] = new
         self.changed.add(row.number // ROWS)
-        self.row_tokens += new.tokens - row.tokens
+        self.tokens += new.tokens - row.tokens
         self.fixed_tokens += (new.tokens if new.stays else 0) - (row.tokens if row.stays else 0)
         if new.stays != row.stays:
             numbers = [number for number in self.fixed if number != row.number]
@@ -187,7 +178,7 @@ class Window:
         """Remove a row from the context."""
         del self._page(row.number)[row.number]
         self.left.add(row.number)
-        self.size, self.row_tokens = self.size - 1, self.row_tokens - row.tokens
+        self.size, self.tokens = self.size - 1, self.tokens - row.tokens
         if row.stays:
             self.fixed.remove(row.number)
             self.fixed_tokens -= row.tokens
@@ -223,11 +214,11 @@ class Window:
 
     def mark_due(self, numbers: Sequence[int]) -> None:
         """Mark messages that left as due for a summary."""
-        self.spans = _spans(sorted({*self.due, *numbers}))
+        self.due = _spans(sorted({*self.due_numbers, *numbers}))
 
     def mark_done(self, numbers: Sequence[int]) -> None:
         """Mark messages as summarised."""
-        self.spans = _spans(sorted({*self.due} - {*numbers}))
+        self.due = _spans(sorted({*self.due_numbers} - {*numbers}))
 
     def _page(self, number: int) -> dict[int, Row]:
         page = number // ROWS
@@ -260,42 +251,14 @@ class Window:
         """Return the context of a stored head; an empty one without it."""
         if record is None:
             return cls(pages={0: {}})
-        made = cls(
-            record.count,
-            record.size,
-            record.tokens,
-            record.first,
-            record.newest,
-            list(record.fixed),
-            record.fixed_tokens,
-            dict(record.calls),
-            [list(span) for span in record.due],
-            record.summary,
-            record.summary_tokens,
-            record.counter,
-            record.era,
-        )
+        made = cls(**{name: copy(getattr(record, name)) for name in _HEAD})
         made.load_page(record.count // ROWS, record.tail)
         return made
 
     def record(self) -> WindowRecord:
         """Return the stored form of the head, including the newest page."""
-        return WindowRecord(
-            self.count,
-            self.size,
-            self.row_tokens,
-            self.first,
-            self.newest,
-            self.fixed,
-            self.fixed_tokens,
-            self.calls,
-            self.spans,
-            self.summary,
-            self.summary_tokens,
-            self.counter,
-            self.era,
-            self.encode_page(self.count // ROWS),
-        )
+        self.tail = self.encode_page(self.count // ROWS)
+        return WindowRecord(**{name: getattr(self, name) for name in _HEAD})
 
     def page_changes(self) -> tuple[list[int], list[int]]:
         """Return the pages to write in addition to the head, and the pages to delete.

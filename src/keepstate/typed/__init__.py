@@ -11,37 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keepstate.typed.batch import MutationBatch as MutationBatch
-    from keepstate.typed.changes import KeyDifference as KeyDifference
-    from keepstate.typed.changes import StateChange as StateChange
-    from keepstate.typed.changes import StateWatch as StateWatch
-    from keepstate.typed.key import KeyScope as KeyScope
-    from keepstate.typed.key import MergeStrategy as MergeStrategy
-    from keepstate.typed.key import ProfileKey as ProfileKey
-    from keepstate.typed.key import StateKey as StateKey
-    from keepstate.typed.persisted import PersistedState as PersistedState
-    from keepstate.typed.profiles import ProfileAccess as ProfileAccess
-    from keepstate.typed.profiles import ProfileEntry as ProfileEntry
-    from keepstate.typed.profiles import StateScope as StateScope
-    from keepstate.typed.ready_keys import CounterKey as CounterKey
-    from keepstate.typed.ready_keys import ListKey as ListKey
-    from keepstate.typed.ready_keys import MapKey as MapKey
-    from keepstate.typed.ready_keys import MaximumKey as MaximumKey
-    from keepstate.typed.ready_keys import RegisterKey as RegisterKey
-    from keepstate.typed.ready_keys import SetKey as SetKey
-    from keepstate.typed.records import RunRecord as RunRecord
-    from keepstate.typed.registry import Plugin as Plugin
-    from keepstate.typed.registry import PluginRegistrar as PluginRegistrar
-    from keepstate.typed.registry import StateKeyOptions as StateKeyOptions
-    from keepstate.typed.run import AgentRun as AgentRun
-    from keepstate.typed.state import CommitEvent as CommitEvent
-    from keepstate.typed.state import CommitHook as CommitHook
-    from keepstate.typed.state import KeyedState as KeyedState
-    from keepstate.typed.state_map import Snapshot as Snapshot
-    from keepstate.typed.state_map import StateMap as StateMap
-    from keepstate.typed.tools import RunStep as RunStep
-    from keepstate.typed.tools import ToolCallContext as ToolCallContext
-    from keepstate.typed.tools import ToolOutput as ToolOutput
+    from keepstate.typed.batch import MutationBatch
+    from keepstate.typed.changes import KeyDifference, StateChange, StateWatch
+    from keepstate.typed.key import KeyScope, MergeStrategy, ProfileKey, StateKey
+    from keepstate.typed.persisted import PersistedState
+    from keepstate.typed.profiles import ProfileAccess, ProfileEntry, StateScope
+    from keepstate.typed.ready_keys import CounterKey, ListKey, MapKey, MaximumKey, RegisterKey, SetKey
+    from keepstate.typed.records import RunRecord
+    from keepstate.typed.registry import Plugin, PluginRegistrar, StateKeyOptions
+    from keepstate.typed.run import AgentRun
+    from keepstate.typed.state import CommitEvent, CommitHook, KeyedState
+    from keepstate.typed.state_map import Snapshot, StateMap
+    from keepstate.typed.tools import RunStep, ToolCallContext, ToolOutput
 
 __all__ = [
     "AgentRun",

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from keepstate._runner import Signal, Work
 from keepstate.engine.kernel.fifo_lock import FifoLock
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.queue.lease import Lease
+from keepstate.engine.queue.lease import Heartbeat, Lease, release_logged
 from keepstate.engine.space.joint_work import read_ahead, together
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
-from keepstate.errors import KeepstateError, LeaseLostError, StateError
+from keepstate.errors import StateError
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.layout import RUN_SLOTS, Names
 from keepstate.typed.records import Head, RunRecord, read_record, to_document
@@ -39,7 +37,7 @@ class HeldRun:
         record: The record of the run.
         lease: Excludes other processes from the run.
         commit_lock: Serialises commits, because each one increments counters of the record.
-        renewing: The background task that renews the lease.
+        heartbeat: Renews the lease, and releases it, so that the run can begin or resume elsewhere.
         is_unsure: Whether the last commit was interrupted, so that it may be applied but not counted here.
     """
 
@@ -49,7 +47,7 @@ class HeldRun:
     record: RunRecord
     lease: Lease
     commit_lock: FifoLock
-    renewing: Work | None = field(default=None)
+    heartbeat: Heartbeat
     is_unsure: bool = field(default=False)
 
     async def commit(
@@ -109,33 +107,6 @@ class HeldRun:
         message = f"run {record.run_id}: " + (f"step {record.steps}" if status == "running" else status)
         await self.state._commit(batch, extra_writes=extra_writes, applied=applied, message=message)  # pyright: ignore[reportPrivateUsage]
 
-    async def renew(self, signal: Signal) -> None:
-        """Renew the lease until the signal is set, or another process takes over the run."""
-        while not await signal.wait(self.lease.ttl_s / 3):
-            try:
-                await self.lease.renew()
-            except LeaseLostError:
-                return
-            except KeepstateError:
-                continue  # the store may return before the lease expires
-
-    async def release(self) -> None:
-        """Stop renewing and release the lease, so that the run can begin or resume elsewhere.
-
-        If the release fails, the lease expires by itself.
-        """
-        try:
-            if self.renewing is not None:
-                await self.renewing.stop()
-        finally:
-            await _release_lease(self.lease)
-
-
-async def _release_lease(lease: Lease) -> None:
-    # the lease expires by itself, and the error must not hide the outcome of the run
-    with suppress(KeepstateError):
-        await lease.release()
-
 
 async def begin_run(
     space: Space,
@@ -171,11 +142,9 @@ async def begin_run(
         state._fence(lease, before)  # pyright: ignore[reportPrivateUsage]
         await state.refresh()
     except BaseException:  # also a cancellation; raised again
-        await _release_lease(lease)
+        await release_logged(lease)
         raise
-    held = HeldRun(space, names, state, record, lease, FifoLock(space.runner))
-    held.renewing = space.runner.start(held.renew, f"lease of run {run_id}")
-    return held
+    return HeldRun(space, names, state, record, lease, FifoLock(space.runner), Heartbeat(lease))
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class AgentRun(Resource):
             self._replace_run(None, instead_of=starting)
             raise
         if not self._replace_run(held, instead_of=starting):
-            await held.release()
+            await held.heartbeat.stop()
             raise StateError(
                 f"This object was closed while run {run_id!r} began. Start it with a new object."
             )
@@ -176,10 +176,10 @@ class AgentRun(Resource):
             await held.commit(MutationBatch(), messages=messages, begins=False, status=status)
         except LeaseLostError:
             self._replace_run(None, instead_of=held)
-            await held.release()
+            await held.heartbeat.stop()
             raise
         self._replace_run(None, instead_of=held)
-        await held.release()
+        await held.heartbeat.stop()
         return held.record
 
     async def close(self) -> None:
@@ -188,7 +188,7 @@ class AgentRun(Resource):
             held, self._held = self._held, None
         try:
             if isinstance(held, HeldRun):
-                await held.release()
+                await held.heartbeat.stop()
         finally:
             await super().close()
 

@@ -7,11 +7,12 @@ A renewal changes the version of the entry but not its creation, so the token st
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from keepstate._runner import present_process
+from keepstate._runner import Signal, present_process
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.key_text import describe, shorten
@@ -24,6 +25,8 @@ from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, InvalidError, KeepstateError, LeaseLostError
 from keepstate.stores.protocol import ABSENT, Entry
 from keepstate.values import codec
+
+_log = logging.getLogger("keepstate.engine")
 
 _SAFE_SHARE = 0.9
 """The share of the TTL for which the holder considers the lease held. The rest allows for clock drift."""
@@ -172,6 +175,43 @@ class Lease:
             if error is None:
                 raise
             error.add_note(f"{self!r} could not be released, and will expire by itself: {failure}")
+
+
+class Heartbeat:
+    """Renews a lease in the background, three times within its TTL, until it is stopped or the lease is lost.
+
+    A failed renewal or release is logged and not raised, because the lease expires by itself, and the writes
+    that it fences are then rejected.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        runner = lease._executor.runner  # pyright: ignore[reportPrivateUsage]
+        self._work = runner.start(self._beat, f"heartbeat of {lease.name}")
+
+    async def _beat(self, signal: Signal) -> None:
+        while not await signal.wait(self._lease.ttl_s / 3):
+            try:
+                await self._lease.renew()
+            except LeaseLostError:
+                return  # the next write raises it
+            except KeepstateError as error:
+                _log.warning("Renewing %r failed and will be retried: %s", self._lease, error)
+
+    async def stop(self) -> None:
+        """Stop renewing, and release the lease."""
+        try:
+            await self._work.stop()
+        finally:
+            await release_logged(self._lease)
+
+
+async def release_logged(lease: Lease) -> None:
+    """Release a lease, or log why that failed; it then expires by itself."""
+    try:
+        await lease.release()
+    except KeepstateError as error:
+        _log.warning("Releasing %r failed; it will expire by itself: %s", lease, error)
 
 
 async def fence(lease: Lease, executor: Executor, unit: Unit) -> None:
