@@ -128,7 +128,7 @@ if TYPE_CHECKING:
     from keepstate.sessions.conversation import BoundedState as BoundedState
     from keepstate.sessions.conversation import Conversation as Conversation
     from keepstate.sessions.machine import AgentStateMachine as AgentStateMachine
-    from keepstate.sessions.machine import Transition as Transition
+    from keepstate.sessions.machine_data import Transition as Transition
     from keepstate.sessions.messages import estimate_tokens as estimate_tokens
     from keepstate.sessions.namespace import ANY_USER as ANY_USER
     from keepstate.sessions.session import Session as Session
@@ -137,9 +137,9 @@ if TYPE_CHECKING:
     from keepstate.sessions.session_records import TaskState as TaskState
     from keepstate.sessions.sweep import Sessions as Sessions
     from keepstate.sessions.table import StepResult as StepResult
-    from keepstate.sessions.threads import MessagePage as MessagePage
-    from keepstate.sessions.threads import Thread as Thread
-    from keepstate.sessions.threads import ThreadMessage as ThreadMessage
+    from keepstate.sessions.thread_records import MessagePage as MessagePage
+    from keepstate.sessions.thread_records import Thread as Thread
+    from keepstate.sessions.thread_records import ThreadMessage as ThreadMessage
     from keepstate.sessions.threads import ThreadMessages as ThreadMessages
     from keepstate.sessions.threads import Threads as Threads
     from keepstate.sessions.token_counter import TokenCounter as TokenCounter
@@ -151,6 +151,8 @@ if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
     from keepstate.stores.wrappers.tiered import TieredStore as TieredStore
     from keepstate.typed.batch import MutationBatch as MutationBatch
+    from keepstate.typed.changes import CommitEvent as CommitEvent
+    from keepstate.typed.changes import CommitHook as CommitHook
     from keepstate.typed.changes import KeyDifference as KeyDifference
     from keepstate.typed.changes import StateChange as StateChange
     from keepstate.typed.changes import StateWatch as StateWatch
@@ -173,8 +175,6 @@ if TYPE_CHECKING:
     from keepstate.typed.registry import PluginRegistrar as PluginRegistrar
     from keepstate.typed.registry import StateKeyOptions as StateKeyOptions
     from keepstate.typed.run import AgentRun as AgentRun
-    from keepstate.typed.state import CommitEvent as CommitEvent
-    from keepstate.typed.state import CommitHook as CommitHook
     from keepstate.typed.state import KeyedState as KeyedState
     from keepstate.typed.state_map import Snapshot as Snapshot
     from keepstate.typed.state_map import StateMap as StateMap
@@ -273,13 +273,15 @@ _HOMES = {
     "engine.space.size": ("SpaceSize",),
     "opening": ("open",),
     "sessions.conversation": ("BoundedState", "Conversation"),
-    "sessions.machine": ("AgentStateMachine", "Transition"),
+    "sessions.machine": ("AgentStateMachine",),
+    "sessions.machine_data": ("Transition",),
     "sessions.namespace": ("ANY_USER",),
     "sessions.table": ("StepResult",),
     "sessions.session": ("Session",),
     "sessions.session_records": ("SessionContext", "SessionMoment", "TaskState"),
     "sessions.sweep": ("Sessions",),
-    "sessions.threads": ("MessagePage", "Thread", "ThreadMessage", "ThreadMessages", "Threads"),
+    "sessions.thread_records": ("MessagePage", "Thread", "ThreadMessage"),
+    "sessions.threads": ("ThreadMessages", "Threads"),
     "sessions.user": ("UserState",),
     "sessions.validated": ("ValidatedState",),
     "sessions.versioned": ("VersionedState",),
@@ -292,7 +294,7 @@ _HOMES = {
     "values.schema": ("downcast", "register", "register_write_version", "upcast"),
     "workspace": ("ActionEvent", "Cache", "Disk", "Live", "Versioned", "events", "view"),
     "typed.batch": ("MutationBatch",),
-    "typed.changes": ("KeyDifference", "StateChange", "StateWatch"),
+    "typed.changes": ("CommitEvent", "CommitHook", "KeyDifference", "StateChange", "StateWatch"),
     "typed.key": ("KeyScope", "MergeStrategy", "ProfileKey", "StateKey"),
     "typed.persisted": ("PersistedState",),
     "typed.profiles": ("ProfileAccess", "ProfileEntry", "StateScope"),
@@ -300,7 +302,7 @@ _HOMES = {
     "typed.records": ("RunRecord",),
     "typed.registry": ("Plugin", "PluginRegistrar", "StateKeyOptions"),
     "typed.run": ("AgentRun",),
-    "typed.state": ("CommitEvent", "CommitHook", "KeyedState"),
+    "typed.state": ("KeyedState",),
     "typed.state_map": ("Snapshot", "StateMap"),
     "typed.tools": ("RunStep", "ToolCallContext", "ToolOutput"),
 }  # fmt: skip

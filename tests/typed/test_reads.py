@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepstate.typed.profiles import ReadSet, _known  # pyright: ignore[reportPrivateUsage]
+from keepstate.typed.read_set import ReadSet, _known  # pyright: ignore[reportPrivateUsage]
 
 owners, keys = st.sampled_from("abc"), st.sampled_from("xyz")
 acts = st.one_of(

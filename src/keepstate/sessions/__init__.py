@@ -9,14 +9,16 @@ module in `tests/sessions/patterns`.
 """
 
 from keepstate.sessions.conversation import BoundedState, Conversation
-from keepstate.sessions.machine import AgentStateMachine, Transition
+from keepstate.sessions.machine import AgentStateMachine
+from keepstate.sessions.machine_data import Transition
 from keepstate.sessions.messages import estimate_tokens
 from keepstate.sessions.namespace import ANY_USER
 from keepstate.sessions.session import Session
 from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState
 from keepstate.sessions.sweep import Sessions
 from keepstate.sessions.table import StepResult
-from keepstate.sessions.threads import MessagePage, Thread, ThreadMessage, ThreadMessages, Threads
+from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
+from keepstate.sessions.threads import ThreadMessages, Threads
 from keepstate.sessions.token_counter import TokenCounter
 from keepstate.sessions.user import UserState
 from keepstate.sessions.validated import ValidatedState

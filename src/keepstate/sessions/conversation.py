@@ -10,7 +10,8 @@ from keepstate.engine.kernel.arguments import check_text
 from keepstate.errors import InvalidError
 from keepstate.sessions import forks
 from keepstate.sessions.context_fit import ordered
-from keepstate.sessions.conversation_store import ConversationStore, check_limit, make_rules
+from keepstate.sessions.conversation_documents import make_rules
+from keepstate.sessions.conversation_store import ConversationStore, check_limit
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sessions.namespace import Namespace
 from keepstate.values import limits

@@ -15,7 +15,8 @@ from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
 from keepstate.names import escape
 from keepstate.sessions import context_fit
-from keepstate.sessions.conversation_store import ConversationRecord, ConversationStore
+from keepstate.sessions.conversation_documents import ConversationRecord
+from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.messages import Message
 from keepstate.sessions.window import PINNED, ROWS, Window
 from keepstate.values.missing import MISSING

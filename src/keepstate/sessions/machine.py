@@ -1,16 +1,15 @@
 """A durable state machine. Each transition commits the new state, the data and an event in one batch.
 
-The stored document is the machine; an object of the class is a view of it: the version that it read, and its
-own changes. If a process is killed, the work of a state may run again, but its transition is made once.
+The stored document is the machine; an object of the class is a view of it. If a process is killed, the work
+of a state may run again, but its transition is made once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Final, Self, TypeAlias, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 from keepstate._finish import finish
 from keepstate._runner import Lock, Mode
@@ -26,107 +25,17 @@ from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotLoadedError, TransitionError
 from keepstate.names import shorten
+from keepstate.sessions.machine_data import (
+    Action,
+    Data,
+    MachineRecord,
+    Transition,
+    View,
+    carry_changes,
+    merge_data,
+)
 from keepstate.sessions.namespace import hold_lease
 from keepstate.sessions.table import table_of
-from keepstate.values.schema import register
-
-Data: TypeAlias = dict[str, Any]
-Encode: TypeAlias = Callable[[object], bytes]
-_ABSENT: Final = object()
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A machine as it was read, and a copy of its data for the user to change.
-
-    Both are in one object, so that a reader never mixes two versions.
-    """
-
-    base: MachineRecord
-    data: Data = field(default_factory=dict[str, Any])
-
-
-def merge_data(id: str, base: Data, mine: Data, theirs: Data, encode: Encode) -> Data:
-    """Merge the changes of two sides since a common base, key by key.
-
-    Raises:
-        ConflictError: Both sides changed the same key to different values.
-    """
-    made = dict(theirs)
-    for key in _changed_keys(base, mine, encode):
-        before, own, other = (each.get(key, _ABSENT) for each in (base, mine, theirs))
-        if not (_is_same(other, before, encode) or _is_same(other, own, encode)):
-            raise ConflictError(
-                f"Another writer changed data[{key!r}] of machine {id!r}. Call refresh() and try again."
-            )
-        _put(made, key, own)
-    return made
-
-
-def carry_changes(since: Data, now: Data, onto: Data, encode: Encode) -> Data:
-    """Apply the changes made between `since` and `now` to `onto`; they win, because they are the latest."""
-    made = dict(onto)
-    for key in _changed_keys(since, now, encode):
-        _put(made, key, now.get(key, _ABSENT))
-    return made
-
-
-def _changed_keys(before: Data, after: Data, encode: Encode) -> list[str]:
-    keys = (*before, *(key for key in after if key not in before))
-    return [key for key in keys if not _is_same(before.get(key, _ABSENT), after.get(key, _ABSENT), encode)]
-
-
-def _is_same(one: object, other: object, encode: Encode) -> bool:
-    if one is _ABSENT or other is _ABSENT:
-        return one is other
-    try:
-        return encode(one) == encode(other)
-    except InvalidError:
-        return (
-            False  # a value that cannot be stored counts as changed: writing it raises an error with its path
-        )
-
-
-def _put(data: Data, key: str, value: object) -> None:
-    if value is _ABSENT:
-        data.pop(key, None)
-    else:
-        data[key] = value
-
-
-Action: TypeAlias = Callable[[Data], object]
-
-
-@register("keepstate.Machine")
-@dataclass
-class MachineRecord:
-    """The stored document of a machine."""
-
-    state: str
-    data: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read and repaired
-    number: int = 0
-    """The number of transitions so far."""
-    answer: list[Any] = field(default_factory=list[Any])
-    """The user's answer while the machine waits, and the event that follows; empty without an answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One transition of a machine.
-
-    Attributes:
-        number: Number of the transition, from 1.
-        state: The state before it.
-        event: The event that caused it.
-        target: The state after it.
-        at: Time of the transition, by the clock of the writing process.
-    """
-
-    number: int
-    state: str
-    event: str
-    target: str
-    at: datetime
 
 
 class AgentStateMachine(Resource):

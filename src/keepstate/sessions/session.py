@@ -26,7 +26,8 @@ from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.sessions.context_fit import Budget, ordered
 from keepstate.sessions.conversation import Conversation
-from keepstate.sessions.conversation_store import ContextRules, ConversationStore
+from keepstate.sessions.conversation_documents import ContextRules
+from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.models import Model, PlainModel, to_plain_fields
 from keepstate.sessions.namespace import ANY_USER, AnyUser, Namespace, OutOfTransaction, SessionGenerations
 from keepstate.sessions.session_records import (

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from keepstate.sessions.conversation_store import EDITS, MESSAGES, RECORD, ConversationRecord
+from keepstate.sessions.conversation_documents import EDITS, MESSAGES, RECORD, ConversationRecord
 from keepstate.sessions.messages import Message
 from keepstate.sessions.namespace import HEAD, HeadRecord, generation_prefix
 from keepstate.sessions.validated import STATES

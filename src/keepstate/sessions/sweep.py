@@ -21,10 +21,7 @@ class Sessions(Resource):
         space: Instead: the space that contains all sessions.
     """
 
-    def __init__(
-        self,
-        **storage: Unpack[StorageOptions],
-    ) -> None:
+    def __init__(self, **storage: Unpack[StorageOptions]) -> None:
         self._binding = self._closing = StoreBinding(storage)
         self._binding.require_outside_transaction("Sessions")
 

@@ -7,10 +7,8 @@ commits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Final, Literal, Unpack, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar, Unpack, cast
 
 from keepstate.binding import Resource, StorageOptions, StoreBinding
 from keepstate.engine.kernel.arguments import check_text, check_text_keys
@@ -21,107 +19,9 @@ from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.sessions.namespace import make_deletion
-from keepstate.values.schema import register
+from keepstate.sessions.thread_records import MessagePage, MessageRecord, Thread, ThreadMessage, ThreadRecord
 
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """A thread.
-
-    Attributes:
-        id: Id of the thread.
-        created_at: Creation time, by the store's clock.
-        metadata: Metadata that the application stored with it.
-    """
-
-    id: str
-    created_at: datetime
-    metadata: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadMessage:
-    """A message of a thread.
-
-    Attributes:
-        id: Id of the message.
-        thread_id: Id of the thread.
-        role: Role of the speaker, such as "user".
-        content: Text, or parts as model APIs take them.
-        metadata: Metadata that the application stored with it.
-        created_at: Creation time, by the store's clock.
-    """
-
-    id: str
-    thread_id: str
-    role: str
-    content: Any
-    metadata: Mapping[str, Any]
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class MessagePage:
-    """A page of a thread's messages, in the requested order.
-
-    Attributes:
-        data: The messages.
-        has_more: Whether more messages follow in the requested direction.
-    """
-
-    data: list[ThreadMessage]
-    has_more: bool
-
-    @property
-    def first_id(self) -> str | None:
-        """The cursor for the previous page: pass it as `before=`."""
-        return self.data[0].id if self.data else None
-
-    @property
-    def last_id(self) -> str | None:
-        """The cursor for the next page: pass it as `after=`."""
-        return self.data[-1].id if self.data else None
-
-
-@register("keepstate.Thread")
-@dataclass
-class ThreadRecord:
-    """The stored record of a thread."""
-
-    created_ms: int
-    count: int = 0
-    """Number of messages ever added; the number of the next message."""
-    metadata: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read, and mended
-    is_going: bool = False
-    """Whether the thread is being deleted; readers then treat it as absent."""
-
-    def to_public(self, id: str) -> Thread:
-        """Return the public form of the record."""
-        return Thread(id, to_datetime(self.created_ms), self.metadata)
-
-
-@register("keepstate.ThreadMessage")
-@dataclass
-class MessageRecord:
-    """The stored record of a message."""
-
-    id: str
-    role: str
-    content: Any
-    created_ms: int
-    metadata: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read, and mended
-
-    def to_public(self, thread_id: str) -> ThreadMessage:
-        """Return the public form of the record."""
-        return ThreadMessage(
-            self.id, thread_id, self.role, self.content, self.metadata, to_datetime(self.created_ms)
-        )
-
-
-def to_datetime(ms: int) -> datetime:
-    """Return Unix milliseconds as an aware time in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC)
-
+T = TypeVar("T")
 
 Target = Space | Transaction
 
@@ -142,10 +42,7 @@ class Threads(Resource):
         space: Instead: a space, or a transaction whose batch all changes join.
     """
 
-    def __init__(
-        self,
-        **storage: Unpack[StorageOptions],
-    ) -> None:
+    def __init__(self, **storage: Unpack[StorageOptions]) -> None:
         self._binding = self._closing = StoreBinding(storage)
 
     def __repr__(self) -> str:
@@ -175,7 +72,7 @@ class Threads(Resource):
             raise InvalidError("Two of the messages have the same id. Use a different id for each.")
         id = f"thread_{self._binding.clock.random_bytes(12).hex()}" if id is None else id
         docs = _ThreadDocuments(self._binding, id)
-        noted = _check_metadata(metadata)
+        noted = _check_metadata({} if metadata is None else metadata)
         await docs.finish_deletion()
 
         async def work(tx: Transaction) -> Thread:
@@ -190,7 +87,7 @@ class Threads(Resource):
             await tx.documents.put(docs.thread, thread)
             return thread.to_public(id)
 
-        return await together(docs.target, work, message=f"create thread {id}", turn=docs.thread)
+        return await docs.together(work, f"create thread {id}")
 
     async def retrieve(self, thread_id: str) -> Thread:
         """Return a thread.
@@ -207,10 +104,8 @@ class Threads(Resource):
         Raises:
             NotFoundError: The thread does not exist.
         """
-        docs, noted = (
-            _ThreadDocuments(self._binding, thread_id),
-            _check_metadata(metadata, may_be_absent=False),
-        )
+        docs = _ThreadDocuments(self._binding, thread_id)
+        noted = _check_metadata(metadata)
 
         async def work(tx: Transaction) -> Thread:
             record = await docs.require_thread(tx)
@@ -218,7 +113,7 @@ class Threads(Resource):
             await tx.documents.put(docs.thread, record)
             return record.to_public(thread_id)
 
-        return await together(docs.target, work, message=f"update thread {thread_id}", turn=docs.thread)
+        return await docs.together(work, f"update thread {thread_id}")
 
     async def delete(self, thread_id: str) -> bool:
         """Delete a thread with its messages, and return whether it existed.
@@ -236,7 +131,7 @@ class Threads(Resource):
             await tx.documents.put(docs.thread, record)
             return True
 
-        was_there = await together(docs.target, mark, message=f"delete thread {thread_id}", turn=docs.thread)
+        was_there = await docs.together(mark, f"delete thread {thread_id}")
         await docs.finish_deletion()
         return was_there
 
@@ -281,9 +176,7 @@ class ThreadMessages:
                 await tx.documents.put(docs.thread, thread)
             return added.to_public(thread_id)
 
-        return await together(
-            docs.target, work, message=f"add a message to thread {thread_id}", turn=docs.thread
-        )
+        return await docs.together(work, f"add a message to thread {thread_id}")
 
     async def retrieve(self, thread_id: str, message_id: str) -> ThreadMessage:
         """Return a message.
@@ -304,10 +197,8 @@ class ThreadMessages:
         Raises:
             NotFoundError: The thread or the message does not exist.
         """
-        docs, noted = (
-            _ThreadDocuments(self._binding, thread_id),
-            _check_metadata(metadata, may_be_absent=False),
-        )
+        docs = _ThreadDocuments(self._binding, thread_id)
+        noted = _check_metadata(metadata)
 
         async def work(tx: Transaction) -> ThreadMessage:
             name = docs.message(await docs.number(tx, message_id))
@@ -317,7 +208,7 @@ class ThreadMessages:
             await tx.documents.put(name, record)
             return record.to_public(thread_id)
 
-        return await together(docs.target, work, message=f"update message {message_id}", turn=docs.thread)
+        return await docs.together(work, f"update message {message_id}")
 
     async def delete(self, thread_id: str, message_id: str) -> bool:
         """Delete a message, and return whether it existed.
@@ -335,7 +226,7 @@ class ThreadMessages:
             await tx.documents.delete(docs.id(message_id))
             return await tx.documents.delete(docs.message(number))
 
-        return await together(docs.target, work, message=f"delete message {message_id}", turn=docs.thread)
+        return await docs.together(work, f"delete message {message_id}")
 
     async def list(
         self,
@@ -383,6 +274,10 @@ class _ThreadDocuments:
         self.target: Target = binding.resolve("thread", thread_id)
         self.thread_id, self._begin = thread_id, f"{binding.prefix('thread', thread_id)}chat/"
         self.thread = f"{self._begin}thread"
+
+    async def together(self, work: Callable[[Transaction], Awaitable[T]], message: str) -> T:
+        """Apply work as one batch and return its result; calls of one process run one after another."""
+        return await together(self.target, work, message=message, turn=self.thread)
 
     def message(self, number: int) -> str:
         """Return the document name of a message."""
@@ -437,10 +332,8 @@ class _ThreadDocuments:
             names = [self.message(number) for number in numbers[begin : begin + most]]
             entries = await self.target.documents.entries(*names)
             found += [entries[name].value for name in names if name in entries]
-            begin, most = (
-                begin + most,
-                min(2 * most, _AT_ONCE),
-            )  # larger reads where many messages were deleted
+            begin += most
+            most = min(2 * most, _AT_ONCE)  # larger reads where many messages were deleted
         return found[:limit]
 
     async def finish_deletion(self) -> None:
@@ -461,7 +354,7 @@ class _ThreadDocuments:
                 await make_deletion(names or [self.thread])(tx)
                 return bool(names)
 
-            is_going = await together(self.target, work, message=message, turn=self.thread)
+            is_going = await self.together(work, message)
 
     async def _some_names(self) -> list[str]:
         names: list[str] = []
@@ -488,12 +381,11 @@ def _make_record(
     if not check_text("role", role):
         raise InvalidError("`role` is empty. Pass a role such as 'user'.")
     name = f"msg_{binding.clock.random_bytes(12).hex()}" if id is None else _check_id(id)
-    return MessageRecord(name, check_text("role", role), content, 0, _check_metadata(metadata))
+    noted = _check_metadata({} if metadata is None else metadata)
+    return MessageRecord(name, check_text("role", role), content, 0, noted)
 
 
-def _check_metadata(metadata: object, *, may_be_absent: bool = True) -> dict[str, Any]:
-    if metadata is None and may_be_absent:
-        return {}
+def _check_metadata(metadata: object) -> dict[str, Any]:
     if not isinstance(metadata, Mapping):
         raise InvalidError(f"`metadata` is {metadata!r}. Pass a dict.")
     return check_text_keys("`metadata`", cast("Mapping[str, Any]", metadata))

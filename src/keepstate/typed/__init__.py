@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keepstate.typed.batch import MutationBatch
-    from keepstate.typed.changes import KeyDifference, StateChange, StateWatch
+    from keepstate.typed.changes import CommitEvent, CommitHook, KeyDifference, StateChange, StateWatch
     from keepstate.typed.key import KeyScope, MergeStrategy, ProfileKey, StateKey
     from keepstate.typed.persisted import PersistedState
     from keepstate.typed.profiles import ProfileAccess, ProfileEntry, StateScope
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keepstate.typed.records import RunRecord
     from keepstate.typed.registry import Plugin, PluginRegistrar, StateKeyOptions
     from keepstate.typed.run import AgentRun
-    from keepstate.typed.state import CommitEvent, CommitHook, KeyedState
+    from keepstate.typed.state import KeyedState
     from keepstate.typed.state_map import Snapshot, StateMap
     from keepstate.typed.tools import RunStep, ToolCallContext, ToolOutput
 

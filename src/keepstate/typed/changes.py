@@ -1,20 +1,24 @@
-"""Changes of a key's value, live; the state at a moment of the recorded history, and differences of two."""
+"""Changes of the state: hooks after commits, watches of a key, past states, and differences of two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
+from keepstate._runner import Mode
 from keepstate.engine.documents.watch import DocumentChange, Watch
 from keepstate.engine.history.revisions import Revision
+from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
+from keepstate.errors import InvalidError
 from keepstate.typed.key import EncodedValue, StateKey, decode_stored, decode_value
 from keepstate.typed.layout import Names, key_in, slot_of
 from keepstate.typed.records import Head, ValueRecord, read_record
 from keepstate.typed.registry import Registered
-from keepstate.typed.state_map import Memory
+from keepstate.typed.state_map import Memory, Snapshot
 
 V = TypeVar("V")
 
@@ -146,3 +150,59 @@ def _slots(names: Names, documents: Mapping[str, object], run_id: str) -> dict[s
         for name, value in documents.items()
         if (slot := names.slot(name, run_id)) is not None
     }
+
+
+_log = logging.getLogger("keepstate.typed")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEvent:
+    """An applied batch.
+
+    Attributes:
+        previous_revision: The revision before the batch.
+        new_revision: The revision that the batch made.
+        op_count: The number of updates.
+        snapshot: The state after the batch.
+    """
+
+    previous_revision: int
+    new_revision: int
+    op_count: int
+    snapshot: Snapshot
+
+
+class CommitHook(Protocol):
+    """A function of the commit event, awaited if it is a coroutine function."""
+
+    def __call__(self, event: CommitEvent, /) -> Awaitable[None] | None:
+        """Handle a commit that was applied."""
+        ...
+
+
+class Hooks:
+    """The hooks of one state, or of all states of a run object, in the order in which they were added."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._blocking = mode == "blocking"
+        self._hooks: list[CommitHook] = []
+
+    def add(self, hook: CommitHook) -> None:
+        """Add a hook.
+
+        Raises:
+            InvalidError: The hook is not a function, or a coroutine function in blocking mode.
+        """
+        if self._blocking:
+            reject_coroutine_function(hook)
+        elif not callable(hook):  # pyright: ignore[reportUnnecessaryComparison]
+            raise InvalidError(f"{hook!r} is not callable. Pass a function.")
+        self._hooks.append(hook)
+
+    async def notify(self, event: CommitEvent) -> None:
+        """Call all hooks. Errors are logged, because the batch is already applied."""
+        for hook in list(self._hooks):
+            try:
+                await call_function(hook, event)
+            except Exception:  # noqa: BLE001 - the batch is applied, so a failing hook must not fail the commit
+                _log.exception("Hook %r failed; revision %d is applied", hook, event.new_revision)

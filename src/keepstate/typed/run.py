@@ -22,13 +22,14 @@ from keepstate.errors import (
     StateError,
 )
 from keepstate.typed.batch import MutationBatch
+from keepstate.typed.changes import CommitHook, Hooks
 from keepstate.typed.key import AnyKey, ReadableKey
 from keepstate.typed.layout import check_messages, names_of
 from keepstate.typed.leased_run import HeldRun, begin_run
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.records import RunRecord
 from keepstate.typed.registry import Plugin, Registry
-from keepstate.typed.state import CommitHook, Hooks, KeyedState
+from keepstate.typed.state import KeyedState
 from keepstate.typed.state_map import Snapshot
 from keepstate.typed.tools import (
     OnConflict,

@@ -1,19 +1,15 @@
-"""KeyedState: the state of a thread, by typed keys, and the hooks that follow its commits."""
+"""KeyedState: the state of a thread, by typed keys."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import replace as replaced
 from functools import partial
-from typing import Any, Final, Protocol, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
-from keepstate._runner import Mode
 from keepstate.binding import PRIVATE, Resource, StorageOptions, StoreBinding
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_flag, check_text, require_instance
-from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.single_use import single_use
 from keepstate.engine.queue.lease import Lease
@@ -22,7 +18,16 @@ from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.changes import KeyDifference, StateWatch, diff_slots, find_differences, read_memory
+from keepstate.typed.changes import (
+    CommitEvent,
+    CommitHook,
+    Hooks,
+    KeyDifference,
+    StateWatch,
+    diff_slots,
+    find_differences,
+    read_memory,
+)
 from keepstate.typed.key import AnyKey, EncodedValue, KeyScope, ReadableKey, StateKey, check_key
 from keepstate.typed.layout import RUN_SLOTS, Names, check_list, is_of_scope, key_in, names_of, slot_of
 from keepstate.typed.persisted import PersistedState, Unknown, check_scope, decode_state, export_state
@@ -37,62 +42,6 @@ from keepstate.typed.thread import (
     StoredState,
     ThreadState,
 )
-
-_log = logging.getLogger("keepstate.typed")
-
-
-@dataclass(frozen=True, slots=True)
-class CommitEvent:
-    """An applied batch.
-
-    Attributes:
-        previous_revision: The revision before the batch.
-        new_revision: The revision that the batch made.
-        op_count: The number of updates.
-        snapshot: The state after the batch.
-    """
-
-    previous_revision: int
-    new_revision: int
-    op_count: int
-    snapshot: Snapshot
-
-
-class CommitHook(Protocol):
-    """A function of the commit event, awaited if it is a coroutine function."""
-
-    def __call__(self, event: CommitEvent, /) -> Awaitable[None] | None:
-        """Handle a commit that was applied."""
-        ...
-
-
-class Hooks:
-    """The hooks of one state, or of all states of a run object, in the order in which they were added."""
-
-    def __init__(self, mode: Mode) -> None:
-        self._blocking = mode == "blocking"
-        self._hooks: list[CommitHook] = []
-
-    def add(self, hook: CommitHook) -> None:
-        """Add a hook.
-
-        Raises:
-            InvalidError: The hook is not a function, or a coroutine function in blocking mode.
-        """
-        if self._blocking:
-            reject_coroutine_function(hook)
-        elif not callable(hook):  # pyright: ignore[reportUnnecessaryComparison]
-            raise InvalidError(f"{hook!r} is not callable. Pass a function.")
-        self._hooks.append(hook)
-
-    async def notify(self, event: CommitEvent) -> None:
-        """Call all hooks. Errors are logged, because the batch is already applied."""
-        for hook in list(self._hooks):
-            try:
-                await call_function(hook, event)
-            except Exception:  # noqa: BLE001 - the batch is applied, so a failing hook must not fail the commit
-                _log.exception("Hook %r failed; revision %d is applied", hook, event.new_revision)
-
 
 V = TypeVar("V")
 

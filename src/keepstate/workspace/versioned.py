@@ -22,61 +22,14 @@ from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.history.working_copy import WorkingCopy
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.transaction import Transaction, gathering
-from keepstate.errors import ClosedError, InvalidError, NotFoundError
-from keepstate.opening import OpenStore, PassedStore, source_of, source_over
+from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.protocol import Store
 from keepstate.values.codec import Codec
 from keepstate.values.pickles import SignedPickle
-from keepstate.workspace.kv import KVStore, close, close_dropped, close_with
+from keepstate.workspace.kv import MEMORY_URL, KVStore, WorkspaceBinding, close_dropped
 from keepstate.workspace.task_events import TaskEvent, to_storable
-
-MEMORY_URL = "memory://"
-
-
-class WorkspaceBinding:
-    """A store that several states share. The last of them closes it.
-
-    Args:
-        store: A key-value store, the URL of a store, the path of an SQLite file, or an open blocking store.
-        space: The name of the space in the store.
-        author: Author of commits.
-        pickle: Serializer for objects of classes that are not registered.
-    """
-
-    def __init__(
-        self,
-        store: KVStore | Store | str | PathLike[str],
-        space: str,
-        author: str | None,
-        pickle: SignedPickle | None,
-    ) -> None:
-        close_dropped()
-        if isinstance(store, KVStore):
-            source: OpenStore | PassedStore = source_over(store)
-        elif isinstance(store, type):
-            raise InvalidError(f"{store!r} is a class. Pass an object of it, such as {store.__name__}(…).")
-        else:
-            source = source_of(store, "blocking")
-        handle = Keepstate(source, author=author, pickle=pickle)
-        self.executor = SpaceExecutor(handle, handle.space(space).name, author)
-        self.url = source.url
-        self._handle = handle
-        self.is_closed = False
-        close_with(self, handle)
-
-    def close(self) -> None:
-        """Release the store. A store that was passed in open stays open."""
-        self.is_closed = True
-        close(self._handle)
-
-    def require_open(self) -> None:
-        """Raise `ClosedError` after `close`, because later changes could not be committed."""
-        if self.is_closed:
-            raise ClosedError(f"the state in {self.url} is closed. Open it again with the same store.")
 
 
 class PastState(Mapping[str, Any]):

@@ -8,9 +8,10 @@ import pytest
 
 from keepstate.errors import ClosedError, InvalidError, NotLoadedError, StateConflictError, StateError
 from keepstate.typed.batch import MutationBatch
+from keepstate.typed.changes import CommitEvent
 from keepstate.typed.key import AnyKey
 from keepstate.typed.registry import Keys
-from keepstate.typed.state import CommitEvent, KeyedState
+from keepstate.typed.state import KeyedState
 from tests.contracts.typed import keys
 from tests.contracts.typed.keys import (
     Draft,

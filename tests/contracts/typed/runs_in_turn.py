@@ -9,9 +9,9 @@ import pytest
 from keepstate._finish import finish
 from keepstate.errors import StateConflictError, StateError
 from keepstate.typed.batch import MutationBatch
+from keepstate.typed.changes import CommitEvent
 from keepstate.typed.registry import Keys
 from keepstate.typed.run import AgentRun
-from keepstate.typed.state import CommitEvent
 from keepstate.typed.tools import ToolCallContext
 from tests.contracts.typed.keys import Draft, Notes, Plan, Steps, Visits
 from tests.contracts.typed.stage import TypedStage, update

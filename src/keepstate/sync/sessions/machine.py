@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, Unpack
 
 from keepstate._finish import finish
 from keepstate.sessions import machine as sessions
-from keepstate.sessions.machine import Action, Data, Transition
+from keepstate.sessions.machine_data import Action, Data, Transition
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.twin import inner_options
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Unpack
 
 from keepstate._finish import finish
 from keepstate.sessions import threads as sessions
-from keepstate.sessions.threads import MessagePage, Thread, ThreadMessage
+from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.twin import Twin, inner_options
 

@@ -17,10 +17,10 @@ from keepstate.sync.typed.state import KeyedState
 from keepstate.sync.typed.tools import ToolCallContext
 from keepstate.typed import run as typed
 from keepstate.typed.batch import MutationBatch
+from keepstate.typed.changes import CommitHook
 from keepstate.typed.key import AnyKey, ReadableKey
 from keepstate.typed.records import RunRecord
 from keepstate.typed.registry import Plugin
-from keepstate.typed.state import CommitHook
 from keepstate.typed.state_map import Snapshot
 from keepstate.typed.tools import OnConflict, RunStep
 

@@ -15,11 +15,10 @@ from keepstate.sync.twin import inner_options, single_use
 from keepstate.sync.typed.changes import StateWatch
 from keepstate.typed import state as typed
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.changes import KeyDifference
+from keepstate.typed.changes import CommitHook, KeyDifference
 from keepstate.typed.key import AnyKey, KeyScope, ReadableKey, StateKey
 from keepstate.typed.persisted import PersistedState, Unknown
 from keepstate.typed.registry import Plugin
-from keepstate.typed.state import CommitHook
 from keepstate.typed.state_map import Snapshot
 
 V = TypeVar("V")
