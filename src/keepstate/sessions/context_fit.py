@@ -223,8 +223,7 @@ def _fit_newest(window: Window, message: Message, budget: Budget) -> None:
     if newest.group == newest.number and not newest.more and not links(message)[1]:
         raise InvalidError(
             f"The newest message has {newest.tokens} tokens and cannot be cut to the {max(0, room)} tokens "
-            "left "
-            f"of {budget.max_tokens}. Shorten it, pin fewer messages, or raise max_tokens."
+            f"left of {budget.max_tokens}. Shorten it, pin fewer messages, or raise max_tokens."
         )
     _drop_group(window, newest.group)
     window.advance()

@@ -394,8 +394,7 @@ class AgentStateMachine(Resource):
             known = ", ".join(map(repr, self._table.states))
             raise InvalidError(
                 f"Machine {self.id!r} is in state {record.state!r}, but its table has only {known}. Add that "
-                "state "
-                "to the table, with an event that leads on."
+                "state to the table, with an event that leads on."
             )
         return record
 

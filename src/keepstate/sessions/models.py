@@ -33,8 +33,7 @@ class Model(Generic[M]):
         if not marks or not hasattr(kind, "__mro__") or _is_array(kind):
             raise InvalidError(
                 f"{kind!r} is not a model with named fields. Pass a dataclass, a msgspec Struct or a "
-                "pydantic "
-                "class."
+                "pydantic class."
             )
         self.kind, self._is_pydantic = kind, marks[0] == "model_validate"
         self._names = _names_of(kind)

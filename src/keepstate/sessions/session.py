@@ -417,16 +417,14 @@ def _user_out_of_transaction(
     return OutOfTransaction(
         target,
         f"User {user_id!r} is stored in the space 'user/{user_id}' and {why} on 'session/{session_id}'. Use "
-        "it "
-        "outside, or pass Session another space= for both.",
+        "it outside, or pass Session another space= for both.",
     )
 
 
 def _over_budget(tokens: int, max_tokens: int, why: str = "") -> InvalidError:
     return InvalidError(
         f"States and preferences have {tokens} of {max_tokens} tokens, and the conversation does not fit "
-        "into "
-        f"the rest. Store less in them, or raise max_tokens{why}"
+        f"into the rest. Store less in them, or raise max_tokens{why}"
     )
 
 

@@ -139,6 +139,5 @@ def _loaded(name: str) -> Encoding:
         raise UnsupportedError(
             f"The table of encoding {name!r} is not stored locally and cannot be downloaded "
             f"({type(error).__name__}). Put it into the folder named by TIKTOKEN_CACHE_DIR, pass "
-            "TokenCounter a "
-            "tiktoken.Encoding, or count with estimate_tokens."
+            "TokenCounter a tiktoken.Encoding, or count with estimate_tokens."
         ) from error

@@ -238,8 +238,7 @@ def require_same_key(known: AnyKey, key: AnyKey) -> None:
     if not is_same(known, key):
         raise StateError(
             f"Key {key.KEY!r} is registered as {path_of(known)} (version {known.VERSION}), but "
-            f"{path_of(key)} "
-            f"(version {key.VERSION}) was used. Register the class that you use.",
+            f"{path_of(key)} (version {key.VERSION}) was used. Register the class that you use.",
             state_key=key.KEY,
         )
 
@@ -267,8 +266,7 @@ def decode_stored(key: type[TypedKey[Value]], raw: Json, version: int) -> Value:
         version_text = "an unknown version" if version == UNKNOWN_VERSION else f"version {version}"
         raise StateError(
             f"The stored value of {key.KEY!r} in {version_text} cannot be read: {reason}. Let `upgrade` "
-            "convert "
-            "it, or delete it.",
+            "convert it, or delete it.",
             state_key=key.KEY,
             path=path if isinstance(path, str) else None,
             stored_version=version,

@@ -94,8 +94,7 @@ class Names:
         if longest > limits.KEY_BYTES or len(self.messages.encode()) > limits.SPACE_BYTES:
             raise InvalidError(
                 f"Run {run_id[:40]!r} of {self.prefix[:60] or 'its thread'!r} would have names of {longest} "
-                "bytes, "
-                f"but at most {limits.KEY_BYTES} are allowed. Use shorter ids."
+                f"bytes, but at most {limits.KEY_BYTES} are allowed. Use shorter ids."
             )
 
     @property

@@ -406,8 +406,7 @@ class ProfileAccess(Resource):
             self._read.record_conflict(owner, profile_key.KEY)
             raise ConflictError(
                 f"{name!r} has version {actual}, but version {expected} was expected. Nothing was deleted. "
-                "Read it "
-                "again.",
+                "Read it again.",
                 actual=actual or 0,
             )
         self._read.forget(owner, profile_key.KEY)

@@ -187,8 +187,7 @@ class Registry:
         if known.owner != new.owner:
             raise StateError(
                 f"Key {name!r} is registered by plugin {known.owner} and by plugin {new.owner}. Rename one "
-                "of "
-                "the keys.",
+                "of the keys.",
                 state_key=name,
             )
         if not known.is_like(new):

@@ -280,8 +280,7 @@ class KeyedState(Resource):
         if isinstance(self._target, Transaction):
             raise InvalidError(
                 "Hooks run after a commit was applied. Add the hook to the state of the space, outside of "
-                "the "
-                "transaction."
+                "the transaction."
             )
         self._hooks.add(hook)
 

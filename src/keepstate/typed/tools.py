@@ -106,8 +106,7 @@ class ToolCall:
             if revision < of_now or is_other:
                 raise StateError(
                     f"Tool {self.name!r} returned a batch on revision {revision}, but the step is on "
-                    f"{of_now}. "
-                    "Nothing of it was applied. Begin the tool's batch with MutationBatch()."
+                    f"{of_now}. Nothing of it was applied. Begin the tool's batch with MutationBatch()."
                 )
         return ToolCall(self.index, self.name, self.output, self.batch.rebased(base))
 
@@ -198,8 +197,7 @@ def split_calls(calls: Sequence[ToolCall], on_conflict: OnConflict) -> tuple[lis
             other = touched[key]
             raise StateConflictError(
                 f"Tools {other.name!r} and {each.name!r} both update key {key!r}, which is exclusive. "
-                "Nothing of "
-                "the step was applied. Call them in separate steps.",
+                "Nothing of the step was applied. Call them in separate steps.",
                 state_key=key,
                 tools=(other.name, each.name),
             )
