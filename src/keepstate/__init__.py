@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keepstate.engine.events.folds import FoldEntry as FoldEntry
     from keepstate.engine.events.record import ANY, EXISTS, NO_STREAM, Event
     from keepstate.engine.events.reducers import Fold
-    from keepstate.engine.history.archive_file import confirm_archives as confirm_archives
+    from keepstate.engine.history.archive import confirm_archives as confirm_archives
     from keepstate.engine.history.checkout import Checkout
     from keepstate.engine.history.commits import Blame as Blame
     from keepstate.engine.history.commits import Branch as Branch
@@ -197,7 +197,7 @@ _HOMES = {
     "engine.events.record": ("ANY", "EXISTS", "NO_STREAM", "Event"),
     "engine.events.events": ("EventStream", "Events"),
     "engine.events.folds": ("FoldEntry",),
-    "engine.history.archive_file": ("confirm_archives",),
+    "engine.history.archive": ("confirm_archives",),
     "engine.history.checkout": ("Checkout",),
     "engine.history.commits": (
         "Blame",

@@ -33,7 +33,6 @@ UNREVISED: tuple[str, ...] = (
     "docs/decisions/",
     "src/keepstate/adapters/",
     "src/keepstate/cli/",
-    "src/keepstate/engine/history/",
     "src/keepstate/engine/repair/",
     "src/keepstate/engine/space/",
     "src/keepstate/stores/postgres/",

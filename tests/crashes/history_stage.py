@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import keepstate
 from keepstate._runner import TaskRunner
-from keepstate.engine.history import garbage
+from keepstate.engine.history import retention
 from keepstate.engine.history.history import History
 from keepstate.engine.kernel import layout
 from keepstate.errors import NotFoundError
@@ -61,7 +61,7 @@ async def play(seed: int, turns: int) -> tuple[list[str], Collected, list[Told]]
     """Let three writers do so many turns each beside two collectors; returns what a judge finds."""
     with (
         patch.object(limits, "BATCH_WRITES", BATCH_WRITES),
-        patch.object(garbage, "_BY_BATCH", BATCH_WRITES // 2),
+        patch.object(retention, "_BY_BATCH", BATCH_WRITES // 2),
     ):
         return await _played(seed, turns)
 

@@ -9,10 +9,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from keepstate.engine.history import commit_request, history, prune, ref_names
-from keepstate.engine.history import garbage as collecting
-from keepstate.engine.history.grafts import Grafts
-from keepstate.engine.history.heads import Head
+from keepstate.engine.history import commit_request, history, retention
+from keepstate.engine.history.record import Grafts, Head
 from keepstate.engine.history.revisions import Found
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.kernel import large_values, layout
@@ -24,7 +22,7 @@ from tests.crashes.seeded_bugs import Planted
 @contextmanager
 def new_objects_collected() -> Planted:
     """Delete all that is not marked, also what was written after the collection began."""
-    right, right_delete = collecting._entries, collecting._delete
+    right, right_delete = retention._entries, retention._delete
 
     class Old(int):
         def __lt__(self, other: int) -> bool:
@@ -38,7 +36,7 @@ def new_objects_collected() -> Planted:
         checks = [Check(check.key, version=int(check.version or 0)) for check in garbage]
         return await right_delete(store, space, checks)
 
-    with patch.object(collecting, "_entries", entries), patch.object(collecting, "_delete", delete):
+    with patch.object(retention, "_entries", entries), patch.object(retention, "_delete", delete):
         yield
 
 
@@ -51,7 +49,7 @@ def garbage_deleted_unseen() -> Planted:
         assert isinstance(outcome, Applied)
         return len(garbage)
 
-    with patch.object(collecting, "_delete", delete):
+    with patch.object(retention, "_delete", delete):
         yield
 
 
@@ -61,24 +59,24 @@ def moved_names_overlooked() -> Planted:
 
     async def marked(store: Store, space: str, since: int) -> set[bytes]:
         heads = {
-            collecting._commit(entry.value)
-            async for entry in collecting._entries(store, space, layout.BRANCHES, layout.TAGS)
+            retention._commit(entry.value)
+            async for entry in retention._entries(store, space, layout.BRANCHES, layout.TAGS)
         }
-        return await collecting._reached(HistorySession(Unit(store, space), Records()), heads)
+        return await retention._reached(HistorySession(Unit(store, space), Records()), heads)
 
-    with patch.object(collecting, "_marked", marked):
+    with patch.object(retention, "_marked", marked):
         yield
 
 
 @contextmanager
 def grafts_read_late() -> Planted:
     """Read the grafts when all heads are known: what was let go of meanwhile may have a new name."""
-    right = collecting._reached
+    right = retention._reached
 
     async def reached(session: HistorySession, heads: set[bytes]) -> set[bytes]:
         return await right(HistorySession(Unit(session.unit.store, session.unit.space), Records()), heads)
 
-    with patch.object(collecting, "_reached", reached):
+    with patch.object(retention, "_reached", reached):
         yield
 
 
@@ -89,7 +87,7 @@ def grafts_dropped_early() -> Planted:
     async def none(session: HistorySession, grafts: Grafts) -> Grafts:
         return {}
 
-    with patch.object(prune, "_still_there", none):
+    with patch.object(retention, "_still_there", none):
         yield
 
 
@@ -123,14 +121,10 @@ def objects_ahead_ignore_the_epoch() -> Planted:
 def built_on_what_nothing_holds() -> Planted:
     """Take any commit that is there to branch off, merge or roll back to."""
 
-    async def held(session: HistorySession, found: Found) -> Found:
+    async def hold(session: HistorySession, found: Found) -> Found:
         return msgspec.structs.replace(found, is_held=True)
 
-    with (
-        patch.object(ref_names, "held", held),
-        patch.object(commit_request, "held", held),
-        patch.object(history, "held", held),
-    ):
+    with patch.object(commit_request, "hold", hold), patch.object(history, "hold", hold):
         yield
 
 

@@ -33,7 +33,7 @@ def test_who_comes_second_is_told_or_merges_by_choice(place: Place) -> None:
     other["n"]["b"], other["theirs"] = 3, 2
     other.commit()
 
-    with pytest.raises(ConflictError, match="somebody else has committed"):
+    with pytest.raises(ConflictError, match="another caller has committed"):
         one.commit()
     assert dict(place()) == {"n": {"a": 1, "b": 3}, "theirs": 2}
     handed_out = one["n"]

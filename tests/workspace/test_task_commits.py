@@ -369,7 +369,7 @@ def test_a_step_that_others_overtook_raises_or_merges_by_choice(anywhere: Place)
 
         return work(state=state), state
 
-    with pytest.raises(ConflictError, match="somebody else has committed"):
+    with pytest.raises(ConflictError, match="another caller has committed"):
         interfered()
     result, merged = interfered(on_conflict="merge")
     assert result == 2  # what the step before was merged with

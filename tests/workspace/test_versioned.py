@@ -375,9 +375,9 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
         (lambda: Versioned(branch="a~b"), "branch"),
         (lambda: Versioned(branch=".events/main"), "reserved for events"),
         (lambda: Versioned(on_conflict="lose"), "on_conflict"),  # type: ignore[arg-type]
-        (lambda: Versioned().__setitem__(3, 4), "give a str"),  # type: ignore[call-overload]
+        (lambda: Versioned().__setitem__(3, 4), "use a str"),  # type: ignore[call-overload]
         (lambda: Versioned().commit(on_conflict="lose"), "on_conflict"),  # type: ignore[arg-type]
-        (lambda: Versioned().checkout("a b~~"), "no commit"),
+        (lambda: Versioned().checkout("a b~~"), "not a revision"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(wrong: Any, told: str) -> None:

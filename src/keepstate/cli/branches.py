@@ -14,8 +14,7 @@ from keepstate.engine.documents.documents import MISSING
 from keepstate.engine.history.commits import Commit
 from keepstate.engine.history.history import History
 from keepstate.engine.history.merge import MergeConflict
-from keepstate.engine.history.paths import parse_path
-from keepstate.engine.history.paths import shown as path_shown
+from keepstate.engine.history.paths import format_path, parse_path
 from keepstate.errors import InvalidError, MergeConflictError, NotFoundError
 from keepstate.values.merge_rules import RuleName
 
@@ -172,16 +171,16 @@ def _write_conflicts(conflicts: Sequence[MergeConflict], into: str, source: str,
         if session.json:
             authors = {"our_author": conflict.our_author, "their_author": conflict.their_author}
             there = {name: value for name, value in sides.items() if value is not MISSING}
-            write_json({"path": path_shown(conflict.path), **there, **authors, "reason": conflict.reason})
+            write_json({"path": format_path(conflict.path), **there, **authors, "reason": conflict.reason})
             continue
         names = ("before", _side(into, conflict.our_author), _side(source, conflict.their_author))
-        said().print(styled(path_shown(conflict.path), "bold red"), plain(f"({conflict.reason})"))
+        said().print(styled(format_path(conflict.path), "bold red"), plain(f"({conflict.reason})"))
         for name, value in zip(names, sides.values(), strict=True):
             text = "(nothing)" if value is MISSING else shortened(text_of(value), _SHOWN)
             said().print(plain(f"  {name:<{max(map(len, names))}}  {text}"))
 
     if conflicts and not session.json:
-        example = path_shown(conflicts[0].path)
+        example = format_path(conflicts[0].path)
         said().print(
             plain(f'to decide: --rule "{example}=ours", or theirs, or another of: {", ".join(_RULES)}')
         )

@@ -16,7 +16,7 @@ from rich.text import Text
 from keepstate.cli.chat import are_messages, beside, calls_of, content_of, gist, is_message
 from keepstate.cli.session import plain, shown, text_of, visible, write_indented
 from keepstate.engine.history.commits import Commit
-from keepstate.engine.history.paths import shown as path_shown
+from keepstate.engine.history.paths import format_path
 
 _APART: Final = "  "
 _TO: Final = " → "
@@ -111,7 +111,7 @@ def write_state(state: Mapping[str, Any], more: Callable[[str], str], *, full: b
             left = 0 if full else max(len(value) - _LATEST, 0)
             if left:
                 shown().print(
-                    Text(f"  … {left:,} before these: {visible(more(path_shown((key,))))}", "dim"),
+                    Text(f"  … {left:,} before these: {visible(more(format_path((key,))))}", "dim"),
                     soft_wrap=True,
                 )
             write_messages(value, full=full, first=left)
@@ -124,7 +124,7 @@ def write_state(state: Mapping[str, Any], more: Callable[[str], str], *, full: b
 
 
 def _key(key: str) -> Text:
-    return styled(path_shown((key,)), "bold")
+    return styled(format_path((key,)), "bold")
 
 
 def _flush(rows: list[tuple[Text, Text]]) -> None:

@@ -25,8 +25,7 @@ from keepstate.cli.session import Session, is_there, plain, said, visible, write
 from keepstate.engine.history.checkout import Checkout
 from keepstate.engine.history.commits import Blame, Commit, Difference
 from keepstate.engine.history.history import History
-from keepstate.engine.history.paths import parse_path
-from keepstate.engine.history.paths import shown as path_shown
+from keepstate.engine.history.paths import format_path, parse_path
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import NotFoundError
 
@@ -143,7 +142,7 @@ async def diff(space: str, a: str, b: str = "main", *, session: Session = _PLAIN
         for one in differences:
             write_json(
                 {
-                    "path": path_shown(one.path),
+                    "path": format_path(one.path),
                     "steps": list(one.path),
                     "kind": one.kind,
                     "old": one.old,
@@ -152,14 +151,14 @@ async def diff(space: str, a: str, b: str = "main", *, session: Session = _PLAIN
             )
         return exits.OK
     if differences:
-        widest = max(len(path_shown(one.path)) for one in differences)
+        widest = max(len(format_path(one.path)) for one in differences)
         write_rows([_row(one, widest + _MARGIN) for one in differences])
     said().print(f"{counted(len(differences), 'difference')} from {a} to {b}", markup=False)
     return exits.OK
 
 
 def _row(one: Difference, indent: int) -> list[Text]:
-    path = path_shown(one.path)
+    path = format_path(one.path)
     if one.kind == "added":
         return [
             Text("+", "bold green"),
@@ -197,7 +196,7 @@ async def blame(
         rows: list[list[Text]] = []
         async for where, part, blamed in _blamed(history, found.commit, parts or [(steps, value)]):
             if session.json:
-                told = {"path": path_shown(where), "steps": list(where), "value": part}
+                told = {"path": format_path(where), "steps": list(where), "value": part}
                 write_json({**told, "commit": blamed.commit.to_dict(), "exact": blamed.is_exact})
             else:
                 rows.append(_blame_row(where, part, blamed))
@@ -219,4 +218,4 @@ def _blame_row(where: tuple[Any, ...], value: Any, blamed: Blame) -> list[Text]:
     commit = commit_row(blamed.commit)[:-1]
     if not blamed.is_exact:
         commit[0] = Text.assemble(("≤ ", "dim"), commit[0])
-    return [styled(path_shown(where), "bold"), *commit, plain(brief(value, 60))]
+    return [styled(format_path(where), "bold"), *commit, plain(brief(value, 60))]

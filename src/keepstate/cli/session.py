@@ -20,7 +20,7 @@ from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
 from keepstate._runner import runner_of
-from keepstate.engine.history.archive_file import confirm_archives
+from keepstate.engine.history.archive import confirm_archives
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.opening import DEFAULT_URL, source_of, store_class

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, Unpack, overload
 
 from keepstate._runner import Mode
 from keepstate.binding import Resource, StorageOptions, StoreBinding
-from keepstate.engine.history.heads import MAIN
+from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_message, check_text
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function

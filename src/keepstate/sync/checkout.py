@@ -6,17 +6,43 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from keepstate._finish import finish
 from keepstate.engine.history import checkout as engine
 from keepstate.engine.history.commits import Commit
-from keepstate.sync.loaded_state import Loaded
+from keepstate.engine.history.paths import Path
+from keepstate.sync.twin import Twin
+
+Inner = TypeVar("Inner", bound=engine.Loaded)
+
+
+class Loaded(Twin[Inner]):
+    """A state that is loaded in parts."""
+
+    def load(self, *paths: Path) -> None:
+        """Load the keys that some paths begin with, or the whole state if none is given.
+
+        Raises:
+            NotFoundError: The state does not have a key.
+        """
+        finish(self._inner.load(*paths))
+
+    def fetch(self, path: Path) -> Any:
+        """Return a copy of the committed value at a path, reading only the objects on its way.
+
+        Text that is not a key of the state may also be a printed path, such as `messages[3].meta`.
+
+        Raises:
+            NotFoundError: The path does not exist. The error shows how much of it does.
+        """
+        return finish(self._inner.fetch(path))
 
 
 class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
-    """The state of one commit: a read-only mapping over what of it is loaded.
+    """The state of one commit: a read-only mapping over its loaded keys.
 
-    What it gives are copies, a new one each time: changing one changes nothing that anybody else reads here.
+    Each read returns a new copy, so a caller that changes a value changes nothing for other readers.
 
     Attributes:
         commit: The commit.
@@ -28,13 +54,13 @@ class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
         return self._inner.commit
 
     def __getitem__(self, key: str | tuple[Any, ...]) -> Any:
-        """Return a copy of the value of a key; with a tuple, of what that path leads to.
+        """Return a copy of the value of a key; with a tuple, of the value at that path.
 
-        To walk a long list take it once, or iterate over it: each `checkout["list"]` is another one.
+        To walk over a long list, read it once or iterate over it, because each `checkout["list"]` is a copy.
 
         Raises:
-            NotFoundError: There is none.
-            NotLoadedError: It was left out when loading; blocking use loads it now.
+            NotFoundError: The key or path does not exist.
+            NotLoadedError: The key is not loaded. Blocking use loads it now.
         """
         return self._inner[key]
 

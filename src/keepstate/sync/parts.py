@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TypeVar
 
 from keepstate._finish import finish
-from keepstate.engine.history.heads import MAIN
-from keepstate.engine.history.loaded_state import Load
+from keepstate.engine.history.checkout import Load
+from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.space import parts as engine
 from keepstate.sync.checkout import Checkout

@@ -117,7 +117,7 @@ def gather(encodings: Iterable[bytes], *, verify: bool = False) -> Fetching[dict
         for name, (ref, level) in wanted.items():
             data = fetched[name]
             if verify:
-                admit_object(ref, data)
+                check_object(ref, data)
             gathered[name] = data
             found += _below(ref, level, data)
         wanted = {ref.name: (ref, level) for ref, level in found if ref.name not in gathered}
@@ -154,7 +154,7 @@ def reach(
         wanted = {ref.name: (ref, level) for ref, level in found if ref.name not in known}
 
 
-def admit_object(ref: Ref, data: bytes) -> None:
+def check_object(ref: Ref, data: bytes) -> None:
     """Raise `CorruptError` if an object does not match its name."""
     if name_of(ref.kind, data) != ref.name:
         raise CorruptError(f"object {ref.name.hex()} is damaged: its bytes have another name")

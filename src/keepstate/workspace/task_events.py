@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol, overload
 
 import msgspec
 
-from keepstate.engine.history.in_place import kind_of
+from keepstate.engine.history.draft import type_of
 from keepstate.errors import InvalidError
 from keepstate.values.codec import Codec
 from keepstate.values.schema import CLASSES
@@ -220,7 +220,7 @@ def _format_value(value: object) -> str:
 
 def _prefix(value: Any) -> Any:
     """Return a prefix that covers the shown text, because long values are slow to format."""
-    kind = kind_of(value)
+    kind = type_of(value)
     if kind is list or kind is tuple:
         return value[:_ITEMS]
     if kind is dict:

@@ -12,15 +12,14 @@ import msgspec
 
 from keepstate._finish import finish, finish_each
 from keepstate.engine.documents.documents import MISSING
-from keepstate.engine.history.branch_events import DIARIES, ENTRIES
 from keepstate.engine.history.checkout import Checkout
-from keepstate.engine.history.commit_request import CommitRequest, OnConflict, admit_order
+from keepstate.engine.history.commit_request import CommitRequest, OnConflict, make_request
 from keepstate.engine.history.commits import Commit, Pruned
-from keepstate.engine.history.heads import MAIN, admit_ref_name, read_head
 from keepstate.engine.history.history import History
 from keepstate.engine.history.merge import MergeRules
+from keepstate.engine.history.record import MAIN, check_ref_name, read_head
 from keepstate.engine.history.revisions import Revision
-from keepstate.engine.history.working_copy import WorkingCopy
+from keepstate.engine.history.working_copy import EVENT_BRANCHES, EVENTS, WorkingCopy
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.transaction import Transaction, gathering
@@ -94,7 +93,7 @@ class PastState(Mapping[str, Any]):
         Events that changed nothing while the state was at this commit are later, and not included.
         """
         ids = {commit.id for commit in finish_each(self._history.log(self.commit))}
-        return [event for event in finish(self._working.told()) if self._is_before_commit(event, ids)]
+        return [event for event in finish(self._working.events()) if self._is_before_commit(event, ids)]
 
     def _is_before_commit(self, event: TaskEvent, ids: Container[str | None]) -> bool:
         return event.commit_hash in ids and event.commit_before != self.commit_hash
@@ -141,9 +140,9 @@ class Versioned(MutableMapping[str, Any]):
         self._order("")
 
     def _begin(self, home: WorkspaceBinding, branch: str) -> None:
-        name = admit_ref_name("branch", branch)
-        if name.startswith(DIARIES):
-            raise InvalidError(f"`branch` is {name!r}; names with {DIARIES!r} are reserved for events")
+        name = check_ref_name("branch", branch)
+        if name.startswith(EVENT_BRANCHES):
+            raise InvalidError(f"`branch` is {name!r}; names with {EVENT_BRANCHES!r} are reserved for events")
         self.branch_name: str = name
         self._home = home
         self._history = History(home.executor)
@@ -243,7 +242,7 @@ class Versioned(MutableMapping[str, Any]):
                 replace the value.
             StoreFullError: The store is full; nothing was committed.
         """
-        order = admit_order(
+        order = make_request(
             self._home.executor,
             self.branch_name,
             message,
@@ -284,7 +283,7 @@ class Versioned(MutableMapping[str, Any]):
         return commit
 
     def _order(self, message: str, author: str | None = None) -> CommitRequest:
-        return admit_order(
+        return make_request(
             self._home.executor, self.branch_name, message, author, self._on_conflict, self._rules
         )
 
@@ -357,8 +356,8 @@ class Versioned(MutableMapping[str, Any]):
 
         async def work(tx: Transaction) -> None:
             await tx.history.branch(name, at)
-            if await _has_branch(tx, DIARIES + self.branch_name):
-                await tx.history.branch(DIARIES + name, DIARIES + self.branch_name)
+            if await _has_branch(tx, EVENT_BRANCHES + self.branch_name):
+                await tx.history.branch(EVENT_BRANCHES + name, EVENT_BRANCHES + self.branch_name)
 
         self._run_together(work)
         return other
@@ -385,12 +384,14 @@ class Versioned(MutableMapping[str, Any]):
         async def work(tx: Transaction) -> None:
             into = self.branch_name
             await tx.history.merge(ref, into=into, rules=chosen, message=message, author=author)
-            if not isinstance(ref, str) or not await _has_branch(tx, DIARIES + ref):
+            if not isinstance(ref, str) or not await _has_branch(tx, EVENT_BRANCHES + ref):
                 return
-            if await _has_branch(tx, DIARIES + into):
-                await tx.history.merge(DIARIES + ref, into=DIARIES + into, rules={ENTRIES: "append"})
+            if await _has_branch(tx, EVENT_BRANCHES + into):
+                await tx.history.merge(
+                    EVENT_BRANCHES + ref, into=EVENT_BRANCHES + into, rules={EVENTS: "append"}
+                )
             else:
-                await tx.history.branch(DIARIES + into, DIARIES + ref)
+                await tx.history.branch(EVENT_BRANCHES + into, EVENT_BRANCHES + ref)
 
         self._run_together(work)
         self.discard()
@@ -425,7 +426,7 @@ class Versioned(MutableMapping[str, Any]):
     @property
     def task_events(self) -> list[TaskEvent]:
         """A new list of the events on this branch, in order."""
-        return finish(self._draft.told())
+        return finish(self._draft.events())
 
     def get_ready(self, author: str) -> None:
         """Commit changes made before a task; without changes, load newer commits of the branch."""

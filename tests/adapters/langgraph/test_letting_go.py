@@ -15,7 +15,7 @@ import keepstate.sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.adapters.langgraph import KeepstateSaver
-from keepstate.engine.history import maintenance
+from keepstate.engine.history import history as histories
 from keepstate.engine.kernel import layout
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import StoreUnavailableError
@@ -144,7 +144,7 @@ def test_a_thread_with_more_writes_than_one_batch_has_is_copied() -> None:
 def test_a_thread_with_more_ends_of_lines_than_one_batch_has_is_copied_whole_or_seen_as_absent(
     after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "_HEADS", 3)
+    monkeypatch.setattr(histories, "_HEADS", 3)
     with saving() as (saver, store, _):
         (begun,) = line(saver, 1)
         for _ in range(12):

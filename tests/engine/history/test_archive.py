@@ -162,15 +162,15 @@ async def test_who_archives_at_once_with_another_keeps_what_that_has_let_go_of(
     here, there = history_of(ks.space("run/1")), history_of(ks.space("run/1"))
     file = tmp_path / "old.archive"
     ids = [(await here.commit({"n": n})).id for n in range(5)]
-    write = here._archive.keep
+    write = here._archive.write
 
     async def late(path: str, now: Bundle, before: Before) -> Bundle:
-        monkeypatch.setattr(here._archive, "keep", write)
+        monkeypatch.setattr(here._archive, "write", write)
         ids.extend([(await there.commit({"n": n})).id for n in range(5, 10)])
         await there.archive(file, keep_last=1)
         return await write(path, now, before)
 
-    monkeypatch.setattr(here._archive, "keep", late)
+    monkeypatch.setattr(here._archive, "write", late)
     await here.archive(file, keep_last=1)
 
     assert [(await here.checkout(id))["n"] for id in ids] == list(range(10))
@@ -182,15 +182,15 @@ async def test_who_archives_at_once_into_another_file_takes_over_what_that_has(
 ) -> None:
     here, there = history_of(ks.space("run/1")), history_of(ks.space("run/1"))
     ids = [(await here.commit({"n": n})).id for n in range(5)]
-    write = here._archive.keep
+    write = here._archive.write
 
     async def late(path: str, now: Bundle, before: Before) -> Bundle:
-        monkeypatch.setattr(here._archive, "keep", write)
+        monkeypatch.setattr(here._archive, "write", write)
         ids.extend([(await there.commit({"n": n})).id for n in range(5, 10)])
         await there.archive(tmp_path / "theirs", keep_last=1)
         return await write(path, now, before)
 
-    monkeypatch.setattr(here._archive, "keep", late)
+    monkeypatch.setattr(here._archive, "write", late)
     await here.archive(tmp_path / "ours", keep_last=1)
     os.remove(tmp_path / "theirs")
 
@@ -201,15 +201,15 @@ async def test_what_is_committed_while_the_file_is_written_still_says_who_came_b
     space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history, ids = await filled(space, 3)
-    write = history._archive.keep
+    write = history._archive.write
 
     async def slow(path: str, now: Bundle, before: Before) -> Bundle:
         ids.extend([(await history.commit({"n": n})).id for n in range(3, 7)])
         return await write(path, now, before)
 
-    monkeypatch.setattr(history._archive, "keep", slow)
+    monkeypatch.setattr(history._archive, "write", slow)
     await history.archive(tmp_path / "old.archive", keep_last=2)
-    monkeypatch.setattr(history._archive, "keep", write)
+    monkeypatch.setattr(history._archive, "write", write)
 
     assert await logged(history) == ids[::-1]
     await history.archive(tmp_path / "old.archive", keep_last=2)

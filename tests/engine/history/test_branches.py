@@ -36,7 +36,7 @@ async def test_a_name_never_hides_a_commit(history: History) -> None:
     first = await history.commit({"n": 1})
     await history.commit({"n": 2})
     for name in (history.tag, history.branch):
-        with pytest.raises(InvalidError, match="how the id of a commit looks"):
+        with pytest.raises(InvalidError, match="looks like the id of a commit"):
             await name(first.id, "main")
 
     assert (await history.checkout(first.id))["n"] == 1

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from keepstate.engine.history import maintenance
+from keepstate.engine.history import history as histories
 from keepstate.engine.history.history import History
-from keepstate.engine.history.transfer import brought_in, taken_out
+from keepstate.engine.history.transfer import export_history, import_history
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError, UnsupportedError
 from tests.engine.history.conftest import history_of
@@ -124,7 +124,7 @@ async def test_a_bundle_of_a_later_format_is_named_as_one(history: History, tmp_
     with pytest.raises(UnsupportedError, match="later format"):
         await history.import_bundle(path)
     path.write_bytes(b"a history of keepstate")
-    with pytest.raises(InvalidError, match="no bundle"):
+    with pytest.raises(InvalidError, match="not a bundle"):
         await history.import_bundle(path)
 
 
@@ -135,10 +135,10 @@ async def test_a_history_of_many_branches_comes_in_several_batches_main_last_and
     for number in range(5):
         await history.branch(f"b{number}", "main~1")
         await history.commit({"messages": LONG[number:], "of": number}, branch=f"b{number}")
-    monkeypatch.setattr(maintenance, "_HEADS", 3)
+    monkeypatch.setattr(histories, "_HEADS", 3)
     fork = history_of(ks.space("fork"))
-    bundle = await history._run(taken_out)
-    is_whole = await fork._run(lambda session: brought_in(session, bundle, 3))
+    bundle = await history._run(export_history)
+    is_whole = await fork._run(lambda session: import_history(session, bundle, 3))
     await fork.collect()
     begun = [branch.name async for branch in fork.branches()]
     sound = await fork.verify()

@@ -207,7 +207,7 @@ async def test_a_checkout_that_is_shared_shows_everybody_the_same(history: Histo
 
 
 async def test_an_item_that_cannot_be_appended_is_named(history: History) -> None:
-    with pytest.raises(InvalidError, match=r"item 1 of what is appended to a\.list .*: x: .*not registered"):
+    with pytest.raises(InvalidError, match=r"item 1 appended to a\.list .*: x: .*not registered"):
         await history.append(("a", "list"), 1, {"x": object()})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import keepstate
 from keepstate import Space
 from keepstate.cli.damaged_records import StoreSource
-from keepstate.engine.history.grafts import Graft, decoded, encoded
+from keepstate.engine.history.record import Graft, decode_grafts, encode_grafts
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import parse_manifest
 from keepstate.engine.repair.verifier import Problem, Verifier
@@ -144,7 +144,7 @@ def test_what_stands_for_pruned_parents_is_never_taken_for_a_value_in_parts() ->
     for number in range(1_500):
         grafts = {number.to_bytes(20): Graft([b"\0" * 20], number)}
 
-        stored = encoded(grafts)
+        stored = encode_grafts(grafts)
 
         assert parse_manifest(stored, "grafts") is None
-        assert decoded(stored) == grafts
+        assert decode_grafts(stored) == grafts

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepstate.engine.history.history import History
-from keepstate.engine.history.paths import parse_path, shown
+from keepstate.engine.history.paths import format_path, parse_path
 from keepstate.errors import InvalidError, NotFoundError
 
 PLACES = st.integers(-1_000, 1_000)
@@ -39,7 +39,7 @@ def test_a_path_is_read_as_it_is_printed(text: str, steps: tuple[Any, ...]) -> N
 def test_whatever_is_printed_is_read_back(first: str, more: list[Any]) -> None:
     steps = (first, *more)
 
-    read = parse_path(shown(steps))
+    read = parse_path(format_path(steps))
 
     assert read == steps
     assert [type(step) for step in read] == [type(step) for step in steps]

@@ -30,9 +30,8 @@ from keepstate.adapters.langgraph.records import (
     space_of,
 )
 from keepstate.adapters.langgraph.saver_state import Keeper
-from keepstate.engine.history.garbage import collect_history
-from keepstate.engine.history.heads import MAIN, Head, heads, put_head
-from keepstate.engine.history.prune import Keeping, prune
+from keepstate.engine.history.record import MAIN, Head, heads, put_head
+from keepstate.engine.history.retention import Keeping, collect_history, prune
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import SpaceExecutor

@@ -28,8 +28,7 @@ from keepstate.adapters.langgraph.records import (
     short_names,
 )
 from keepstate.adapters.langgraph.saver_state import Keeper
-from keepstate.engine.history.heads import MAIN, Head, head_of, put_head, read_head
-from keepstate.engine.history.record import NONCE_BYTES
+from keepstate.engine.history.record import MAIN, NONCE_BYTES, Head, decode_head, put_head, read_head
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.unit import Unit
@@ -182,7 +181,7 @@ async def _find(unit: Unit, putting: Putting) -> Found:
     ids = names.id, putting.parent, standing.id if standing else None
     keys = {id: checkpoint_key(names.line, id) for id in ids if id is not None}
     recorded, stands, *found = await unit.read(layout.RECORDED, _branch_key(names.line), *keys.values())
-    head = head_of(stands.key, stands.value) if stands else None
+    head = decode_head(stands.key, stands.value) if stands else None
     if branch == MAIN and recorded is not None:
         branch = RECORDED_MAIN
         head = await read_head(unit, layout.BRANCHES, branch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keepstate.adapters.langgraph.channel_diff import Standings
 from keepstate.adapters.langgraph.records import space_of
 from keepstate.adapters.langgraph.serde import Values
-from keepstate.engine.history.objects import Kept, SharedObjects
+from keepstate.engine.history.objects import ObjectCache
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.kernel.arguments import check_space_name
 from keepstate.engine.kernel.executor import SpaceExecutor
@@ -23,7 +23,7 @@ class Keeper:
     def __init__(self, values: Values) -> None:
         self.values = values
         self.summaries = Standings()
-        self._records, self._objects = Records(), SharedObjects()
+        self._records, self._objects = Records(), ObjectCache()
 
     def with_values(self, values: Values) -> Keeper:
         """Return the same, with other values."""
@@ -39,5 +39,4 @@ class Keeper:
 
     def session(self, executor: SpaceExecutor, unit: Unit) -> HistorySession:
         """Return the history of a thread, as one unit of work sees it."""
-        kept = Kept(self._objects, executor.stored_name)
-        return HistorySession(unit, self._records, kept, self.values.codec)
+        return HistorySession(unit, self._records, self._objects, self.values.codec)

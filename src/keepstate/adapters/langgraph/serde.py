@@ -18,7 +18,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from keepstate.adapters.langgraph.classes import Classes
 from keepstate.adapters.langgraph.copies import Copies
 from keepstate.adapters.langgraph.shapes import PlainShape
-from keepstate.engine.history.objects import packed, unpacked
+from keepstate.engine.history.objects import pack_object, unpack_object
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import merkle
 from keepstate.values.codec import Codec
@@ -90,7 +90,7 @@ class Values:
         Raises:
             InvalidError: It would not come back; its path is named.
         """
-        return packed(self.codec.canonical(value if self.serde is None else self._seal(value)))
+        return pack_object(self.codec.canonical(value if self.serde is None else self._seal(value)))
 
     def load(self, stored: bytes, place: str) -> Any:
         """Return the value.
@@ -99,7 +99,7 @@ class Values:
             InvalidError: An object of a class that nobody allowed is in it.
             CorruptError: Nobody wrote it.
         """
-        return self.opened(self.codec.assemble(unpacked(stored, place), {}))
+        return self.opened(self.codec.assemble(unpack_object(stored, place), {}))
 
     def called(self, channel: str) -> str:
         """Return what a channel is called in the state: nothing readable, if a serializer encrypts."""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from keepstate.cli import history
 from keepstate.cli.session import Session, quoted, shown
-from keepstate.engine.history.paths import shown as path_shown
+from keepstate.engine.history.paths import format_path
 from keepstate.engine.space.space import Space
 from keepstate.errors import NotFoundError
 
@@ -60,7 +60,7 @@ async def tell(run: Space, url: str, commits: int, killing: Killing | None) -> N
         _say("The next module, in one transaction: counters, checkpoint, task and result, or nothing.")
         await _run(("diff", space, f"main#{next - 1}", f"main#{next}"), history.diff, session)
         _say(f"Who has done what {killing.agent} held?")
-        await _run(("blame", space, path_shown((f"module/{killing.module}",))), history.blame, session)
+        await _run(("blame", space, format_path((f"module/{killing.module}",))), history.blame, session)
     else:
         _say("What did the last transaction change, and who counted last?")
         await _run(("diff", space, "main~1", "main"), history.diff, session)

@@ -1,9 +1,12 @@
-"""HOW is every moment kept? The commits of a space, their branches and tags, and what is done with them.
+"""HOW does a space keep every past state? Its commits, their branches and tags, and the operations on them.
 
-Invariant: a commit and all that it refers to are written by the batch that puts a branch on it, or ahead of
-that batch, which then checks that no garbage was collected meanwhile; and what is not written because it is
-there already can be reached from a branch or tag which the same batch checks. So a collector that runs beside
-writers never takes what a commit needs.
+Take `history` for states that are committed; `documents` stores current values only. Not an API boundary:
+`Space.history` is.
+
+Invariant: the batch that moves a branch to a commit also writes the commit and everything it refers to. Parts
+may be written ahead of that batch, which then checks that no garbage was collected meanwhile. Existing parts
+are reachable from a branch or tag that the same batch checks. So a concurrent collector never
+deletes what a commit needs.
 
 To add an operation: do its work through a `HistorySession`, and call it from `History`.
 """

@@ -1,13 +1,12 @@
-"""How commits descend from one another. Generations order the walk: no clock does."""
+"""Walks over commits and their ancestors, ordered by generation, never by time."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from heapq import heappop, heappush
 
-from keepstate.engine.history.prefetch import CommitPrefetch
 from keepstate.engine.history.record import CommitRecord
-from keepstate.engine.history.session import HistorySession
+from keepstate.engine.history.session import CommitPrefetch, HistorySession
 
 _OURS, _THEIRS, _BELOW = 1, 2, 4
 
@@ -23,7 +22,7 @@ async def first_parents(session: HistorySession, id: bytes) -> AsyncIterator[tup
 
 
 async def depth(session: HistorySession, id: bytes) -> int:
-    """Return how many commits lead to one by first parents, itself included."""
+    """Return the number of a commit in its line of first parents."""
     count = 0
     async for at, _ in first_parents(session, id):
         count += 1 + await session.skipped(at)
@@ -31,11 +30,11 @@ async def depth(session: HistorySession, id: bytes) -> int:
 
 
 class Walk:
-    """Goes from a commit to all before it, each after all that descend from it; may be taken up again.
+    """A walk from a commit over all its ancestors, each after all its descendants. It can be continued later.
 
     Args:
-        id: Where it begins.
-        number: How many commits lead there by first parents, if that is known.
+        id: The commit.
+        number: Its number by first parents, if known.
     """
 
     def __init__(self, id: bytes, number: int | None) -> None:
@@ -44,8 +43,8 @@ class Walk:
         self._ahead = CommitPrefetch()
 
     async def take(self, count: int, session: HistorySession) -> list[tuple[bytes, CommitRecord, int | None]]:
-        """Return the next commits, those on the line of first parents with their number; none at the end."""
-        # What was to come may have been pruned and collected since the last call.
+        """Return the next commits, with the number of those on the line of first parents; none at the end."""
+        # The next commits may have been pruned and collected since the last call.
         session.read_loosely(self._next)
         session.ahead = self._ahead
         taken: list[tuple[bytes, CommitRecord, int | None]] = []
@@ -70,7 +69,7 @@ class Walk:
 
 
 async def is_ancestor(session: HistorySession, id: bytes, head: bytes) -> bool:
-    """Whether a commit is another one, or before it."""
+    """Return whether a commit is the head or one of its ancestors."""
     generation = (await session.record(id)).generation
     todo, seen = [head], {head}
     while todo:
@@ -88,13 +87,13 @@ async def is_ancestor(session: HistorySession, id: bytes, head: bytes) -> bool:
 
 
 async def merge_bases(session: HistorySession, ours: bytes, theirs: bytes) -> list[bytes]:
-    """Return the latest commits that both descend from: none of them is before another."""
+    """Return the latest common ancestors; none of them is an ancestor of another."""
     marks = {ours: _OURS}
     marks[theirs] = marks.get(theirs, 0) | _THEIRS
     heap = [(-(await session.record(id)).generation, id) for id in marks]
     heap.sort()
     bases: list[bytes] = []
-    # A commit is taken after all that descend from it, so that its marks are complete.
+    # A commit is taken after all its descendants, so its marks are complete.
     while any(not marks[id] & _BELOW for _, id in heap):
         _, id = heappop(heap)
         mark = marks[id]

@@ -1,16 +1,16 @@
-"""A whole history as one value, and as one file: all that branches and tags lead to, each thing once.
+"""A whole history as one value and as one file: everything that branches and tags lead to, each part once.
 
 ```
 "keepstate history 1", a line feed
 "B" name head, "T" name head        a branch, a tag
-"G" commit graft                    what comes before a commit that lost its parents
+"G" commit graft                    the replacement of pruned parents
 "C" record                          a commit
 "O" kind object                     a part of a state
 ```
 
-Each of these lines is an array in MessagePack behind its length of four bytes. The file ends with the SHA-256
-of all before. What is read is compared with its name, and must be whole: a bundle that lacks something is
-refused before anything is written.
+Each of these lines is a MessagePack array after its length in four bytes. The file ends with the SHA-256 of
+everything before. Reading compares every part with its name. An incomplete bundle is rejected before anything
+is written.
 """
 
 from __future__ import annotations
@@ -27,10 +27,17 @@ from typing import Any, Final
 import msgspec
 
 from keepstate._files import make_file, mode_of
-from keepstate.engine.history.grafts import Graft, Grafts
-from keepstate.engine.history.heads import Head, admit_ref_name
-from keepstate.engine.history.objects import packed, unpacked
-from keepstate.engine.history.record import CommitRecord, id_of, read_record
+from keepstate._finish import finish
+from keepstate.engine.history.objects import pack_object, serve_work, unpack_object
+from keepstate.engine.history.record import (
+    CommitRecord,
+    Graft,
+    Grafts,
+    Head,
+    check_ref_name,
+    id_of,
+    read_record,
+)
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.values import limits
 from keepstate.values.codec import PLAIN
@@ -42,7 +49,7 @@ _KIND: Final = b"keepstate history "
 _MAGIC: Final = _KIND + b"1\n"
 _DIGEST_BYTES: Final = 32
 _LENGTH_BYTES: Final = 4
-_halves: Final = count()
+_temporary: Final = count()
 
 
 class Bundle(msgspec.Struct):
@@ -50,10 +57,10 @@ class Bundle(msgspec.Struct):
 
     Attributes:
         branches: Heads by name.
-        tags: Likewise.
-        grafts: By commit.
-        commits: Their canonical bytes by id.
-        objects: Kind and bytes by name, but for roots that commits carry.
+        tags: Heads by name.
+        grafts: Grafts by commit.
+        commits: Canonical bytes of commits by id.
+        objects: Kind and bytes by name, without the roots that commits carry.
     """
 
     branches: dict[str, Head] = msgspec.field(default_factory=dict[str, Head])
@@ -63,11 +70,11 @@ class Bundle(msgspec.Struct):
     objects: dict[bytes, tuple[Kind, bytes]] = msgspec.field(default_factory=dict[bytes, tuple[Kind, bytes]])
 
     def verify(self) -> None:
-        """Raise `CorruptError` unless it holds all that its branches and tags lead to."""
-        self.led_to([head.commit for head in (*self.branches.values(), *self.tags.values())])
+        """Raise `CorruptError` unless the bundle has everything that its branches and tags lead to."""
+        self.below([head.commit for head in (*self.branches.values(), *self.tags.values())])
 
-    def reached(self, commits: Iterable[bytes]) -> set[bytes]:
-        """Return these commits and all before them."""
+    def ancestors(self, commits: Iterable[bytes]) -> set[bytes]:
+        """Return these commits and all their ancestors."""
         todo = [*commits]
         seen = set(todo)
         while todo:
@@ -76,33 +83,69 @@ class Bundle(msgspec.Struct):
             todo += new
         return seen
 
-    def led_to(self, commits: Iterable[bytes], there: Collection[bytes] = ()) -> Bundle:
-        """Return commits, all before them, and what these hold: without branches and tags.
+    def below(self, commits: Iterable[bytes], excluded: Collection[bytes] = ()) -> Bundle:
+        """Return commits, their ancestors, and the objects of these, without branches and tags.
 
         Args:
             commits: The commits.
-            there: Those that are left out.
+            excluded: Commits to leave out.
 
         Raises:
-            CorruptError: It lacks something of that.
+            CorruptError: A commit or object is missing.
         """
         found, known = Bundle(), set[bytes]()
-        for id in self.reached(commits) - set(there):
+        for id in self.ancestors(commits) - set(excluded):
             record = self._record(id)
             found.commits[id] = self.commits[id]
             if id in self.grafts:
                 found.grafts[id] = self.grafts[id]
             roots = record.roots()
-            _serve(reach([record.root], known, found._take(roots)), self, roots)
+            finish(serve_work(reach([record.root], known, found.taking(roots)), self._serving(roots)))
             known.difference_update(roots)  # another commit may not carry them
         return found
 
-    def _take(self, roots: Mapping[bytes, bytes]) -> Callable[[Ref, bytes], None]:
+    def joined(self, other: Bundle) -> Bundle:
+        """Return everything in two bundles of a history, with the branches and tags of this one.
+
+        A commit whose parents are in one of the bundles has no graft: the bundle with the graft was made
+        without these parents, or when they were dropped.
+        """
+        commits = {**other.commits, **self.commits}
+        grafts = {**self.grafts, **other.grafts}
+        return Bundle(
+            self.branches,
+            self.tags,
+            {
+                id: graft
+                for id, graft in grafts.items()
+                if id in commits
+                and not all(parent in commits for parent in read_record(commits[id], id).parents)
+            },
+            commits,
+            {**other.objects, **self.objects},
+        )
+
+    def taking(self, roots: Mapping[bytes, bytes]) -> Callable[[Ref, bytes], None]:
+        """Return a function that adds an object to the bundle, except the roots that a commit carries."""
+
         def take(ref: Ref, data: bytes) -> None:
             if ref.name not in roots:
                 self.objects[ref.name] = Kind(ref.kind), data
 
         return take
+
+    def _serving(self, roots: dict[bytes, bytes]) -> Callable[[Collection[Ref]], Any]:
+        async def fetch(wanted: Collection[Ref]) -> dict[bytes, bytes]:
+            return {ref.name: self._object(ref.name, roots) for ref in wanted}
+
+        return fetch
+
+    def _object(self, name: bytes, roots: dict[bytes, bytes]) -> bytes:
+        if name in roots:
+            return roots[name]
+        if name not in self.objects:
+            raise CorruptError(f"the bundle lacks object {name.hex()}; export it again")
+        return self.objects[name][1]
 
     def _parents(self, id: bytes) -> list[bytes]:
         graft = self.grafts.get(id)
@@ -114,68 +157,51 @@ class Bundle(msgspec.Struct):
         return read_record(self.commits[id], id)
 
 
-def _serve(work: Any, bundle: Bundle, roots: dict[bytes, bytes]) -> None:
-    try:
-        wanted = next(work)
-        while True:
-            found: dict[bytes, bytes] = {}
-            for ref in wanted:
-                if ref.name in roots:
-                    found[ref.name] = roots[ref.name]
-                elif ref.name in bundle.objects:
-                    found[ref.name] = bundle.objects[ref.name][1]
-                else:
-                    raise CorruptError(f"the bundle lacks object {ref.name.hex()}; export it again")
-            wanted = work.send(found)
-    except StopIteration:
-        return
+# ---- writing a file
 
 
-# ---- as a file
-
-
-def admit_target(path: str) -> Path:
-    """Return where a file is to be.
+def check_target(path: str) -> Path:
+    """Return the path of a file that is to be written.
 
     Raises:
-        InvalidError: Its folder does not exist, or what has its name is neither a file nor a link.
+        InvalidError: The folder does not exist, or the path is neither a file nor a link.
     """
     target = Path(path)
     if not target.parent.is_dir():
-        raise InvalidError(f"the folder of {path!r} is not there; make it, or name another file")
-    with suppress(OSError):  # what opens it says why it cannot
+        raise InvalidError(f"the folder of {path!r} is not there; create it, or name another file")
+    with suppress(OSError):  # opening the file reports the error
         mode = target.lstat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):  # a rename would take the place of /dev/null
+        if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):  # a rename would replace /dev/null
             raise InvalidError(f"{path!r} is not a file, and is not replaced; name another file")
     return target
 
 
 def write_bundle(bundle: Bundle, path: str) -> None:
-    """Write a file for its owner alone, whole or not at all.
+    """Write a file that only its owner can read, completely or not at all.
 
-    One that is there is replaced and keeps its permissions; of a link, the link itself is replaced.
+    An existing file is replaced, and its permissions stay. Of a link, the link itself is replaced.
 
     Raises:
-        InvalidError: Its folder does not exist, it is not a file, or the file cannot be written there.
+        InvalidError: The folder does not exist, the path is not a file, or it cannot be written.
     """
-    target = admit_target(path)
-    # Its own for each call: two of one process may write to the same file at once.
-    half = target.with_name(f".{target.name}.{os.getpid()}.{next(_halves)}.half")
+    target = check_target(path)
+    # A name of its own for each call, because two threads may write the same file at once.
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{next(_temporary)}.half")
     seen = sha256()
     try:
-        with open(make_file(str(half), mode=mode_of(target)), "wb") as file:
+        with open(make_file(str(temporary), mode=mode_of(target)), "wb") as file:
             for line in _lines(bundle):
                 file.write(line)
                 seen.update(line)
             file.write(seen.digest())
             file.flush()
             os.fsync(file.fileno())
-        half.replace(target)
+        temporary.replace(target)
     except OSError as error:
         raise InvalidError(f"{path} cannot be written: {error.strerror}; name another file") from error
     finally:
         with suppress(OSError):
-            half.unlink()
+            temporary.unlink()
 
 
 def _lines(bundle: Bundle) -> Iterator[bytes]:
@@ -187,14 +213,14 @@ def _lines(bundle: Bundle) -> Iterator[bytes]:
     for id, graft in bundle.grafts.items():
         yield _line("G", id, graft)
     for record in bundle.commits.values():
-        yield _line("C", _packed(record))
+        yield _line("C", _pack(record))
     for kind, data in bundle.objects.values():
-        yield _line("O", int(kind), _packed(data))
+        yield _line("O", int(kind), _pack(data))
 
 
-def _packed(data: bytes) -> bytes:
-    """Return the stored form, which keeps to the budget of what is read, whatever compression would save."""
-    small = packed(data)
+def _pack(data: bytes) -> bytes:
+    """Return the stored form, uncompressed if it would expand more than readers allow."""
+    small = pack_object(data)
     return small if len(data) <= limits.EXPANSION * len(small) else PLAIN + data
 
 
@@ -203,8 +229,11 @@ def _line(*parts: object) -> bytes:
     return len(line).to_bytes(_LENGTH_BYTES) + line
 
 
+# ---- reading a file
+
+
 def is_bundle(begin: bytes) -> bool:
-    """Whether a file that begins so is a bundle, be it of a later format."""
+    """Return whether a file with this beginning is a bundle, perhaps of a later format."""
     return begin.startswith(_KIND)
 
 
@@ -212,9 +241,9 @@ def read_bundle(path: str) -> Bundle:
     """Return the history in a file, verified.
 
     Raises:
-        InvalidError: There is no such file, or it is no bundle.
-        UnsupportedError: A later version of keepstate has written it.
-        CorruptError: It is damaged, or lacks something.
+        InvalidError: The file does not exist, or is not a bundle.
+        UnsupportedError: A later version of keepstate wrote the file.
+        CorruptError: The file is damaged or incomplete.
     """
     try:
         data = Path(path).read_bytes()
@@ -224,11 +253,11 @@ def read_bundle(path: str) -> Bundle:
 
 
 def bundle_of(data: bytes, path: str) -> Bundle:
-    """Return the history in the content of a file, verified; raises what `read_bundle` does."""
+    """Return the history in the content of a file, verified. Raises the errors of `read_bundle`."""
     if is_bundle(data) and not data.startswith(_MAGIC):
         raise UnsupportedError(f"{path} is a bundle of a later format; read it with a newer keepstate")
     if not data.startswith(_MAGIC):
-        raise InvalidError(f"{path} is no bundle of a history")
+        raise InvalidError(f"{path} is not a bundle of a history")
     try:
         bundle = _read(data)
         bundle.verify()
@@ -240,40 +269,40 @@ def bundle_of(data: bytes, path: str) -> Bundle:
 def _read(data: bytes) -> Bundle:
     end = len(data) - _DIGEST_BYTES
     if end < len(_MAGIC) or sha256(data[:end]).digest() != data[end:]:
-        raise CorruptError("its digest is another's; it is cut off or was changed")
+        raise CorruptError("its digest does not match; it was truncated or changed")
     bundle = Bundle()
-    place, left = len(_MAGIC), limits.EXPANSION * len(data)
-    while place < end:
-        begin = place + _LENGTH_BYTES
-        place = begin + int.from_bytes(data[place:begin])
-        refuse_chosen_keys(data[begin:place])
+    at, left = len(_MAGIC), limits.EXPANSION * len(data)
+    while at < end:
+        begin = at + _LENGTH_BYTES
+        at = begin + int.from_bytes(data[at:begin])
+        refuse_chosen_keys(data[begin:at])
         try:
-            kind, *parts = msgspec.msgpack.decode(data[begin:place], type=list[Any])
-            left -= _take(bundle, kind, *parts)
+            kind, *parts = msgspec.msgpack.decode(data[begin:at], type=list[Any])
+            left -= _take_line(bundle, kind, *parts)
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
-            raise CorruptError(f"a line of it is none: {error}") from error
+            raise CorruptError(f"a line is damaged: {error}") from error
         if left < 0:
-            raise CorruptError(f"its parts inflate to over {limits.EXPANSION} times its size")
+            raise CorruptError(f"its parts expand to more than {limits.EXPANSION} times its size")
     return bundle
 
 
-def _take(bundle: Bundle, kind: str, first: Any, second: Any = None) -> int:
-    """Take what a line holds, and return how many bytes of commits and objects that is."""
+def _take_line(bundle: Bundle, kind: str, first: Any, second: Any = None) -> int:
+    """Add the content of a line, and return the size of the commit or object in it."""
     match kind:
         case "B":
-            bundle.branches[admit_ref_name("branch", first)] = msgspec.convert(second, Head)
+            bundle.branches[check_ref_name("branch", first)] = msgspec.convert(second, Head)
         case "T":
-            bundle.tags[admit_ref_name("tag", first)] = msgspec.convert(second, Head)
+            bundle.tags[check_ref_name("tag", first)] = msgspec.convert(second, Head)
         case "G":
             bundle.grafts[first] = msgspec.convert(second, Graft)
         case "C":
-            record = unpacked(first, "a commit")
+            record = unpack_object(first, "a commit")
             bundle.commits[id_of(record)] = record
             return len(record)
         case "O":
-            encoding = unpacked(second, "an object")
+            encoding = unpack_object(second, "an object")
             bundle.objects[name_of(Kind(first), encoding)] = Kind(first), encoding
             return len(encoding)
         case _:
-            raise CorruptError(f"it has a line of kind {kind!r}; it is of a newer keepstate")
+            raise CorruptError(f"a line has the kind {kind!r}; a newer keepstate wrote it")
     return 0

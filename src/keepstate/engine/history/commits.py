@@ -1,4 +1,4 @@
-"""What is told of a history: its commits, and how two of them differ."""
+"""Commits, branches, differences and other facts about a history, as callers see them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from keepstate.engine.history.paths import Steps, shown
+from keepstate.engine.history.paths import Steps, format_path
 from keepstate.engine.history.record import CommitRecord
 from keepstate.engine.kernel.times import to_datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An immutable moment of a state.
+    """An immutable, committed state.
 
     Attributes:
-        id: Names it by its content, everywhere; 40 hexadecimal digits.
-        number: Its place, from 1, among the first parents of the head that it was read through; None if it
-            is none of them.
-        parents: The ids of the commits before it; a merge has two.
+        id: The digest of its content, the same everywhere; 40 hexadecimal digits.
+        number: Its number, from 1, in the line of first parents of the branch that it was read through; None
+            if it is not in that line.
+        parents: The ids of its parents; a merge has two.
         branch: The branch that it was read through, or None.
-        created_at: When it was made, UTC.
-        author: Who made it, or None.
-        message: What for.
-        generation: One more than the highest of its parents'.
-        classes: Registered classes, `profile@2`, whose objects may stand in the state: all that stand in it,
-            and that stood in one before it.
+        created_at: The time of the commit, in UTC.
+        author: The author, or None.
+        message: The commit message.
+        generation: One more than the highest generation of its parents.
+        classes: The registered classes, such as `profile@2`, whose objects the state may contain: those in
+            the state, and those in the states before it.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Commit:
     classes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, the time as ISO 8601."""
+        """Return the commit as plain values, with the time in ISO 8601."""
         return {
             "id": self.id,
             "number": self.number,
@@ -56,13 +56,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One way in which two states differ.
+    """One difference between two states.
 
     Attributes:
-        path: Where: keys, and places of lists in the new state; of what was removed, in the old one.
-        kind: What happened. `reordered` tells of a dict's keys.
-        old: The value before; None if it was added.
-        new: The value after; None if it was removed.
+        path: The path: keys, and list indexes in the new state. The path of a removed value is in the old
+            state.
+        kind: The kind of difference. `reordered` is about the keys of a dict.
+        old: The old value; None if the value was added.
+        new: The new value; None if the value was removed.
     """
 
     path: Steps
@@ -72,18 +73,18 @@ class Difference:
 
     def __str__(self) -> str:
         sign = {"added": "+", "removed": "-"}.get(self.kind, "~")
-        request = " (order of keys)" if self.kind == "reordered" else ""
-        return f"{sign} {shown(self.path)}{request}"
+        order = " (order of keys)" if self.kind == "reordered" else ""
+        return f"{sign} {format_path(self.path)}{order}"
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A name that moves along with its commits.
+    """A name that moves to each new commit.
 
     Attributes:
-        name: Its name.
-        head: The id of its last commit.
-        number: How many commits lead to it, by first parents.
+        name: The name.
+        head: The id of the last commit.
+        number: The number of the last commit, by first parents.
     """
 
     name: str
@@ -93,10 +94,10 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A name that stays on its commit.
+    """A name that does not move.
 
     Attributes:
-        name: Its name.
+        name: The name.
         commit: The id of the commit.
     """
 
@@ -106,11 +107,11 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Who gave a part of a state the value that it has.
+    """The commit that gave a part of a state its value.
 
     Attributes:
-        commit: The commit that did.
-        is_exact: Whether that is sure; else an earlier one may have, which was pruned.
+        commit: The commit.
+        is_exact: Whether the commit is certain. If not, it may be an earlier commit that was pruned.
     """
 
     commit: Commit
@@ -119,14 +120,14 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class HistoryStats:
-    """How large a history is.
+    """The size of a history.
 
     Attributes:
-        branches: How many branches there are.
-        tags: How many tags.
-        commits: How many commits are kept, those that nothing leads to included.
-        objects: How many objects their states share.
-        size_bytes: Of commits and objects as they are stored, names included.
+        branches: The number of branches.
+        tags: The number of tags.
+        commits: The number of stored commits, including those that no branch or tag leads to.
+        objects: The number of objects that their states share.
+        size_bytes: The stored size of commits and objects, including their names.
     """
 
     branches: int
@@ -138,12 +139,12 @@ class HistoryStats:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found when every byte of a history was compared with its name.
+    """The result of comparing every byte of a history with its name.
 
     Attributes:
-        commits: How many commits branches and tags lead to.
-        objects: How many objects those have.
-        problems: What is damaged or missing, in words; empty if all is as it was written.
+        commits: The number of commits that branches and tags lead to.
+        objects: The number of their objects.
+        problems: Descriptions of what is damaged or missing; empty if the history is intact.
     """
 
     commits: int
@@ -153,11 +154,12 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What pruning did.
+    """The result of pruning.
 
     Attributes:
-        commits: How many commits were let go of.
-        removed: How many commits and objects were deleted, those included that nothing had led to before.
+        commits: The number of dropped commits.
+        removed: The number of deleted commits and objects, including those that no branch or tag led to
+            before.
     """
 
     commits: int
@@ -167,7 +169,7 @@ class Pruned:
 def commit_of(
     id: bytes, record: CommitRecord, number: int | None = None, branch: str | None = None
 ) -> Commit:
-    """Return what is told of a stored commit."""
+    """Return a stored commit as callers see it."""
     return Commit(
         id.hex(),
         number,

@@ -1,25 +1,89 @@
-"""How two states differ, in values."""
+"""Differences between two states, and the commit that gave a part of a state its value."""
 
 from __future__ import annotations
 
+from keepstate.engine.history import paths
 from keepstate.engine.history.commits import Difference
-from keepstate.engine.history.paths import decoded_or_none, steps_shown
+from keepstate.engine.history.paths import decode_or, decode_steps
+from keepstate.engine.history.revisions import Found
 from keepstate.engine.history.session import HistorySession
-from keepstate.values.diff import diff
+from keepstate.values.contents import is_container, open_contents, whole
+from keepstate.values.diff import Path, diff, unlike
 from keepstate.values.merkle import gather
+from keepstate.values.refs import Fetching
 
 
 async def differences(session: HistorySession, old: bytes, new: bytes) -> list[Difference]:
-    """Return what leads from one state to another."""
+    """Return the differences from one state to another."""
     changes = await session.serve(diff(old, new))
     sides = [side for change in changes for side in (change.old, change.new) if side is not None]
     objects = await session.serve(gather(sides))
     return [
         Difference(
-            steps_shown(change.path),
+            decode_steps(change.path),
             change.kind,
-            decoded_or_none(change.old, objects, session.states),
-            decoded_or_none(change.new, objects, session.states),
+            decode_or(None, change.old, objects, session.states),
+            decode_or(None, change.new, objects, session.states),
         )
         for change in changes
     ]
+
+
+async def blame(session: HistorySession, found: Found, path: paths.Path) -> tuple[Found, bool]:
+    """Return the commit that gave the value at a path its content, and whether that is certain.
+
+    An item of a list is followed as its index changes.
+    """
+    encoded, _ = await session.serve(paths.find_path(found.record.root, path))
+    while True:
+        older = await _older(session, found, encoded)
+        if older is None:
+            return found, await session.graft(found.id) is None
+        found, encoded = older
+
+
+async def _older(session: HistorySession, found: Found, path: Path) -> tuple[Found, Path] | None:
+    """Return a parent that has the same value, and the path of the value there."""
+    first = await session.first_parent(found.id)
+    for parent in await session.parents(found.id):
+        record = await session.record(parent)
+        old_path = await session.serve(_path_before(record.root, found.record.root, path))
+        if old_path is not None:
+            number = found.number
+            if number is not None:
+                number = None if parent != first else number - 1 - await session.skipped(found.id)
+            return Found(parent, record, number, found.branch, found.is_held), old_path
+    return None
+
+
+def _path_before(old: bytes, new: bytes, path: Path) -> Fetching[Path | None]:
+    """Return the path that a value of the newer state had in the older one; None if the value changed."""
+    if old == new:
+        return path
+    if not path or not (is_container(old) and is_container(new)):
+        return None
+    before = yield from open_contents(old)
+    after = yield from open_contents(new)
+    if before.style is not after.style:
+        return None
+    step, *rest = path
+    if isinstance(step, int):
+        shift = 0
+        for block in (yield from unlike(before, after)):
+            if step < block.new_begin:
+                break
+            if step < block.new_begin + len(block.new):
+                if len(block.old) != len(block.new):
+                    return None
+                shift = block.begin - block.new_begin
+                break
+            shift = block.begin + len(block.old) - block.new_begin - len(block.new)
+        step += shift
+    was, now = (yield from before.find(step)), (yield from after.find(path[0]))
+    if was is None or now is None:
+        return None
+    if was.name == now.name:
+        return (step, *rest)
+    earlier, later = yield from whole((was, now))
+    below = yield from _path_before(earlier, later, tuple(rest))
+    return None if below is None else (step, *below)

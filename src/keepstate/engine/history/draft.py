@@ -1,25 +1,25 @@
-"""A state being changed toward its next commit."""
+"""A branch's state that is being changed for the next commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Final
 
 from keepstate.engine.documents.documents import MISSING
+from keepstate.engine.history.checkout import Loaded, State, missing_error
 from keepstate.engine.history.commit_request import (
     CommitRequest,
     CommitResult,
     OnConflict,
-    admit_order,
     commit_onto,
     commit_turn,
+    make_request,
 )
 from keepstate.engine.history.commits import Commit, commit_of
-from keepstate.engine.history.in_place import brought
-from keepstate.engine.history.loaded_state import Loaded, State, missing
 from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.history.paths import CODEC
 from keepstate.engine.history.session import HistorySession
+from keepstate.engine.history.state_encoding import edit_state
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.fifo_lock import FifoLock
 from keepstate.engine.kernel.unit import Unit
@@ -27,24 +27,24 @@ from keepstate.errors import InvalidError
 from keepstate.values.codec import STATES, Codec, canonical
 from keepstate.values.comparison import compared
 from keepstate.values.contents import open_contents, replanted, whole
-from keepstate.values.diff import unlike_keys
-from keepstate.values.merkle import MerkleValue, gather
-from keepstate.values.patch import Edits, edited
-from keepstate.values.refs import Fetching, together
+from keepstate.values.diff import aligned, unlike_keys
+from keepstate.values.merkle import gather
+from keepstate.values.patch import Edits
+from keepstate.values.refs import together
 
 _LONG_BYTES: Final = 64 << 10
-"""What was so large before is encoded as what is long."""
+"""A value whose last encoding was larger is encoded part by part."""
 
 
 class Draft(Loaded, MutableMapping[str, Any]):
-    """The state of a branch as it is being changed: a mapping of plain values.
+    """The next state of a branch: a mapping of plain values.
 
-    Lists and dicts in it may be changed in place, also through a reference taken before an earlier commit:
-    what is committed is how each value differs from what the draft loaded or committed last.
+    Lists and dicts in it may be changed in place, also through a reference from before an earlier commit. A
+    commit contains the differences of each value from its loaded or last committed form.
 
     Attributes:
         branch: The branch that `commit` moves.
-        base: The commit that it stands on, or None if the branch has none yet.
+        base: The commit that the draft is based on; None if the branch does not exist yet.
     """
 
     base: Commit | None
@@ -53,11 +53,11 @@ class Draft(Loaded, MutableMapping[str, Any]):
         super().__init__(executor, state)
         self.branch: str = branch
         self.base = base
-        # What each loaded value was encoded as when it was loaded or committed.
+        # The encoding of each value when it was loaded or last committed.
         self._bases: dict[str, bytes] = {}
         self._codec = executor.home.states
         self._turns = FifoLock(executor.runner)
-        self._keep(state.values)
+        self._on_load(state.values)
 
     def __repr__(self) -> str:
         at = self.base.id[:10] if self.base else "nothing"
@@ -69,18 +69,18 @@ class Draft(Loaded, MutableMapping[str, Any]):
         """Return the value of a key, the same object each time.
 
         Raises:
-            NotFoundError: There is none.
-            NotLoadedError: It was left out when loading; blocking use loads it now.
+            NotFoundError: The key does not exist.
+            NotLoadedError: The key is not loaded. Blocking use loads it now.
         """
-        value = self._loaded(key)
+        value = self._value(key)
         if value is MISSING:
-            raise missing(key)
+            raise missing_error(key)
         return value
 
     def __setitem__(self, key: str, value: object) -> None:
-        """Set a key; what it had before need not be loaded."""
+        """Set a key. Its old value need not be loaded."""
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidError(f"{key!r} is no key of a state; give a str")
+            raise InvalidError(f"{key!r} is not a key of a state; use a str")
         self._state.gone.discard(key)
         self._state.values[key] = value
 
@@ -88,11 +88,11 @@ class Draft(Loaded, MutableMapping[str, Any]):
         """Remove a key.
 
         Raises:
-            NotFoundError: There is none.
-            NotLoadedError: It was left out when loading; blocking use loads it now.
+            NotFoundError: The key does not exist.
+            NotLoadedError: The key is not loaded. Blocking use loads it now.
         """
-        if self._loaded(key) is MISSING:
-            raise missing(key)
+        if self._value(key) is MISSING:
+            raise missing_error(key)
         del self._state.values[key]
         self._state.gone.add(key)
 
@@ -112,73 +112,74 @@ class Draft(Loaded, MutableMapping[str, Any]):
         on_conflict: OnConflict = "raise",
         rules: MergeRules | None = None,
     ) -> Commit:
-        """Commit the state, and return the commit that the branch is on now; the draft goes on from there.
+        """Commit the state, and return the new head of the branch. The draft continues from there.
 
-        Each call makes a commit, also if nothing was changed: the moment was asked for. Calls at once take
-        turns.
+        Each call makes a commit, even without changes. Concurrent calls are serialized.
 
         Args:
-            message: What for; at most 64 KiB of UTF-8.
-            author: Who commits, if not the author of the space.
-            on_conflict: What to do if others have committed to the branch since: raise, or merge. After a
-                merge, the draft's lists and dicts are brought to the merged state in place.
-            rules: How to merge, by path; see `History.merge`.
+            message: The commit message; at most 64 KiB of UTF-8.
+            author: The author of the commit. The default is the author of the space.
+            on_conflict: What to do if the branch has moved on: raise, or merge. After a merge, the lists and
+                dicts of the draft are updated in place to the merged state.
+            rules: Merge rules by path; see `History.merge`.
 
         Raises:
-            ConflictError: The branch has moved on; nothing was committed.
-            NotFoundError: Others are to be merged with, and the branch is gone.
-            MergeConflictError: Both sides changed the same, and no rule decides.
-            InvalidError: A value would not come back equal; its path is named. Nothing was committed.
+            ConflictError: The branch has moved on. Nothing was committed.
+            NotFoundError: `on_conflict` is `merge`, and the branch was deleted.
+            MergeConflictError: Both sides changed the same value, and no rule decides.
+            InvalidError: A value would not come back equal. The error names its path; nothing was committed.
         """
-        request = admit_order(self._executor, self.branch, message, author, on_conflict, rules)
+        request = make_request(self._executor, self.branch, message, author, on_conflict, rules)
         return await self._turns.run(lambda: self._commit(request))
 
     async def _commit(self, request: CommitRequest) -> Commit:
         encodings = self._encodings()
-        # Told before anything is waited for: what is changed meanwhile belongs to the next commit.
-        edits, gone = self._edits(encodings), [canonical(key) for key in self._state.gone]
+        # Computed before the first await, because later changes belong to the next commit.
+        edits, gone = self._edits(encodings), self._gone()
 
         async def work(unit: Unit) -> tuple[CommitResult, dict[str, Any]]:
             session = await self._state.session(unit)
-            state = await session.serve(edited_state(self._state.root, edits, gone))
-            outcome = await commit_onto(session, request, self._state.id, state)
-            return outcome, await self._merged(session, outcome)
+            state = await session.serve(edit_state(self._state.root, edits, gone))
+            result = await commit_onto(session, request, self._state.id, state)
+            return result, await self._changed_by_others(session, result)
 
         if request.on_conflict == "merge":
-            (outcome, others), _ = await self._executor.serialized(commit_turn(request.branch), work)
+            (result, others), _ = await self._executor.serialized(commit_turn(request.branch), work)
         else:
-            (outcome, others), _ = await self._executor.run(work, attempts=1)
-        self._executor.on_rollback(self._standing())
-        self._go_on(outcome, encodings, others)
-        self.base = commit_of(outcome.id, outcome.record, outcome.number, self.branch)
-        return self.base
+            (result, others), _ = await self._executor.run(work, attempts=1)
+        self._executor.on_rollback(self._rollback())
+        return self._continue_from(result, encodings, others)
 
     def _encodings(self) -> dict[str, bytes]:
         codec, long = self._codec, {key for key, base in self._bases.items() if len(base) > _LONG_BYTES}
         return {
-            key: encoded(key, value, codec, is_long=key in long) for key, value in self._state.values.items()
+            key: encode_value(key, value, codec, is_long=key in long)
+            for key, value in self._state.values.items()
         }
 
+    def _gone(self) -> list[bytes]:
+        return [canonical(key) for key in self._state.gone]
+
     def _edits(self, encodings: dict[str, bytes]) -> Edits:
-        """Return what was changed, but for what was removed."""
+        """Return all changes except removed keys."""
         edits = Edits()
         for key, encoding in encodings.items():
             step, before = canonical(key), self._bases.get(key)
-            verdict = replanted(encoding) if before is None else compared(before, encoding)
-            if isinstance(verdict, Edits):
-                edits.inside[step] = verdict
-            elif verdict is not None:
-                edits.puts[step] = verdict
+            change = replanted(encoding) if before is None else compared(before, encoding)
+            if isinstance(change, Edits):
+                edits.inside[step] = change
+            elif change is not None:
+                edits.puts[step] = change
         if self._state.is_whole:
             edits.order = [canonical(key) for key in self._state.values]
         return edits
 
-    async def _merged(self, session: HistorySession, outcome: CommitResult) -> dict[str, Any]:
-        """Return what others changed of the keys that are loaded, `MISSING` for what they removed."""
-        if outcome.own_root == outcome.record.root:
+    async def _changed_by_others(self, session: HistorySession, result: CommitResult) -> dict[str, Any]:
+        """Return the loaded keys that others changed, with their values, `MISSING` for a removed one."""
+        if result.own_root == result.record.root:
             return {}
         mine, now = await session.serve(
-            together([open_contents(outcome.own_root), open_contents(outcome.record.root)])
+            together([open_contents(result.own_root), open_contents(result.record.root)])
         )
         others: dict[str, Any] = {}
         for was, entry in await session.serve(unlike_keys(mine, now)):
@@ -190,19 +191,21 @@ class Draft(Loaded, MutableMapping[str, Any]):
                 others[key] = self._codec.assemble(encodings[0], await session.serve(gather(encodings)))
         return others
 
-    def _standing(self) -> Callable[[], None]:
-        """Return what lets the draft stand again where it stands now; its values are left as they are."""
+    def _rollback(self) -> Callable[[], None]:
+        """Return a function that undoes the next commit of the draft; its values stay as they are."""
         id, root, base, bases = self._state.id, self._state.root, self.base, self._bases
 
-        def stand() -> None:
+        def roll_back() -> None:
             self._state.id, self._state.root, self.base, self._bases = id, root, base, bases
 
-        return stand
+        return roll_back
 
-    def _go_on(self, outcome: CommitResult, encodings: dict[str, bytes], others: dict[str, Any]) -> None:
-        """Stand on the new commit from now on."""
+    def _continue_from(
+        self, result: CommitResult, encodings: dict[str, bytes], others: dict[str, Any]
+    ) -> Commit:
+        """Continue from the new commit, and return it."""
         state = self._state
-        state.id, state.root = outcome.id, outcome.record.root
+        state.id, state.root = result.id, result.record.root
         self._bases = encodings
         for key, value in others.items():
             state.gone.discard(key)
@@ -211,33 +214,77 @@ class Draft(Loaded, MutableMapping[str, Any]):
                 self._bases.pop(key, None)
                 continue
             state.values[key] = (
-                brought(state.values[key], value, self._codec) if key in state.values else value
+                update_in_place(state.values[key], value, self._codec) if key in state.values else value
             )
             self._bases[key] = self._codec.canonical(state.values[key])
+        self.base = commit_of(result.id, result.record, result.number, self.branch)
+        return self.base
 
-    def _keep(self, loaded: dict[str, Any]) -> None:
+    def _on_load(self, loaded: dict[str, Any]) -> None:
         self._bases |= {key: self._codec.canonical_long(value) for key, value in loaded.items()}
 
 
-def edited_state(root: bytes, edits: Edits, gone: Sequence[bytes]) -> Fetching[MerkleValue]:
-    """Return a state as changed, without those of some keys that it has."""
-    contents = yield from open_contents(root)
-    there = yield from together([contents.find(step) for step in gone])
-    edits.removed = {step for step, entry in zip(gone, there, strict=True) if entry is not None}
-    return (yield from edited(root, edits))
-
-
-def encoded(key: str, value: Any, codec: Codec = STATES, *, is_long: bool = False) -> bytes:
-    """Return the encoding of a key's value; what cannot be stored is named by its whole path.
+def encode_value(key: str, value: Any, codec: Codec = STATES, *, is_long: bool = False) -> bytes:
+    """Encode the value of a key.
 
     Args:
         key: The key.
         value: The value.
-        codec: What encodes it.
-        is_long: Whether it is likely to be long.
+        codec: The codec.
+        is_long: Whether the value is likely to be long.
+
+    Raises:
+        InvalidError: The value cannot be stored. The error has the path from the state down.
     """
     try:
         return codec.canonical_long(value) if is_long else codec.canonical(value)
     except InvalidError:
-        codec.canonical({key: value})  # names the whole path
+        codec.canonical({key: value})  # raises with the whole path
         raise
+
+
+# ---- updates in place
+
+
+def update_in_place(live: Any, value: Any, codec: Codec = STATES) -> Any:
+    """Make a list or dict equal to `value`, so that existing references see the change.
+
+    Returns:
+        `live`, or `value` itself if the type differs or cannot be changed in place.
+    """
+    kind = type_of(live)
+    if kind is not type_of(value):
+        return value
+    if kind is dict:
+        items = {
+            key: update_in_place(live[key], item, codec) if key in live else item
+            for key, item in value.items()
+        }
+        live.clear()
+        live.update(items)
+        return live
+    if kind is list:
+        live[:] = _updated_items(live, value, codec)
+        return live
+    return live if codec.canonical(live) == codec.canonical(value) else value
+
+
+def _updated_items(live: list[Any], value: list[Any], codec: Codec) -> list[Any]:
+    """Return the new items of a list. Items that are in it already stay the same objects."""
+    items: list[Any] = []
+    at = 0
+    old, new = [codec.canonical(item) for item in live], [codec.canonical(item) for item in value]
+    for begin, end, new_begin, new_end in aligned(old, new):
+        items += live[at:begin]
+        if end - begin == new_end - new_begin:
+            pairs = zip(live[begin:end], value[new_begin:new_end], strict=True)
+            items += [update_in_place(item, now, codec) for item, now in pairs]
+        else:
+            items += value[new_begin:new_end]
+        at = end
+    return items + live[at:]
+
+
+def type_of(value: object) -> Any:
+    """Return the class of a value as `Any`, so that type checkers infer nothing from comparing it."""
+    return type(value)

@@ -1,9 +1,9 @@
-"""The objects of a history: asked for by name, many at once, and written by content."""
+"""The objects of a history: fetched by name, many at once, and written under their content's name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from typing import TypeVar
 
 from keepstate._runner import reentrant_lock
 from keepstate.engine.history.record import CommitRecord
@@ -15,87 +15,137 @@ from keepstate.errors import CorruptError, InvalidError, KeepstateError, PrunedE
 from keepstate.values import limits
 from keepstate.values.codec import COMPRESSED, PLAIN, body_of
 from keepstate.values.compression import compress
-from keepstate.values.merkle import admit_object
+from keepstate.values.merkle import check_object
 from keepstate.values.refs import Fetching, Ref
 
 T = TypeVar("T")
 
 _ITEM_BYTES = 64
-"""More than a reference to an item has, or the item's share of a node."""
+"""At least the size of a reference to an item, or of the item's share of a node."""
 _COMPRESSED_FROM_BYTES = 512
 _STATE_BYTES = 256
 _READ_BYTES = limits.READ_BYTES - limits.VALUE_BYTES
-_KEPT_OBJECT_BYTES = 16 << 10
-_KEPT_BYTES = 16 << 20
-_KEPT_OVERHEAD_BYTES = 256
-"""Of keeping one, beside its bytes."""
+_CACHED_OBJECT_BYTES = 16 << 10
+_CACHE_BYTES = 16 << 20
+_CACHE_OVERHEAD_BYTES = 256
+"""Memory of one cached object in addition to its bytes."""
 
 
-class Objects(Protocol):
-    """Where objects are kept."""
+class ObjectCache:
+    """An LRU cache of small objects, such as the nodes on the path to a change.
 
-    async def get(self, refs: Collection[Ref]) -> Mapping[bytes, bytes]:
-        """Return objects by name.
+    All spaces of a store share it, but each object is cached for one space only, because a space does not
+    rely on the bytes of another one.
+    """
 
-        Raises:
-            CorruptError: One is missing.
-        """
-        ...
+    def __init__(self) -> None:
+        self._objects: dict[tuple[str, bytes], bytes] = {}
+        self._size_bytes = 0
+        self._lock = reentrant_lock()
 
-    def put(self, name: bytes, encoding: bytes) -> None:
-        """Write an object, also if it is there already: a collector may be about to take it."""
-        ...
+    def get(self, space: str, name: bytes) -> bytes | None:
+        """Return an object, or None if it is not cached."""
+        key = space, name
+        with self._lock:
+            data = self._objects.pop(key, None)
+            if data is not None:
+                self._objects[key] = data
+            return data
+
+    def add(self, space: str, objects: Mapping[bytes, bytes]) -> None:
+        """Cache those of some objects that are small."""
+        for name, data in objects.items():
+            if len(data) > _CACHED_OBJECT_BYTES:
+                continue
+            key = space, name
+            with self._lock:
+                if self._objects.pop(key, None) is None:
+                    self._size_bytes += len(data) + _CACHE_OVERHEAD_BYTES
+                self._objects[key] = data
+                while self._size_bytes > _CACHE_BYTES:
+                    oldest = self._objects.pop(next(iter(self._objects)))
+                    self._size_bytes -= len(oldest) + _CACHE_OVERHEAD_BYTES
 
 
-class ArchivedObjects(Protocol):
-    """Objects that were moved out of the space; `engine.history.archive` reads them from a file."""
+class HistoryObjects:
+    """The objects of a space, as one unit of work reads and writes them. Each is fetched at most once.
 
-    async def object(self, unit: Unit, name: bytes) -> bytes | None:
-        """Return the object of that name, or None if it was not archived."""
-        ...
+    Args:
+        unit: The unit.
+        cache: Objects of earlier units.
+        archived: Returns an archived object by name, or None if it was not archived.
+    """
 
-
-class UnitObjects:
-    """The objects of a space, as one unit of work reads and writes them."""
-
-    def __init__(self, unit: Unit, archive: ArchivedObjects | None = None) -> None:
-        self._unit, self._archive = unit, archive
+    def __init__(
+        self,
+        unit: Unit,
+        cache: ObjectCache | None = None,
+        archived: Callable[[bytes], Awaitable[bytes | None]] | None = None,
+    ) -> None:
+        self._unit, self._cache, self._archived = unit, cache, archived
+        self._loaded: dict[bytes, bytes] = {}
+        self._key = key_maker(unit)
         self.loose: bytes | None = None
         """The commit that is read, if no branch or tag led to it."""
-        self._key = key_maker(unit)
 
-    async def get(self, refs: Collection[Ref]) -> Mapping[bytes, bytes]:
-        """Return objects by name, each compared with it: not every store notices what its disk has changed.
+    def add(self, objects: Mapping[bytes, bytes]) -> None:
+        """Take objects that were created, or that a commit carries."""
+        self._loaded.update(objects)
+        if self._cache is not None:
+            self._cache.add(self._unit.space, objects)
+
+    def put(self, name: bytes, encoding: bytes) -> None:
+        """Write an object, even if it exists, because a collector may be about to delete it."""
+        self._unit.put_object(self._key(name), pack_object(encoding))
+
+    async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
+        """Return the result of work, and give it the objects that it requests.
+
+        Args:
+            work: The work.
+            keep: Whether to keep the fetched objects for later work.
 
         Raises:
-            CorruptError: One is missing or damaged.
+            CorruptError: An object is missing or damaged.
         """
+
+        async def fetch(wanted: Collection[Ref]) -> Mapping[bytes, bytes]:
+            missing = [ref for ref in wanted if not self._has(ref.name)]
+            fetched: Mapping[bytes, bytes] = await self._fetch(missing) if missing else {}
+            if keep and fetched:
+                self.add(fetched)
+            return {ref.name: fetched.get(ref.name) or self._loaded[ref.name] for ref in wanted}
+
+        return await serve_work(work, fetch)
+
+    def _has(self, name: bytes) -> bool:
+        if name not in self._loaded and self._cache is not None:
+            data = self._cache.get(self._unit.space, name)
+            if data is not None:
+                self._loaded[name] = data
+        return name in self._loaded
+
+    async def _fetch(self, refs: Collection[Ref]) -> Mapping[bytes, bytes]:
+        """Return objects by name. Each is compared with its name, because not every store detects damage."""
         found: dict[bytes, bytes] = {}
         for group in _groups(refs):
             entries = await self._unit.objects([self._key(ref.name) for ref in group])
             for ref, entry in zip(group, entries, strict=True):
                 if entry is not None:
-                    data = unpacked(await self._unit.value(entry), f"object {ref.name.hex()}")
+                    data = unpack_object(await self._unit.value(entry), f"object {ref.name.hex()}")
                 else:
-                    data = await self._archived(ref.name)
-                admit_object(ref, data)
+                    archived = None if self._archived is None else await self._archived(ref.name)
+                    if archived is None:
+                        raise await self._missing_error(ref.name)
+                    data = archived
+                check_object(ref, data)
                 found[ref.name] = data
         return found
 
-    def put(self, name: bytes, encoding: bytes) -> None:
-        """Write an object."""
-        self._unit.put_object(self._key(name), packed(encoding))
-
-    async def _archived(self, name: bytes) -> bytes:
-        data = None if self._archive is None else await self._archive.object(self._unit, name)
-        if data is None:
-            raise await self._missing(name)
-        return data
-
-    async def _missing(self, name: bytes) -> KeepstateError:
-        await self._unit.verify()  # else the branch moved on meanwhile, and what it had was collected
+    async def _missing_error(self, name: bytes) -> KeepstateError:
+        await self._unit.verify()  # a conflict if the branch moved on and its old objects were collected
         space = self._unit.space
-        # Commits are collected before what they refer to.
+        # Commits are collected before the objects that they refer to.
         if self.loose and (await self._unit.objects([layout.COMMITS + self.loose]))[0] is None:
             return PrunedError(f"object {name.hex()} of {space!r} was collected; no branch or tag led to it")
         return CorruptError(
@@ -103,31 +153,48 @@ class UnitObjects:
         )
 
 
-def packed(encoding: bytes) -> bytes:
-    """Return an object as it is stored: compressed from far fewer bytes on than other values.
+async def serve_work(
+    work: Fetching[T], fetch: Callable[[Collection[Ref]], Awaitable[Mapping[bytes, bytes]]]
+) -> T:
+    """Return the result of work, and give it the objects that it requests, as `fetch` returns them."""
+    try:
+        wanted = next(work)
+        while True:
+            wanted = work.send(await fetch(wanted))
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
-    There are many of them, and most are text that is written once and seldom read.
+
+def pack_object(encoding: bytes) -> bytes:
+    """Return the stored form of an object. Objects are compressed at a smaller size than other values.
+
+    Objects are many, and most are text that is written once and rarely read.
     """
     if len(encoding) > _COMPRESSED_FROM_BYTES and (small := compress(encoding)) is not None:
         return COMPRESSED + small
     return PLAIN + encoding
 
 
-def packed_record(record: CommitRecord, encoding: bytes) -> bytes:
-    """Return a commit as it is stored: compressed if there is a state in it, and not only names."""
-    return packed(encoding) if len(record.root) > _STATE_BYTES else PLAIN + encoding
+def pack_record(record: CommitRecord, encoding: bytes) -> bytes:
+    """Return the stored form of a commit; compressed if it contains a state and not only names."""
+    return pack_object(encoding) if len(record.root) > _STATE_BYTES else PLAIN + encoding
 
 
-def unpacked(stored: bytes, place: str) -> bytes:
-    """Return the encoding in a stored object or commit; neither ever holds a pickle."""
+def unpack_object(stored: bytes, location: str) -> bytes:
+    """Return the encoding in a stored object or commit. Neither contains a pickle.
+
+    Raises:
+        CorruptError: The bytes are damaged; `location` names them in the error.
+    """
     try:
         return body_of(stored)
     except (CorruptError, InvalidError) as error:
-        raise corrupt_error(place, error) from error
+        raise corrupt_error(location, error) from error
 
 
 def key_maker(unit: Unit) -> Callable[[bytes], bytes]:
-    """Return what makes an object's key of its name; an encrypted store hides the name."""
+    """Return a function from an object's name to its key. An encrypted store hides the name."""
     store, space = unit.store, unit.space
     return lambda name: layout.STATES + (keyed_name(store, space, name) or name)
 
@@ -145,94 +212,3 @@ def _groups(refs: Collection[Ref]) -> Iterator[list[Ref]]:
         size += own
     if group:
         yield group
-
-
-class Kept:
-    """Small objects that outlast the work which fetched or made them: the nodes on the way to a change.
-
-    Args:
-        shared: Those of all spaces of a handle, which have one room together.
-        space: Whose these are; another space's bytes are nothing to rely on.
-    """
-
-    def __init__(self, shared: SharedObjects, space: str) -> None:
-        self._shared, self._space = shared, space
-
-    def get(self, name: bytes) -> bytes | None:
-        """Return an object, if it is still kept."""
-        return self._shared.get((self._space, name))
-
-    def add(self, objects: Mapping[bytes, bytes]) -> None:
-        """Keep those that are small."""
-        for name, data in objects.items():
-            if len(data) <= _KEPT_OBJECT_BYTES:
-                self._shared.add((self._space, name), data)
-
-
-class SharedObjects:
-    """Objects of many spaces; what nobody has asked for the longest gives way."""
-
-    def __init__(self) -> None:
-        self._objects: dict[tuple[str, bytes], bytes] = {}
-        self._size_bytes = 0
-        self._lock = reentrant_lock()
-
-    def get(self, key: tuple[str, bytes]) -> bytes | None:
-        """Return an object, if it is still here."""
-        with self._lock:
-            data = self._objects.pop(key, None)
-            if data is not None:
-                self._objects[key] = data
-            return data
-
-    def add(self, key: tuple[str, bytes], data: bytes) -> None:
-        """Take an object in."""
-        with self._lock:
-            if self._objects.pop(key, None) is None:
-                self._size_bytes += len(data) + _KEPT_OVERHEAD_BYTES
-            self._objects[key] = data
-            while self._size_bytes > _KEPT_BYTES:
-                oldest = self._objects.pop(next(iter(self._objects)))
-                self._size_bytes -= len(oldest) + _KEPT_OVERHEAD_BYTES
-
-
-class Known:
-    """Objects at hand, over those of a store: what was fetched once is not fetched again.
-
-    Args:
-        objects: Where all are.
-        kept: Those that are at hand from earlier work.
-    """
-
-    def __init__(self, objects: Objects, kept: Kept | None = None) -> None:
-        self._objects, self._kept = objects, kept
-        self._here: dict[bytes, bytes] = {}
-
-    def add(self, objects: Mapping[bytes, bytes]) -> None:
-        """Take objects that were made, or came along with a commit."""
-        self._here.update(objects)
-        if self._kept is not None:
-            self._kept.add(objects)
-
-    async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
-        """Return the work's result, giving it the objects that it asks for."""
-        try:
-            wanted = next(work)
-            while True:
-                missing = [ref for ref in wanted if not self._has(ref.name)]
-                fetched: Mapping[bytes, bytes] = await self._objects.get(missing) if missing else {}
-                if keep and fetched:
-                    self.add(fetched)
-                wanted = work.send(
-                    {ref.name: fetched.get(ref.name) or self._here[ref.name] for ref in wanted}
-                )
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-    def _has(self, name: bytes) -> bool:
-        if name not in self._here and self._kept is not None:
-            data = self._kept.get(name)
-            if data is not None:
-                self._here[name] = data
-        return name in self._here

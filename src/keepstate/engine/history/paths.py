@@ -1,6 +1,6 @@
-"""Paths into a state: `"messages"` for a key of its own, `("messages", 3, "meta")` for a value inside.
+"""Paths into a state: `"messages"` for a key, `("messages", 3, "meta")` for a value inside.
 
-Where a commit is read, a text that is not one of its keys may be a printed path too: `"messages[3].meta"`.
+Where a commit is read, text that is not a key of the state may also be a printed path: `"messages[3].meta"`.
 """
 
 from __future__ import annotations
@@ -20,44 +20,41 @@ from keepstate.values.merge_rules import Pattern, Rule
 from keepstate.values.refs import Fetching
 
 Path: TypeAlias = str | tuple[Any, ...]
-"""One key of the state, dots included, or keys and places of lists from the state down."""
+"""One key of the state, including its dots, or the keys and list indexes from the state down."""
 Steps: TypeAlias = tuple[Any, ...]
 
 CODEC = STATES
-"""For keys, which hold no objects of classes."""
+"""The codec of keys, which contain no objects of classes."""
 
 _BARE: Final = re.compile(r"[^.\[\]\s'\"]+")
 _ANY: Final = "*"
 
 
 def steps_of(path: Path) -> Steps:
-    """Return a path's steps.
+    """Return the steps of a path.
 
     Raises:
-        InvalidError: It is none.
+        InvalidError: The value is not a path.
     """
-    _admit(path)
+    given: object = path
+    if not isinstance(given, str | tuple) or given == ():
+        raise InvalidError(f"{given!r} is not a path; pass a key, or a tuple of keys and indexes")
     return (path,) if isinstance(path, str) else path
-
-
-def _admit(path: object) -> None:
-    if not isinstance(path, str | tuple) or path == ():
-        raise InvalidError(f"{path!r} is no path; give a key, or a tuple of keys and places")
 
 
 def parse_path(text: str, *, has_any: bool = False) -> tuple[Any, ...]:
     """Return the steps of a printed path: `messages[3].meta`, `['a.b'][0]`.
 
-    A path begins with a key. After it stand `.key`, and `[…]` with a place or key as Python writes it: `[3]`,
-    `[-1]`, `['a.b']`. A key stands bare if it is a text without `.`, `[`, `]`, quotes and spaces; any other
-    key is written in brackets, also as the first.
+    A path begins with a key. It continues with `.key`, and with `[…]` around an index or key as Python writes
+    it: `[3]`, `[-1]`, `['a.b']`. A key is written without brackets if it is text without `.`, `[`, `]`,
+    quotes and spaces.
 
     Args:
         text: The path; at most `limits.PATTERN_BYTES` characters.
-        has_any: Take `*` for any step, which is None then; `*` alone is for the whole state.
+        has_any: Accept `*` for any step, which is returned as None; `*` alone is the whole state.
 
     Raises:
-        InvalidError: It is not a path; the message shows where it ceases to be one.
+        InvalidError: The text is not a path. The error shows the wrong character.
     """
     if len(text) > limits.PATTERN_BYTES:
         raise InvalidError(
@@ -67,24 +64,24 @@ def parse_path(text: str, *, has_any: bool = False) -> tuple[Any, ...]:
     if has_any and text == _ANY:
         return ()
     steps: list[Any] = []
-    place = 0
-    while place < len(text) or not steps:
-        if text[place : place + 1] == "[":
-            place, step = _bracketed(text, place, has_any=has_any)
+    at = 0
+    while at < len(text) or not steps:
+        if text[at : at + 1] == "[":
+            at, step = _parse_bracket(text, at, has_any=has_any)
         else:
-            if steps and text[place] != ".":
-                raise _wrong(text, place)
-            begin = place + bool(steps)
+            if steps and text[at] != ".":
+                raise _parse_error(text, at)
+            begin = at + bool(steps)
             bare = _BARE.match(text, begin)
             if bare is None:
-                raise _wrong(text, begin)
-            place, step = bare.end(), None if has_any and bare[0] == _ANY else bare[0]
+                raise _parse_error(text, begin)
+            at, step = bare.end(), None if has_any and bare[0] == _ANY else bare[0]
         steps.append(step)
     return tuple(steps)
 
 
-def _bracketed(text: str, begin: int, *, has_any: bool) -> tuple[int, Any]:
-    """Return the place behind a bracket and the step in it, the shortest that is one."""
+def _parse_bracket(text: str, begin: int, *, has_any: bool) -> tuple[int, Any]:
+    """Return the offset after a bracket and the step in it, the shortest that parses."""
     end = text.find("]", begin)
     while end >= 0:
         inside = text[begin + 1 : end]
@@ -97,71 +94,75 @@ def _bracketed(text: str, begin: int, *, has_any: bool) -> tuple[int, Any]:
             end = text.find("]", end + 1)
             continue
         return end + 1, step
-    raise _wrong(text, begin)
+    raise _parse_error(text, begin)
 
 
-def _wrong(text: str, place: int) -> InvalidError:
-    here = f"{text[:place]}⟨here⟩{text[place:]}"
+def _parse_error(text: str, at: int) -> InvalidError:
+    here = f"{text[:at]}⟨here⟩{text[at:]}"
     return InvalidError(
         f"{here} is not a path; write it as messages[3].meta, and a key with dots or spaces as ['a.b']"
     )
 
 
-def shown(steps: Sequence[object]) -> str:
-    """Return a path as people read it: `messages[3].meta`."""
+def format_path(steps: Sequence[object]) -> str:
+    """Return a path as text for people: `messages[3].meta`."""
     text = ""
     for step in steps:
         if isinstance(step, str) and step.isidentifier():
             text += f".{step}" if text else step
         else:
-            text += f"[{_step_shown(step)}]"
+            text += f"[{_format_step(step)}]"
     return text or "."
 
 
-def _step_shown(step: object) -> str:
+def _format_step(step: object) -> str:
     try:
         return repr(step)
-    except ValueError:  # Python shows no int of more than 4,300 digits, be it within a tuple
+    except ValueError:  # Python does not print an int of more than 4,300 digits, even inside a tuple
         return hex(step) if isinstance(step, int) else f"a {type(step).__name__} with a large int"
 
 
-def steps_shown(path: Sequence[Step]) -> Steps:
-    """Return the steps of an encoded path, its keys decoded."""
+def decode_steps(path: Sequence[Step]) -> Steps:
+    """Return the steps of an encoded path."""
     return tuple(CODEC.assemble(step, {}) if isinstance(step, bytes) else step for step in path)
 
 
 def find(encoding: bytes, steps: Steps) -> Fetching[tuple[tuple[Step, ...], bytes]]:
-    """Return where a path leads, its keys encoded, and the encoding there.
+    """Return the encoded path of these steps, and the encoding of the value there.
 
     Raises:
-        NotFoundError: It leads nowhere; says how far it goes.
+        NotFoundError: The path does not exist. The error shows how much of it does.
     """
-    way: list[Step] = []
+    path: list[Step] = []
     for depth, step in enumerate(steps):
         if not is_container(encoding):
-            raise NotFoundError(f"{shown(steps[:depth])} is no list or dict, and has no {_step_shown(step)}")
+            raise _absent_error(steps, depth, "is not a list or dict")
         contents = yield from open_contents(encoding)
-        place: Step
+        encoded: Step
         if contents.style.has_keys:
-            place = CODEC.canonical(step)
+            encoded = CODEC.canonical(step)
         elif type(step) is int:
-            place = step + contents.count if step < 0 else step
+            encoded = step + contents.count if step < 0 else step
         else:
-            raise NotFoundError(f"{shown(steps[:depth])} is a list, and has no {_step_shown(step)}")
-        entry = yield from contents.find(place)
+            raise _absent_error(steps, depth, "is a list")
+        entry = yield from contents.find(encoded)
         if entry is None:
-            raise NotFoundError(f"there is no {shown(steps[: depth + 1])}")
+            raise NotFoundError(f"there is no {format_path(steps[: depth + 1])}")
         (encoding,) = yield from whole((entry,))
-        way.append(place)
-    return tuple(way), encoding
+        path.append(encoded)
+    return tuple(path), encoding
+
+
+def _absent_error(steps: Steps, depth: int, what: str) -> NotFoundError:
+    return NotFoundError(f"{format_path(steps[:depth])} {what}, and has no {_format_step(steps[depth])}")
 
 
 def find_path(encoding: bytes, path: Path) -> Fetching[tuple[tuple[Step, ...], bytes]]:
-    """Return the same as `find` for a path; a text that is not a key of the state is read as a printed path.
+    """Return the same as `find` for a path. Text that is not a key of the state is read as a printed path.
 
     Raises:
-        NotFoundError: It leads nowhere; the message says how far it goes.
-        InvalidError: It is not a path.
+        NotFoundError: The path does not exist. The error shows how much of it does.
+        InvalidError: The value is not a path.
     """
     steps = steps_of(path)
     try:
@@ -176,22 +177,22 @@ def find_path(encoding: bytes, path: Path) -> Fetching[tuple[tuple[Step, ...], b
     return (yield from find(encoding, printed))
 
 
-def patterns(rules: Mapping[Any, Rule] | None) -> dict[Pattern, Rule]:
+def encode_patterns(rules: Mapping[Any, Rule] | None) -> dict[Pattern, Rule]:
     """Return merge rules by encoded pattern.
 
-    An int may be a place of a list or a dict's key; it is taken for either.
+    An int in a path may be a list index or a dict key, so the rule applies to both.
 
     Raises:
-        InvalidError: A pattern is no path.
+        InvalidError: A pattern is not a path.
     """
     return {
         pattern: rule
         for path, rule in (rules or {}).items()
-        for pattern in product(*(_meant(step) for step in (() if path == () else steps_of(path))))
+        for pattern in product(*(_encode_step(step) for step in (() if path == () else steps_of(path))))
     }
 
 
-def _meant(step: object) -> Iterator[Step | None]:
+def _encode_step(step: object) -> Iterator[Step | None]:
     if step is None:
         yield None
         return
@@ -200,10 +201,10 @@ def _meant(step: object) -> Iterator[Step | None]:
     yield CODEC.canonical(step)
 
 
-def decoded_or_none(encoding: bytes | None, objects: Mapping[bytes, bytes], states: Codec) -> Any:
-    """Return the value of an encoding, None for nothing."""
+def decode_or(default: object, encoding: bytes | None, objects: Mapping[bytes, bytes], states: Codec) -> Any:
+    """Return the value of an encoding, or the default for None."""
     if encoding is None:
-        return None
+        return default
     try:
         return states.assemble(encoding, objects)
     except KeyError as error:

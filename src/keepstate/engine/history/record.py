@@ -1,46 +1,67 @@
-"""A commit as it is stored. Its name is the digest of these bytes, so that nobody can change it unseen.
+"""Stored records of a history: commits, the heads of branches and tags, and grafts.
 
-The roots of lists change with every append. Those that stand in the state's own encoding, at any depth,
-therefore stand in the record itself, as many as fit: an append then writes its message and the record, and
-nothing else.
+The name of a commit is the digest of its bytes, so a changed commit is noticed. The root of a list changes
+with every append. The record of a commit therefore carries the roots of the lists in its state, as many as
+fit. An append then writes its items and the record, and nothing else.
+
+A head is a small entry that is logged with its value, so it can be watched. A commit never changes, so the
+parents that pruning leaves it are stored apart, as grafts. One entry has all grafts. A walk over commits
+reads it, and therefore fails if another caller prunes meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Final
+import re
+from collections.abc import AsyncIterator, Mapping
+from hashlib import sha256
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import check_text
+from keepstate.engine.kernel.key_text import describe
 from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored
+from keepstate.engine.kernel.unit import Unit
+from keepstate.errors import CorruptError, InvalidError
+from keepstate.stores.protocol import Entry, Store
 from keepstate.values.digest import DIGEST_SIZE, digest
 from keepstate.values.nodes import refs_in
 from keepstate.values.refs import Kind, name_of
 
+MAIN: Final = "main"
+NAME_BYTES: Final = 200
+"""Size of the name of a branch or tag."""
 CARRIED_BYTES: Final = 4_096
-"""Of roots in one record."""
+"""Size of the roots in one record."""
 NONCE_BYTES: Final = 8
 EMPTY_STATE: Final = b"\x80"
 """The encoding of a dict without items."""
 
 _FORMAT: Final = 1
+_CHECKSUM_BYTES: Final = 8
+_RESERVED: Final = re.compile(r"[~#@\x00-\x1f]")
 _Name = Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 
 
+# ---- commits
+
+
 class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
-    """One moment of a state.
+    """A stored commit.
 
     Attributes:
-        parents: Names of the commits before; the first is the one that the branch was on.
-        root: The state's encoding, with references to what is large.
+        parents: Names of the parents; the first is the previous head of the branch.
+        root: The encoding of the state, with references to large parts.
         carried: Roots of lists that the encoding refers to.
-        generation: One more than the highest of the parents'.
-        created_ms: When, never before a parent. Nothing is ordered by it.
-        author: Who made it.
-        message: What for.
-        nonce: Random: two who count the same at one moment make two commits, and a merge counts both.
-        classes: Registered classes whose objects may stand in the state: those that stand in what this commit
-            has made, and those of the commits that it was made from.
+        generation: One more than the highest generation of the parents.
+        created_ms: The time of the commit, never before a parent's. Nothing is ordered by it.
+        author: The author.
+        message: The commit message.
+        nonce: Random bytes. Without them, two equal increments at one moment would be the same commit, and a
+            merge would count only one.
+        classes: Registered classes whose objects the state may contain: those of the parts that this commit
+            made, and those of the commits that it was made from.
     """
 
     parents: list[_Name]
@@ -69,21 +90,21 @@ def id_of(encoding: bytes) -> bytes:
 
 
 def read_record(encoding: bytes, id: bytes) -> CommitRecord:
-    """Return the commit of this name.
+    """Return the commit with this name.
 
     Raises:
-        CorruptError: The bytes are another's, or nobody wrote them.
+        CorruptError: The bytes are damaged, or belong to another commit.
     """
-    place = f"commit {id.hex()}"
+    location = f"commit {id.hex()}"
     if id_of(encoding) != id:
-        raise corrupt_error(place, "its bytes have another name")
+        raise corrupt_error(location, "its bytes have another name")
     if encoding[0] != _FORMAT:
-        raise corrupt_error(place, f"it is of format {encoding[0]}")
-    return decode_stored(encoding[1:], CommitRecord, place)
+        raise corrupt_error(location, f"it is of format {encoding[0]}")
+    return decode_stored(encoding[1:], CommitRecord, location)
 
 
 def carried(root: bytes, objects: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the roots that a commit of such a state carries, by name, of those that are at hand."""
+    """Return the list roots that the commit of a state carries, by name, taken from `objects`."""
     found: dict[bytes, bytes] = {}
     size = 0
     for ref in refs_in(root):
@@ -93,3 +114,147 @@ def carried(root: bytes, objects: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
                 break
             found[ref.name] = objects[ref.name]
     return found
+
+
+# ---- heads
+
+
+class Head(msgspec.Struct, array_like=True, frozen=True):
+    """The commit of a branch or tag, and its number by first parents, counted from 1."""
+
+    commit: Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
+    number: Annotated[int, msgspec.Meta(ge=1)]
+
+
+def check_ref_name(what: str, name: object) -> str:
+    """Return the name of a branch or tag.
+
+    Raises:
+        InvalidError: The name is too long, or could be mistaken for another form of revision.
+    """
+    text = check_text(what, name)
+    if not 0 < len(text.encode()) <= NAME_BYTES or _RESERVED.search(text):
+        raise InvalidError(
+            f"`{what}` is {text[:40]!r}; a name has 1 to {NAME_BYTES} bytes, without ~ # @ and control "
+            "characters"
+        )
+    if is_whole_id(text):
+        raise InvalidError(f"`{what}` is {text!r}, which looks like the id of a commit; choose another name")
+    return text
+
+
+def is_whole_id(text: str) -> bool:
+    """Return whether the text is the complete id of a commit."""
+    return len(text) == 2 * DIGEST_SIZE and all(letter in "0123456789abcdef" for letter in text)
+
+
+async def read_head(unit: Unit, part: bytes, name: str) -> Head | None:
+    """Return the head of a branch or tag. The unit's batch applies only if it does not move."""
+    entry = await unit.get(layout.named_key(part, name))
+    return None if entry is None else decode_head(entry.key, entry.value)
+
+
+def decode_head(key: bytes, stored: bytes) -> Head:
+    """Decode the head that is stored under a key.
+
+    Raises:
+        CorruptError: The bytes are damaged.
+    """
+    try:
+        return decode_stored(stored, Head, "")
+    except CorruptError:  # describing the key takes longer than decoding, so only on failure
+        return decode_stored(stored, Head, describe(key))
+
+
+def put_head(unit: Unit, part: bytes, name: str, head: Head) -> None:
+    """Move a branch or tag to a commit."""
+    unit.put(layout.named_key(part, name), msgspec.msgpack.encode(head))
+
+
+async def heads(unit: Unit, part: bytes) -> AsyncIterator[tuple[str, Head]]:
+    """Yield all branches, or all tags, without checks. Those that the unit has written come first."""
+    own = unit.written(part)
+    for key, value in own.items():
+        if value is not None:
+            yield layout.name_of(part, key), decode_head(key, value)
+    async for entry in scan_entries(unit.store, unit.space, part):
+        if entry.key not in own:
+            yield layout.name_of(part, entry.key), decode_head(entry.key, entry.value)
+
+
+async def scan_entries(store: Store, space: str, prefix: bytes, *, limit: int = 256) -> AsyncIterator[Entry]:
+    """Yield the entries under a prefix, page by page, without checks.
+
+    Args:
+        store: The store.
+        space: The stored name of the space.
+        prefix: The prefix.
+        limit: The number of entries in a page.
+    """
+    after: bytes | None = None
+    while True:
+        page = await store.scan(space, prefix, after=after, limit=limit)
+        for entry in page.entries:
+            yield entry
+        after = page.next
+        if after is None:
+            return
+
+
+# ---- grafts
+
+
+class Graft(msgspec.Struct, array_like=True, frozen=True):
+    """The replacement of a commit's pruned parents.
+
+    Attributes:
+        parents: The nearest kept ancestors.
+        skipped: The number of first parents that were pruned before the first of them, or before the
+            beginning.
+        goes_on: Whether the first of them is on the commit's line of first parents. If not, the line ends
+            here.
+    """
+
+    parents: list[bytes]
+    skipped: Annotated[int, msgspec.Meta(ge=0)]
+    goes_on: bool = True
+
+
+Grafts: TypeAlias = dict[bytes, Graft]
+
+
+async def read_grafts(unit: Unit) -> Grafts:
+    """Return all grafts by commit. The unit's batch applies only if they do not change."""
+    entry = await unit.get(layout.GRAFTS)
+    return {} if entry is None else decode_grafts(await unit.value(entry))
+
+
+def put_grafts(unit: Unit, grafts: Grafts) -> None:
+    """Write all grafts."""
+    unit.put(layout.GRAFTS, encode_grafts(grafts))
+
+
+def encode_grafts(grafts: Grafts) -> bytes:
+    """Encode grafts, followed by a checksum.
+
+    The checksum comes last because a value that begins with one could begin like a value in parts.
+    """
+    encoded = msgspec.msgpack.encode(grafts)
+    return encoded + _checksum(encoded)
+
+
+def decode_grafts(stored: bytes) -> Grafts:
+    """Decode grafts and verify their checksum, which is the only protection against a changed graft.
+
+    Raises:
+        CorruptError: The bytes are damaged.
+    """
+    location = describe(layout.GRAFTS)
+    encoded = stored[:-_CHECKSUM_BYTES]
+    if stored[-_CHECKSUM_BYTES:] != _checksum(encoded):
+        raise corrupt_error(location, "its checksum does not match")
+    return decode_stored(encoded, Grafts, location)
+
+
+def _checksum(encoded: bytes) -> bytes:
+    return sha256(encoded).digest()[:_CHECKSUM_BYTES]

@@ -1,11 +1,11 @@
-"""What stands for a commit: a branch, a tag, an id or its beginning, a place or a time on a line of commits.
+"""Revisions: the forms in which a caller names a commit.
 
 ```
 main          the head of a branch, or the commit of a tag
-a1b2c3d4      an id, or at least four digits that only one id begins with
-main~3        three before that, by first parents
-main#37       the 37th of the first parents of its head, counted from the beginning
-main@2026-11-21T10:00:00+00:00   the last one at that time; so does a datetime, on `main`
+a1b2c3d4      an id, or its first digits: at least four, with which only one id begins
+main~3        three commits before that, by first parents
+main#37       number 37 in the line of first parents, counted from its beginning
+main@2026-11-21T10:00:00+00:00   the last commit at that time; a datetime is the same on `main`
 ```
 """
 
@@ -20,8 +20,7 @@ import msgspec
 
 from keepstate.engine.history.ancestry import depth, first_parents, is_ancestor
 from keepstate.engine.history.commits import Branch, Commit, Tag, commit_of
-from keepstate.engine.history.heads import MAIN, heads, is_whole_id, read_head
-from keepstate.engine.history.record import CommitRecord
+from keepstate.engine.history.record import MAIN, CommitRecord, heads, is_whole_id, read_head
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.times import to_milliseconds
@@ -36,14 +35,15 @@ _SHORT_ID: Final = re.compile(r"[0-9a-f]{1,3}")
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A commit, and how it was found.
+    """A commit that a revision refers to.
 
     Attributes:
-        id: Its name.
-        record: What it says.
-        number: How many lead to it by first parents, if that is known.
-        branch: The branch that it was read through.
-        is_held: Whether a branch or tag that leads to it was read, so that what is written stands on that.
+        id: The name of the commit.
+        record: The commit.
+        number: Its number in its line of first parents, if known.
+        branch: The branch that it was found through.
+        is_held: Whether the unit has read a branch or tag that leads to it, so that its batch is conditional
+            on that.
     """
 
     id: bytes
@@ -52,17 +52,17 @@ class Found(msgspec.Struct, frozen=True):
     branch: str | None
     is_held: bool
 
-    def told(self) -> Commit:
-        """Return what is told of it."""
+    def to_commit(self) -> Commit:
+        """Return the commit as callers see it."""
         return commit_of(self.id, self.record, self.number if self.branch else None, self.branch)
 
 
 async def find_commit(session: HistorySession, revision: object) -> Found:
-    """Return the commit that a revision stands for.
+    """Return the commit that a revision refers to.
 
     Raises:
-        InvalidError: It is none, or fits more than one id.
-        NotFoundError: There is no such commit.
+        InvalidError: It is not a revision, or fits more than one id.
+        NotFoundError: The commit does not exist.
     """
     if isinstance(revision, datetime):
         return await _at_time(session, await _named(session, MAIN), revision)
@@ -72,13 +72,11 @@ async def find_commit(session: HistorySession, revision: object) -> Found:
         revision = revision.name
     form = _FORM.fullmatch(revision) if isinstance(revision, str) else None
     if form is None:
-        raise InvalidError(
-            f"{revision!r} stands for no commit; give a branch, a tag, an id, main~3 or main#37"
-        )
-    moment = None if form[4] is None else _time(form[4])
+        raise InvalidError(f"{revision!r} is not a revision; pass a branch, a tag, an id, main~3 or main#37")
+    time = None if form[4] is None else _parse_time(form[4])
     found = await _named(session, form[1])
-    if moment is not None:
-        return await _at_time(session, found, moment)
+    if time is not None:
+        return await _at_time(session, found, time)
     if form[3] is not None:
         return await _numbered(session, found, int(form[3]), revision)
     if form[0] != form[1]:
@@ -86,11 +84,11 @@ async def find_commit(session: HistorySession, revision: object) -> Found:
     return found
 
 
-async def held(session: HistorySession, found: Found) -> Found:
-    """Return the commit, now that a branch or tag which leads to it was read.
+async def hold(session: HistorySession, found: Found) -> Found:
+    """Return the commit after reading a branch or tag that leads to it.
 
     Raises:
-        NotFoundError: None does: what nothing leads to may be collected any moment.
+        NotFoundError: No branch or tag leads to it, so it may be collected at any time.
     """
     if found.is_held:
         return found
@@ -103,7 +101,7 @@ async def held(session: HistorySession, found: Found) -> Found:
 
 
 async def number_of(session: HistorySession, found: Found) -> int:
-    """Return how many commits lead to one by first parents."""
+    """Return the number of a commit in its line of first parents."""
     return found.number or await depth(session, found.id)
 
 
@@ -116,9 +114,9 @@ async def _named(session: HistorySession, name: str) -> Found:
             return Found(head.commit, await session.record(head.commit), head.number, branch, True)
     if _ID.fullmatch(name):
         return await _by_id(session, name)
-    more = " (the beginning of an id has at least 4 digits)" if _SHORT_ID.fullmatch(name) else ""
+    more = " (an abbreviated id has at least 4 digits)" if _SHORT_ID.fullmatch(name) else ""
     if name == MAIN and not await session.is_recorded():
-        more = ": nothing is committed or recorded there yet; space(…, record=True) records what changes"
+        more = ": nothing is committed or recorded there yet; space(…, record=True) records changes"
     raise NotFoundError(f"there is no branch, tag or commit {name!r} in {session.unit.name!r}{more}")
 
 
@@ -126,19 +124,19 @@ async def _by_id(session: HistorySession, text: str) -> Found:
     ids = [bytes.fromhex(text)] if len(text) == 2 * DIGEST_SIZE else await _ids(session, text)
     if len(ids) > 1:
         raise InvalidError(
-            f"more than one commit of {session.unit.space!r} begins with {text!r}; give more digits"
+            f"more than one commit of {session.unit.space!r} begins with {text!r}; pass more digits"
         )
     for id in ids:
         record = await session.stored_record(id) or await session.archived_record(id)
         if record is not None:
             session.read_loosely(id)
             return Found(id, await session.record(id), None, None, False)
-    await session.ask_for_archive()
+    await session.require_archive()
     raise NotFoundError(f"there is no branch, tag or commit {text!r} in {session.unit.space!r}")
 
 
 async def _ids(session: HistorySession, text: str) -> list[bytes]:
-    """Return two ids at most that begin with some digits."""
+    """Return at most two ids that begin with these digits."""
     prefix = layout.COMMITS + bytes.fromhex(text[: len(text) // 2 * 2])
     keys = session.unit.written_objects(prefix)
     keys += [layout.COMMITS + id for id in await session.archived_ids(prefix[len(layout.COMMITS) :])]
@@ -169,41 +167,48 @@ async def _before(session: HistorySession, found: Found, steps: int, revision: o
             return before
         left -= 1
     number = await number_of(session, found)
-    if steps < number:
-        await session.ask_for_archive()
-        raise PrunedError(f"{revision!r} of {session.unit.name!r} was pruned")
-    raise NotFoundError(f"{revision!r} is outside of its line of {number} commits")
+    if steps >= number:
+        raise _outside_error(revision, number)
+    raise await _pruned_error(session, revision)
 
 
 async def _numbered(session: HistorySession, found: Found, wanted: int, revision: object) -> Found:
     number = await number_of(session, found)
     if not 0 < wanted <= number:
-        raise NotFoundError(f"{revision!r} is outside of its line of {number} commits")
+        raise _outside_error(revision, number)
     async for before in _line(session, msgspec.structs.replace(found, number=number)):
         if before.number is None or before.number <= wanted:
             found = before
             break
     if found.number != wanted:
-        await session.ask_for_archive()
-        raise PrunedError(f"{revision!r} of {session.unit.space!r} was pruned")
+        raise await _pruned_error(session, revision)
     return found
 
 
-async def _at_time(session: HistorySession, found: Found, moment: datetime) -> Found:
-    if moment.tzinfo is None:
-        raise InvalidError(f"{moment!r} says no time zone; give an aware datetime")
+def _outside_error(revision: object, number: int) -> NotFoundError:
+    return NotFoundError(f"{revision!r} is outside of its line of {number} commits")
+
+
+async def _pruned_error(session: HistorySession, revision: object) -> PrunedError:
+    await session.require_archive()
+    return PrunedError(f"{revision!r} of {session.unit.name!r} was pruned")
+
+
+async def _at_time(session: HistorySession, found: Found, time: datetime) -> Found:
+    if time.tzinfo is None:
+        raise InvalidError(f"{time!r} has no time zone; pass an aware datetime")
     async for before in _line(session, found):
-        if before.record.created_ms <= to_milliseconds(moment):
+        if before.record.created_ms <= to_milliseconds(time):
             return before
-    await session.ask_for_archive()
-    raise NotFoundError(f"there was no commit yet at {moment.isoformat()}")
+    await session.require_archive()
+    raise NotFoundError(f"there was no commit yet at {time.isoformat()}")
 
 
-def _time(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidError(f"{text!r} is no time; write it as 2026-11-21T10:00:00Z") from error
-    if moment.tzinfo is None:
-        raise InvalidError(f"{text!r} says no time zone; for UTC write {moment.isoformat()}Z")
-    return moment
+        raise InvalidError(f"{text!r} is not a time; write it as 2026-11-21T10:00:00Z") from error
+    if time.tzinfo is None:
+        raise InvalidError(f"{text!r} has no time zone; for UTC write {time.isoformat()}Z")
+    return time

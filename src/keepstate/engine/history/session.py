@@ -1,69 +1,115 @@
-"""What one operation reads and writes of a history: within one unit of work, so in one batch."""
+"""The commits and objects of a space, as one unit of work reads and writes them, and so as one batch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
-from keepstate.engine.history.grafts import Graft, Grafts, read_grafts
-from keepstate.engine.history.heads import MAIN, Head, put_head, read_head
-from keepstate.engine.history.objects import Kept, Known, UnitObjects, packed_record, unpacked
-from keepstate.engine.history.prefetch import CommitPrefetch
-from keepstate.engine.history.record import CommitRecord, carried, id_of, read_record
+from keepstate.engine.history.archive import Archive
+from keepstate.engine.history.objects import HistoryObjects, ObjectCache, pack_record, unpack_object
+from keepstate.engine.history.record import (
+    MAIN,
+    CommitRecord,
+    Graft,
+    Grafts,
+    Head,
+    carried,
+    id_of,
+    put_head,
+    read_grafts,
+    read_head,
+    read_record,
+)
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, KeepstateError, NotFoundError, PrunedError
 from keepstate.values.codec import STATES, Codec
 from keepstate.values.nodes import classes_in
 from keepstate.values.refs import Fetching
 
-if TYPE_CHECKING:
-    from keepstate.engine.history.archive import Archive
-
 T = TypeVar("T")
 
-_REMEMBERED = 1_024
+_CACHED: Final = 1_024
+_READ_ALONE: Final = 128
+"""Number of commits that are read one by one before all others are prefetched."""
+_PREFETCHED_BYTES: Final = 16 << 20
 
 
 class Records:
-    """Commits that were read lately, each with the roots that it carries; they never change.
+    """A cache of commits, each with the roots that it carries. Commits never change.
 
     Args:
-        most: How many.
+        most: The largest number of commits.
     """
 
-    def __init__(self, most: int = _REMEMBERED) -> None:
+    def __init__(self, most: int = _CACHED) -> None:
         self._most = most
         self._by_id: dict[bytes, tuple[CommitRecord, dict[bytes, bytes]]] = {}
 
     def get(self, id: bytes) -> tuple[CommitRecord, dict[bytes, bytes]] | None:
-        """Return a commit and its roots by name, if it is remembered."""
+        """Return a commit and its roots by name, or None if it is not cached."""
         return self._by_id.get(id)
 
     def add(self, id: bytes, record: CommitRecord, roots: dict[bytes, bytes]) -> None:
-        """Remember a commit and its roots, and forget all others when they have become many."""
+        """Cache a commit and its roots. A full cache is emptied first."""
         if len(self._by_id) >= self._most:
             self._by_id = {}
         self._by_id[id] = record, roots
 
 
+class CommitPrefetch:
+    """Commits that were read before they are needed, as stored, by id.
+
+    A commit names its parents, so a walk over commits reads them one by one, with a round trip each. A walk
+    that has gone far is likely to continue. It then reads all commits of the space in the order of their
+    keys, 1,024 in each round trip.
+    """
+
+    def __init__(self) -> None:
+        self._stored: dict[bytes, bytes] = {}
+        self._taken = 0
+        self._is_done = False
+
+    async def take(self, unit: Unit, id: bytes) -> bytes | None:
+        """Return the bytes of a commit if they were prefetched. Prefetch after enough calls."""
+        self._taken += 1
+        if self._taken > _READ_ALONE and not self._is_done:
+            self._is_done = True
+            await self._prefetch(unit)
+        return self._stored.pop(id, None)
+
+    async def _prefetch(self, unit: Unit) -> None:
+        size_bytes = 0
+        after: bytes | None = None
+        while size_bytes < _PREFETCHED_BYTES:
+            page = await unit.store.scan(unit.space, layout.COMMITS, after=after, limit=1_024)
+            for entry in page.entries:
+                self._stored[entry.key[len(layout.COMMITS) :]] = entry.value
+                size_bytes += len(entry.value)
+            after = page.next
+            if after is None:
+                return
+
+
 class HistorySession:
-    """The commits and objects of a space, as one unit of work reads and writes them.
+    """The history of a space, as one unit of work reads and writes it.
 
     Args:
         unit: The unit.
-        records: Commits that are remembered.
-        kept: Objects that are at hand.
-        states: What encodes and decodes states.
-        record: Whether the space is to be recorded, even if no document has been changed yet.
-        archive: What was moved into a file, for work that only reads.
+        records: A cache of commits.
+        cache: A cache of objects.
+        states: The codec of states.
+        record: Whether the space is to be recorded, even if no document has changed yet.
+        archive: The archive of the space, for work that only reads.
     """
 
     def __init__(
         self,
         unit: Unit,
         records: Records,
-        kept: Kept | None = None,
+        cache: ObjectCache | None = None,
         states: Codec = STATES,
         *,
         record: bool = False,
@@ -73,47 +119,59 @@ class HistorySession:
         self._record, self._archive = record, archive
         self._records = records
         self._grafts: Grafts | None = None
-        self._archived: set[bytes] = set()  # and what comes before those
-        self._objects = UnitObjects(unit, archive)
-        self.known = Known(self._objects, kept)
+        self._archived: set[bytes] = set()  # archived commits, and their parents
+        self.objects = HistoryObjects(unit, cache, None if archive is None else partial(archive.object, unit))
         self.ahead = CommitPrefetch()
 
-    async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
-        """Return the result of work that asks for objects; without `keep` they are not kept at hand."""
-        return await self.known.serve(work, keep=keep)
+    @classmethod
+    def of(
+        cls, executor: Executor, unit: Unit, records: Records, archive: Archive | None = None
+    ) -> HistorySession:
+        """Return the session of a unit that an executor runs."""
+        return cls(unit, records, states=executor.home.states, record=executor.record, archive=archive)
 
-    # ---- reading
+    async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
+        """Return the result of work that requests objects; see `HistoryObjects.serve`."""
+        return await self.objects.serve(work, keep=keep)
+
+    # ---- branches
 
     async def branch(self, name: str) -> Head | None:
-        """Return a branch's head; what is written stands on it."""
+        """Return the head of a branch. The unit's batch is conditional on it."""
         if name == MAIN:
-            # Asked for together, so that who moves it learns in the same round whether it may.
+            # One read for both: a caller that moves `main` next asks whether the space is recorded.
             await self.unit.read(layout.named_key(layout.BRANCHES, name), layout.RECORDED)
         return await read_head(self.unit, layout.BRANCHES, name)
 
-    async def refuse_recorded(self, branch: str) -> None:
-        """Raise `InvalidError` for the branch that follows the documents of a recorded space."""
-        if branch == MAIN and (self._record or await self.is_recorded()):
-            raise InvalidError(
-                f"{self.unit.name!r} is recorded, and its {MAIN!r} follows its documents: change those "
-                "(`rollback` and `revert` put them back), or commit to another branch"
-            )
-
-    async def is_recorded(self) -> bool:
-        """Whether `main` follows the documents of the space."""
-        return await self.unit.get(layout.RECORDED) is not None
-
-    async def there(self, name: str) -> Head:
-        """Return the head of a branch that must be there."""
+    async def require_branch(self, name: str) -> Head:
+        """Return the head of a branch that must exist."""
         head = await self.branch(name)
         if head is None:
             raise NotFoundError(
-                f"there is no branch {name!r} in {self.unit.space!r}; commit to it, or branch it off"
+                f"there is no branch {name!r} in {self.unit.space!r}; commit to it, or call branch()"
             )
         return head
 
+    def move(self, branch: str, head: Head) -> None:
+        """Move a branch to a commit."""
+        put_head(self.unit, layout.BRANCHES, branch, head)
+
+    async def is_recorded(self) -> bool:
+        """Return whether `main` follows the documents of the space."""
+        return await self.unit.get(layout.RECORDED) is not None
+
+    async def reject_recorded(self, branch: str) -> None:
+        """Raise `InvalidError` for the branch that follows the documents of a recorded space."""
+        if branch == MAIN and (self._record or await self.is_recorded()):
+            raise InvalidError(
+                f"{self.unit.name!r} is recorded, and its {MAIN!r} follows its documents: change the "
+                "documents (`rollback` and `revert` restore them), or commit to another branch"
+            )
+
+    # ---- commits
+
     async def record(self, id: bytes) -> CommitRecord:
-        """Return a commit, the objects that it carries at hand."""
+        """Return a commit, and load the objects that it carries."""
         return (await self._with_roots(id))[0]
 
     async def _with_roots(self, id: bytes) -> tuple[CommitRecord, dict[bytes, bytes]]:
@@ -121,7 +179,7 @@ class HistorySession:
         if found is None:
             stored = await self.ahead.take(self.unit, id)
             if stored is not None:
-                record: CommitRecord | None = read_record(unpacked(stored, f"commit {id.hex()}"), id)
+                record: CommitRecord | None = read_record(unpack_object(stored, f"commit {id.hex()}"), id)
             else:
                 record = await self.stored_record(id)
             if record is not None:
@@ -130,17 +188,47 @@ class HistorySession:
             else:
                 record = await self.archived_record(id)
                 if record is None:
-                    raise await self._missing(id)
+                    raise await self._missing_error(id)
                 found = record, record.roots()
-        self.known.add(found[1])
+        self.objects.add(found[1])
         return found
 
-    async def _missing(self, id: bytes) -> KeepstateError:
+    async def _missing_error(self, id: bytes) -> KeepstateError:
         await self.unit.verify()
         place = f"commit {id.hex()} of {self.unit.space!r}"
-        if self._objects.loose is not None:
-            return PrunedError(f"{place} was collected; nothing led to it")
+        if self.objects.loose is not None:
+            return PrunedError(f"{place} was collected; no branch or tag led to it")
         return CorruptError(f"{place} is missing; restore it from a copy", place=place)
+
+    def read_loosely(self, id: bytes) -> None:
+        """Note that no branch or tag led to the commit that is read, so it may have been collected."""
+        self.objects.loose = id
+
+    async def stored_record(self, id: bytes) -> CommitRecord | None:
+        """Return a commit, or None if the space does not have it."""
+        (entry,) = await self.unit.objects([layout.COMMITS + id])
+        if entry is None:
+            return None
+        return read_record(unpack_object(await self.unit.value(entry), f"commit {id.hex()}"), id)
+
+    # ---- parents
+
+    async def parents(self, id: bytes) -> list[bytes]:
+        """Return the parents of a commit, or those that pruning has left it."""
+        graft = await self.graft(id)
+        return (await self.record(id)).parents if graft is None else graft.parents
+
+    async def first_parent(self, id: bytes) -> bytes | None:
+        """Return the nearest kept commit before this one on its line of first parents."""
+        graft = await self.graft(id)
+        if graft is not None and not graft.goes_on:
+            return None
+        return next(iter(await self.parents(id)), None)
+
+    async def skipped(self, id: bytes) -> int:
+        """Return the number of commits that were pruned between a commit and its first parent."""
+        graft = await self.graft(id)
+        return graft.skipped if graft else 0
 
     async def grafts(self) -> Grafts:
         """Return the grafts of commits whose parents were pruned."""
@@ -148,57 +236,31 @@ class HistorySession:
             self._grafts = await read_grafts(self.unit)
         return self._grafts
 
-    async def parents(self, id: bytes) -> list[bytes]:
-        """Return the commits before one, or what pruning has left of them."""
-        graft = await self.graft(id)
-        return (await self.record(id)).parents if graft is None else graft.parents
-
-    async def first_parent(self, id: bytes) -> bytes | None:
-        """Return the commit before one on its line of first parents, the nearest that is kept."""
-        graft = await self.graft(id)
-        if graft is not None and not graft.goes_on:
-            return None
-        return next(iter(await self.parents(id)), None)
-
-    async def skipped(self, id: bytes) -> int:
-        """Return how many commits were pruned between one and its first parent."""
-        graft = await self.graft(id)
-        return graft.skipped if graft else 0
-
     async def graft(self, id: bytes) -> Graft | None:
-        """Return what stands in place of a commit's parents, if they were pruned and are in no archive."""
+        """Return the graft of a commit, if its parents were pruned and are not in the archive."""
         grafts = await self.grafts()
         graft = grafts.get(id)
         if self._archive is None or not grafts:
             return graft
         parents = (await self.record(id)).parents
-        # The file is not opened for a commit that is kept with its parents: it may be elsewhere.
+        # A commit that has its parents does not need the file, which may be on another machine.
         if graft is None and id not in self._archived:
             return None
         graft = await self._archive.graft(self.unit, id, parents, graft)
         self._archived.update(parents if graft is None else graft.parents)
         return graft
 
-    def read_loosely(self, id: bytes) -> None:
-        """Note that no branch or tag led to the commit that is read, so that it may have been collected."""
-        self._objects.loose = id
-
-    async def stored_record(self, id: bytes) -> CommitRecord | None:
-        """Return a commit if it is there."""
-        (entry,) = await self.unit.objects([layout.COMMITS + id])
-        if entry is None:
-            return None
-        return read_record(unpacked(await self.unit.value(entry), f"commit {id.hex()}"), id)
+    # ---- the archive
 
     async def archived_record(self, id: bytes) -> CommitRecord | None:
-        """Return a commit that was moved into the archive, for work that only reads."""
+        """Return an archived commit, for work that only reads."""
         record = None if self._archive is None else await self._archive.commit(self.unit, id)
         if record is not None:
             self._archived.add(id)
         return record
 
     async def archived_ids(self, prefix: bytes) -> list[bytes]:
-        """Return the ids in the archive that begin so; none where that is not here."""
+        """Return the archived ids with a prefix; none if the archive is not on this machine."""
         if self._archive is None:
             return []
         try:
@@ -207,8 +269,11 @@ class HistorySession:
             return []
         return [id for id in bundle.commits if id.startswith(prefix)]
 
-    async def ask_for_archive(self) -> None:
-        """Raise `PrunedError` that names the archive if that is not here: what is not found may be in it."""
+    async def require_archive(self) -> None:
+        """Raise `PrunedError` with the archive's path if it is not on this machine.
+
+        Call it for a commit that was not found, because the archive may contain it.
+        """
         if self._archive is not None:
             await self._archive.bundle(self.unit)
 
@@ -227,30 +292,30 @@ class HistorySession:
         classes: Sequence[str] = (),
         made_ms: int | None = None,
     ) -> tuple[bytes, CommitRecord]:
-        """Write a commit and return it; no branch is on it yet.
+        """Write a commit and return it. No branch leads to it yet.
 
         Args:
-            root: The state's encoding.
-            objects: What of the state is not among that of the sources, or cannot be sure to be.
-            parents: The commits before it, the branch's own first.
-            sources: Whose objects the state takes over, if not the parents'. A branch or tag that leads to
-                each was read.
-            author: Who makes it.
-            message: What for.
-            nonce: What tells it from another that says the same.
-            classes: Those of the state that are neither in the objects nor in the sources.
-            made_ms: When it was made, if that was before now.
+            root: The encoding of the state.
+            objects: The objects of the state that the sources do not have, or may not have.
+            parents: The parents, the branch's own first.
+            sources: The commits whose objects the state reuses. The default is the parents. The unit has read
+                a branch or tag that leads to each.
+            author: The author.
+            message: The commit message.
+            nonce: Random bytes that distinguish equal commits.
+            classes: The classes of the state that are neither in the objects nor in the sources.
+            made_ms: The time of the commit, if it was made before now.
         """
         earlier: dict[bytes, bytes] = {}
         known = set(classes).union(*map(classes_in, (root, *objects.values())))
         sources = parents if sources is None else sources
-        there = {id: await self._with_roots(id) for id in dict.fromkeys((*sources, *parents))}
+        records = {id: await self._with_roots(id) for id in dict.fromkeys((*sources, *parents))}
         for source in sources:
-            taken, roots = there[source]
+            record, roots = records[source]
             earlier |= roots
-            known.update(taken.classes)
+            known.update(record.classes)
         carries = carried(root, {**earlier, **objects})
-        before = [there[parent][0] for parent in parents]
+        before = [records[parent][0] for parent in parents]
         now_ms = await self.unit.now_ms()
         now_ms = now_ms if made_ms is None else min(made_ms, now_ms)
         record = CommitRecord(
@@ -268,8 +333,8 @@ class HistorySession:
         id = id_of(encoding)
         self._records.add(id, record, carries)
         self._put(root, objects, earlier, carries)
-        self.unit.put_object(layout.COMMITS + id, packed_record(record, encoding))
-        self.known.add({**objects, **carries})
+        self.unit.put_object(layout.COMMITS + id, pack_record(record, encoding))
+        self.objects.add({**objects, **carries})
         return id, record
 
     def _put(
@@ -281,12 +346,8 @@ class HistorySession:
     ) -> None:
         for name, data in objects.items():
             if name not in carries:
-                self._objects.put(name, data)
-        # What stood in a source's own record was perhaps never an object by itself.
+                self.objects.put(name, data)
+        # A root that a source carries in its record may never have been written as an object.
         for name, data in earlier.items():
             if name not in carries and any(name in referring for referring in (root, *objects.values())):
-                self._objects.put(name, data)
-
-    def move(self, branch: str, head: Head) -> None:
-        """Put a branch on a commit."""
-        put_head(self.unit, layout.BRANCHES, branch, head)
+                self.objects.put(name, data)

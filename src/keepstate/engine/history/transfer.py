@@ -1,4 +1,4 @@
-"""Takes a whole history out of a space, and brings one in."""
+"""Copies a whole history out of a space, and into one."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from keepstate.engine.history.bundle import Bundle
-from keepstate.engine.history.grafts import put_grafts
-from keepstate.engine.history.heads import MAIN, Head, heads, put_head, read_head
-from keepstate.engine.history.objects import UnitObjects, packed
+from keepstate.engine.history.objects import pack_object
+from keepstate.engine.history.record import MAIN, Head, heads, put_grafts, put_head, read_head
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.key_text import describe
 from keepstate.errors import AlreadyExistsError
 from keepstate.values import limits
 from keepstate.values.merkle import reach
-from keepstate.values.refs import Kind, Ref
 
 _Named: TypeAlias = tuple[bytes, str, Head]
-"""Which of the two it is, its name, and where it stands."""
+"""The key prefix of branches or tags, the name, and the head."""
 
 
-async def taken_out(session: HistorySession) -> Bundle:
-    """Return all that branches and tags lead to."""
+async def export_history(session: HistorySession) -> Bundle:
+    """Return everything that branches and tags lead to."""
     bundle = Bundle(branches=await _heads(session, layout.BRANCHES), tags=await _heads(session, layout.TAGS))
     grafts = await session.grafts()
     todo = [head.commit for head in (*bundle.branches.values(), *bundle.tags.values())]
@@ -36,49 +34,43 @@ async def taken_out(session: HistorySession) -> Bundle:
         if id in grafts:
             bundle.grafts[id] = grafts[id]
         roots = record.roots()
-
-        def take(ref: Ref, data: bytes, roots: dict[bytes, bytes] = roots) -> None:
-            if ref.name not in roots:
-                bundle.objects[ref.name] = Kind(ref.kind), data
-
-        await session.serve(reach([record.root], known, take), keep=False)
+        await session.serve(reach([record.root], known, bundle.taking(roots)), keep=False)
         known.difference_update(roots)  # another commit may not carry them
         todo += await session.parents(id)
     return bundle
 
 
 async def _heads(session: HistorySession, part: bytes) -> dict[str, Head]:
-    # Read again, so that what is missing then is told apart from what was deleted meanwhile.
+    # Each is read again, so that the unit depends on it: a missing object is damage only if no head moved.
     names = [name async for name, _ in heads(session.unit, part)]
     found = [(name, await read_head(session.unit, part, name)) for name in names]
     return {name: head for name, head in found if head is not None}
 
 
-async def brought_in(session: HistorySession, bundle: Bundle, most: int | None = None) -> bool:
-    """Write a history, and return whether all of it is there now; if not, the same call goes on.
+async def import_history(session: HistorySession, bundle: Bundle, most: int | None = None) -> bool:
+    """Write a history, and return whether it is complete. If not, call again to continue.
 
-    The branch `main` comes last. What branches and tags lead to that are there already is not written again.
+    The branch `main` comes last. What existing branches and tags lead to is not written again.
 
     Args:
-        session: Where it is written.
+        session: The session to write to.
         bundle: The history.
-        most: So many branches and tags at once.
+        most: The largest number of branches and tags to write.
 
     Raises:
-        AlreadyExistsError: A branch or tag of the same name stands on another commit.
+        AlreadyExistsError: A branch or tag exists and is on another commit.
     """
     absent = await _absent(session, bundle)
     now = absent[:most]
     new = bundle if len(now) == len(bundle.branches) + len(bundle.tags) else _part(bundle, now, absent)
     for part, name, head in now:
         if part is layout.BRANCHES:
-            await session.refuse_recorded(name)
+            await session.reject_recorded(name)
         put_head(session.unit, part, name, head)
-    objects = UnitObjects(session.unit)
     for object_name, (_, data) in new.objects.items():
-        objects.put(object_name, data)
+        session.objects.put(object_name, data)
     for id, record in new.commits.items():
-        session.unit.put_object(layout.COMMITS + id, packed(record))
+        session.unit.put_object(layout.COMMITS + id, pack_object(record))
     grafts = await session.grafts()
     if (all_grafts := {**grafts, **new.grafts}) != grafts:
         put_grafts(session.unit, all_grafts)
@@ -86,20 +78,20 @@ async def brought_in(session: HistorySession, bundle: Bundle, most: int | None =
 
 
 async def _absent(session: HistorySession, bundle: Bundle) -> list[_Named]:
-    """Return the branches and tags that are not there, `main` last; the batch stands on the others."""
+    """Return the branches and tags that do not exist, `main` last. The batch depends on the others."""
     named = _named(bundle)
     keys = [layout.named_key(part, name) for part, name, _ in named]
     for begin in range(0, len(keys), limits.READ_KEYS):
         await session.unit.read(*keys[begin : begin + limits.READ_KEYS])
     absent: list[_Named] = []
     for key, (part, name, head) in zip(keys, named, strict=True):
-        there = await read_head(session.unit, part, name)
-        if there is None:
+        known = await read_head(session.unit, part, name)
+        if known is None:
             absent.append((part, name, head))
-        elif there != head:
+        elif known != head:
             raise AlreadyExistsError(
-                f"{describe(key)} of {session.unit.space!r} is another one; "
-                "bring the history into another space"
+                f"{describe(key)} of {session.unit.space!r} is on another commit; "
+                "import the history into another space"
             )
     return sorted(absent, key=lambda one: one[:2] == (layout.BRANCHES, MAIN))
 
@@ -113,7 +105,7 @@ def _named(bundle: Bundle) -> list[_Named]:
 
 
 def _part(bundle: Bundle, now: Sequence[_Named], absent: Sequence[_Named]) -> Bundle:
-    """Return what some branches and tags lead to, without the commits of those that are there."""
-    to_come = {one[:2] for one in absent}
-    there = [head.commit for part, name, head in _named(bundle) if (part, name) not in to_come]
-    return bundle.led_to([head.commit for _, _, head in now], bundle.reached(there))
+    """Return what some branches and tags lead to, without the commits that the space has already."""
+    missing = {one[:2] for one in absent}
+    present = [head.commit for part, name, head in _named(bundle) if (part, name) not in missing]
+    return bundle.below([head.commit for _, _, head in now], bundle.ancestors(present))

@@ -1,63 +1,127 @@
-"""A draft that somebody works in for long: it follows its branch, can be set back, and keeps a diary."""
+"""A long-lived draft: it follows its branch, can be reset, and stores events next to its commits.
+
+The events of a branch are a list on a branch of its own. The batch that commits a change also writes the
+events about it. So events are as durable as commits, a rollback does not undo them, and they are not part of
+the states.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from keepstate.engine.history.branch_events import BranchEventLog
-from keepstate.engine.history.commit_request import CommitRequest, CommitResult, commit_onto, commit_turn
+from keepstate.engine.history.checkout import State
+from keepstate.engine.history.commit_request import (
+    CommitRequest,
+    CommitResult,
+    commit_onto,
+    commit_turn,
+    make_request,
+)
 from keepstate.engine.history.commits import Commit, commit_of
-from keepstate.engine.history.draft import Draft, edited_state, encoded
-from keepstate.engine.history.heads import Head
-from keepstate.engine.history.in_place import brought
-from keepstate.engine.history.loaded_state import State
-from keepstate.engine.history.record import EMPTY_STATE, CommitRecord
+from keepstate.engine.history.draft import Draft, encode_value, update_in_place
+from keepstate.engine.history.paths import find
+from keepstate.engine.history.record import EMPTY_STATE, CommitRecord, Head
 from keepstate.engine.history.session import HistorySession, Records
+from keepstate.engine.history.state_encoding import ListAppender, edit_state
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, InvalidError
-from keepstate.values.contents import open_contents
-from keepstate.values.refs import together
+from keepstate.values.merkle import MerkleValue, gather
 
-Telling: TypeAlias = Callable[[str | None, str | None], Sequence[object]]
-"""Returns what the diary is to say, given the commit that the state is on now, and the one before."""
+EVENT_BRANCHES: Final = ".events/"
+"""Prefix of the names of branches that store events."""
+EVENTS: Final = "events"
+"""The only key of their states."""
+
+MakeEvents: TypeAlias = Callable[[str | None, str | None], Sequence[object]]
+"""Returns the events to store, given the id of the state's commit and that of the commit before."""
 
 
-def nothing(_now: str | None, _before: str | None) -> Sequence[object]:
-    """Have nothing to say."""
+def no_events(_now: str | None, _before: str | None) -> Sequence[object]:
+    """Return no events."""
     return ()
 
 
+class BranchEventLog:
+    """The events of one branch.
+
+    Args:
+        executor: The executor of the space.
+        branch: The branch.
+    """
+
+    def __init__(self, executor: Executor, branch: str) -> None:
+        self._executor, self.branch = executor, EVENT_BRANCHES + branch
+        self._appender = ListAppender()
+        self._cached: tuple[bytes, list[Any]] | None = None
+        """The events that were read last, and their commit."""
+        self._written: tuple[bytes | None, bytes, list[MerkleValue]] | None = None
+
+    async def append(self, session: HistorySession, events: Sequence[object], author: str | None) -> None:
+        """Write events. Call `applied` after the batch was applied."""
+        request = make_request(self._executor, self.branch, "", author)
+        head = await session.branch(self.branch)
+        base = head.commit if head else None
+        root = (await session.record(base)).root if base else EMPTY_STATE
+        encoded = [self._executor.home.states.to_merkle(event) for event in events]
+        state = await session.serve(self._appender.append(root, (EVENTS,), encoded))
+        result = await commit_onto(session, request, base, state)
+        self._written = base, result.id, encoded
+
+    def applied(self) -> None:
+        """Note that the last batch was applied."""
+        if self._written is None:
+            return
+        before, now, encoded = self._written
+        self._written = None
+        if self._cached is not None and self._cached[0] == before:
+            codec = self._executor.home.states
+            fresh = [codec.assemble(event.encoding, event.objects) for event in encoded]
+            self._cached = now, [*self._cached[1], *fresh]
+
+    async def read(self, session: HistorySession) -> list[Any]:
+        """Return all events, in order."""
+        head = await session.branch(self.branch)
+        if head is None:
+            return []
+        if self._cached is None or self._cached[0] != head.commit:
+            record = await session.record(head.commit)
+            _, encoding = await session.serve(find(record.root, (EVENTS,)))
+            objects = await session.serve(gather([encoding]))
+            self._cached = head.commit, self._executor.home.states.assemble(encoding, objects)
+        return list(self._cached[1])
+
+
 class WorkingCopy(Draft):
-    """A draft of a branch for as long as somebody works on it; `follow` begins it."""
+    """A long-lived draft of a branch. Call `follow` first."""
 
     def __init__(self, executor: Executor, branch: str) -> None:
         self._records = Records()
         super().__init__(executor, State(executor, self._records, None, EMPTY_STATE), branch, None)
-        self._diary = BranchEventLog(executor, branch)
+        self._events = BranchEventLog(executor, branch)
 
     # ---- committing
 
     async def keep(
-        self, request: CommitRequest, tell: Telling = nothing, *, always: bool = False
+        self, request: CommitRequest, make_events: MakeEvents = no_events, *, always: bool = False
     ) -> Commit | None:
-        """Commit what was changed and write what there is to tell, in one batch.
+        """Commit changes and store events in one batch.
 
         Args:
-            request: By whom, what for, and what to do if the branch has moved on.
-            tell: What the diary is to say; it may be asked again.
-            always: Whether to commit also if nothing was changed.
+            request: The author, the message, and what to do if the branch has moved on.
+            make_events: Returns the events to store; it may be called again.
+            always: Whether to commit even without changes.
 
         Returns:
-            The commit that the draft is on now; None if there is none.
+            The commit that the draft is based on now; None if there is none.
 
         Raises:
-            ConflictError: The branch has moved on; nothing was written.
-            NotFoundError: Others are to be merged with, and the branch is gone.
-            MergeConflictError: Both sides changed the same, and no rule decides.
-            InvalidError: A value would not come back equal; its path is named. Nothing was written.
+            ConflictError: The branch has moved on. Nothing was written.
+            NotFoundError: The request merges, and the branch was deleted.
+            MergeConflictError: Both sides changed the same value, and no rule decides.
+            InvalidError: A value would not come back equal. The error names its path; nothing was written.
         """
         encodings = self._encodings()
         edits, gone = self._edits(encodings), self._gone()
@@ -65,106 +129,102 @@ class WorkingCopy(Draft):
 
         async def work(unit: Unit) -> tuple[CommitResult | None, dict[str, Any]] | ConflictError:
             session = await self._state.session(unit)
-            state = await session.serve(edited_state(self._state.root, edits, gone))
-            outcome: CommitResult | None = None
+            state = await session.serve(edit_state(self._state.root, edits, gone))
+            result: CommitResult | None = None
             if always or state.encoding != self._state.root:
                 head = await session.branch(self.branch)
                 if request.on_conflict == "raise" and (head.commit if head else None) != base:
-                    return self._moved(head)  # to try again would not help
-                outcome = await commit_onto(session, request, base, state)
-            if entries := tell(outcome.id.hex() if outcome else before, before):
-                await self._diary.note(session, entries, request.author)
-            return outcome, await self._merged(session, outcome) if outcome else {}
+                    return self._moved_error(head)  # returned, because a retry would not help
+                result = await commit_onto(session, request, base, state)
+            if events := make_events(result.id.hex() if result else before, before):
+                await self._events.append(session, events, request.author)
+            return result, await self._changed_by_others(session, result) if result else {}
 
         done, _ = await self._executor.serialized(commit_turn(self.branch), work)
         if isinstance(done, ConflictError):
             raise done
-        self._diary.applied()
-        outcome, others = done
-        if outcome is not None:
-            self._go_on(outcome, encodings, others)
-            self.base = commit_of(outcome.id, outcome.record, outcome.number, self.branch)
+        self._events.applied()
+        result, others = done
+        if result is not None:
+            self._continue_from(result, encodings, others)
         self._state.gone.clear()
         return self.base
 
-    def _moved(self, head: Head | None) -> ConflictError:
+    def _moved_error(self, head: Head | None) -> ConflictError:
         now = f"is at {head.commit.hex()[:10]}" if head else "is gone"
         return ConflictError(
             f"branch {self.branch!r} of {self._executor.name!r} {now}, not at "
-            f"{self.base.id[:10] if self.base else 'its beginning'}: somebody else has committed; "
-            "commit with on_conflict='merge', or discard what you have changed",
+            f"{self.base.id[:10] if self.base else 'its beginning'}: another caller has committed; "
+            "commit with on_conflict='merge', or discard your changes",
             space=self._executor.name,
             key=layout.named_key(layout.BRANCHES, self.branch),
         )
 
-    # ---- what was changed, and taking it back
+    # ---- changes, and undoing them
 
     async def is_changed(self) -> bool:
-        """Whether there is something to commit."""
+        """Return whether there are uncommitted changes."""
         if any(self._bases.get(key) != self._encoding(key) for key in self._state.values):
             return True
         gone, edits = self._gone(), self._edits({key: self._bases[key] for key in self._state.values})
 
         async def work(unit: Unit) -> bool:
             session = await self._state.session(unit)
-            state = await session.serve(edited_state(self._state.root, edits, gone))
+            state = await session.serve(edit_state(self._state.root, edits, gone))
             return state.encoding != self._state.root
 
         return (await self._executor.run(work))[0]
 
-    def _gone(self) -> list[bytes]:
-        return [self._codec.canonical(key) for key in self._state.gone]
-
     def _encoding(self, key: str) -> bytes | None:
         try:
-            return encoded(key, self._state.values[key], self._codec)
+            return encode_value(key, self._state.values[key], self._codec)
         except InvalidError:
             return None
 
     def refused(self) -> dict[str, InvalidError]:
-        """Return why a commit would be refused, by the keys whose values cannot be stored."""
+        """Return the errors of values that cannot be stored, by key."""
         found: dict[str, InvalidError] = {}
         for key, value in self._state.values.items():
             try:
-                encoded(key, value, self._codec)
+                encode_value(key, value, self._codec)
             except InvalidError as error:
                 found[key] = error
         return found
 
     def restore(self, keys: Iterable[str]) -> None:
-        """Give keys the value again that they were loaded or committed with, or none."""
+        """Reset keys to their loaded or last committed values, and remove those without one."""
         for key in keys:
             self._state.values.pop(key, None)
             if key in self._bases:
                 self._state.values[key] = self._codec.assemble(self._bases[key], {})
 
     def bring(self, values: Mapping[str, Any]) -> None:
-        """Make the state equal to another, its lists and dicts in place."""
+        """Make the state equal to another one, with lists and dicts updated in place."""
         mine = self._state.values
         self._state.gone |= mine.keys() - values.keys()
         self._state.gone -= values.keys()
         self._state.values = {
-            key: brought(mine[key], value, self._codec) if key in mine else value
+            key: update_in_place(mine[key], value, self._codec) if key in mine else value
             for key, value in values.items()
         }
 
     async def follow(self) -> None:
-        """Take what the branch has now, its lists and dicts in place; what was not committed is dropped."""
+        """Load the newest state of the branch, in place. Uncommitted changes are dropped."""
 
         async def work(unit: Unit) -> tuple[State, Commit | None]:
             session = HistorySession(unit, self._records, states=self._codec)
             head = await session.branch(self.branch)
             record = await session.record(head.commit) if head else None
             fresh, base = self._at(head, record)
-            keys = await self._shared_keys(session, fresh)
+            keys = await fresh.present(session, [*self._state.values])
             await fresh.load(session, True if self._state.is_whole else keys)
             return fresh, base
 
         (fresh, self.base), _ = await self._executor.run(work)
         mine = self._state.values
-        bases = {key: encoded(key, value, self._codec) for key, value in fresh.values.items()}
+        bases = {key: encode_value(key, value, self._codec) for key, value in fresh.values.items()}
         fresh.values = {
-            key: self._brought(mine[key], value) if key in mine else value
+            key: self._update(mine[key], value) if key in mine else value
             for key, value in fresh.values.items()
         }
         self._state, self._bases = fresh, bases
@@ -177,26 +237,18 @@ class WorkingCopy(Draft):
         fresh = State(self._executor, self._records, head.commit, record.root)
         return fresh, commit_of(head.commit, record, head.number, self.branch)
 
-    async def _shared_keys(self, session: HistorySession, fresh: State) -> list[str]:
-        """Return the loaded keys that another state has too."""
-        keys = [*self._state.values]
-        contents = await session.serve(open_contents(fresh.root))
-        steps = [self._codec.canonical(key) for key in keys]
-        there = await session.serve(together([contents.find(step) for step in steps]))
-        return [key for key, entry in zip(keys, there, strict=True) if entry is not None]
-
-    def _brought(self, live: Any, value: Any) -> Any:
+    def _update(self, live: Any, value: Any) -> Any:
         try:
-            return brought(live, value, self._codec)
-        except InvalidError:  # what was dropped could not be stored, and so cannot be compared
+            return update_in_place(live, value, self._codec)
+        except InvalidError:  # the dropped value could not be stored, so it cannot be compared
             return value
 
-    # ---- the diary
+    # ---- events
 
-    async def told(self) -> list[Any]:
-        """Return what the diary says."""
+    async def events(self) -> list[Any]:
+        """Return all events of the branch, in order."""
 
         async def work(unit: Unit) -> list[Any]:
-            return await self._diary.read(HistorySession(unit, self._records))
+            return await self._events.read(HistorySession(unit, self._records))
 
         return (await self._executor.run(work))[0]

@@ -17,9 +17,9 @@ from keepstate.engine.documents.record import split_record
 from keepstate.engine.events.cursor import Cursor
 from keepstate.engine.events.folds import FoldRecord
 from keepstate.engine.events.record import EventRecord
-from keepstate.engine.history.grafts import decoded
-from keepstate.engine.history.record_checks import HistoryVerifier, head_in, verify_commit, verify_object
-from keepstate.engine.history.recording.flag import read_flag
+from keepstate.engine.history.record import decode_grafts
+from keepstate.engine.history.recording.expiry import read_flag
+from keepstate.engine.history.verification import HistoryVerifier, stored_head, verify_commit, verify_object
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, parse_manifest
 from keepstate.engine.kernel.stored import decode_stored, strip_checksum
@@ -262,13 +262,13 @@ class Verifier:
         return []
 
     async def _branch_or_tag(self, entry: Entry) -> list[Problem]:
-        lost = await self._history.lost_below(entry.key, head_in(entry))
+        lost = await self._history.lost_below(entry.key, stored_head(entry))
         return [Problem(key, what, is_alone=False) for key, what in lost.items()]
 
     async def _grafts(self, entry: Entry) -> list[Problem]:
         whole = await self._whole(entry)
         if whole is not None:
-            decoded(whole)
+            decode_grafts(whole)
         return []
 
     async def _recorded(self, entry: Entry) -> list[Problem]:

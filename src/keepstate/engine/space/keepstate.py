@@ -11,7 +11,7 @@ from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._finish import finish
 from keepstate._runner import Mode, Runner
-from keepstate.engine.history.objects import Kept, SharedObjects
+from keepstate.engine.history.objects import ObjectCache
 from keepstate.engine.history.recording.recorder import Recorder
 from keepstate.engine.kernel.arguments import (
     check_author,
@@ -96,7 +96,7 @@ class Keepstate:
         self.author = check_author(author)
         self._source, self._read, self._pickle = source, read, pickle
         self._recorders: dict[str, Recorder] = {}
-        self._kept = SharedObjects()
+        self._kept = ObjectCache()
         self._lender: Keepstate | None = None
         self._blocking: dict[str, Keepstate] = {}
 
@@ -343,7 +343,7 @@ class Keepstate:
         if recorder is None:
             if len(self._recorders) >= _RECORDERS:
                 self._recorders = {}
-            recorder = self._recorders.setdefault(space, Recorder(Kept(self._kept, space)))
+            recorder = self._recorders.setdefault(space, Recorder(self._kept))
         return recorder
 
     def decode(self, encoded: bytes, type: Any = None) -> Any:

@@ -9,10 +9,9 @@ from keepstate._clock import Clock
 from keepstate._runner import Runner
 from keepstate.engine.documents.documents import Documents
 from keepstate.engine.events.events import Events
-from keepstate.engine.history.checkout import Checkout
-from keepstate.engine.history.heads import MAIN
+from keepstate.engine.history.checkout import Checkout, Load
 from keepstate.engine.history.history import History
-from keepstate.engine.history.loaded_state import Load
+from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.unit import Unit

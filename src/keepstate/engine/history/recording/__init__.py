@@ -1,9 +1,12 @@
-"""HOW does a space keep every moment of its documents? Each batch that changes some is a commit as well.
+"""HOW does a space record every state of its documents? Each batch that changes documents is also a commit.
 
-Invariant: once a space is recorded, the state of its `main` is that of its documents at every revision, but
-for documents that have expired since the last change. Each batch that changes documents checks whether the
-space is recorded, also that of a handle which does not know yet; if so, the batch that applies has a commit
-in it, made on the head that it checks. Whoever moves `main` by other means is refused.
+Take `recording` for commits that the engine makes; `history` is for commits that a caller makes. Not an API
+boundary: `space(…, record=True)` is.
 
-To add what a commit should tell: `Recorder` writes them all.
+Invariant: once a space is recorded, the state of its `main` equals its documents at every revision, except
+documents that have expired since the last change. Each batch that changes documents checks whether the space
+is recorded, even in a handle that does not know it. If it is, the applied batch contains a commit that is
+based on the head that it checks. Other callers cannot move `main`.
+
+To add something to these commits: `Recorder` writes them all.
 """

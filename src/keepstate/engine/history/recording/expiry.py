@@ -1,21 +1,22 @@
-"""When recorded documents expire: the store removes them by itself, and the record learns of it here.
+"""The flag of a recorded space, and the index of its documents that expire.
 
-An index says from when on a document may be gone. It is looked at when the first of its times has come, with
-the next change. Times are rounded up, by at most an eighth of what a document has to live, so that one whose
-time is put off again and again has a few entries, and not one for each time.
+The store removes expired documents, and the record is updated by the next change. The index has the time from
+which a document may be expired. It is read when its earliest time has come. Times are rounded up by at most
+an eighth of the remaining time, so a document that is renewed often has only a few entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
+from keepstate.engine.history.record import scan_entries
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import corrupt_error, decode_stored
+from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry
@@ -23,12 +24,12 @@ from keepstate.values.key import pack, unpack
 
 _SHARE: Final = 16
 _NAMES: Final = 100
-"""In one entry."""
+"""Number of names in one entry."""
 _AT_ONCE: Final = 200
 
 
 def note(unit: Unit, now_ms: int, left_ms: Mapping[str, int]) -> int | None:
-    """Note when documents expire, and return when the first of them does."""
+    """Add documents to the index, and return the time at which the first of them expires."""
     by_time: dict[int, list[str]] = {}
     for name, ttl_ms in left_ms.items():
         by_time.setdefault(_rounded(now_ms + ttl_ms, ttl_ms), []).append(name)
@@ -44,7 +45,7 @@ def _rounded(due_ms: int, ttl_ms: int) -> int:
 
 
 def _grouped(by_time: Mapping[int, Sequence[str]]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yield few groups of names where there are many times: each at the last of its times."""
+    """Yield groups of names. Many different times are joined into few groups, each at its latest time."""
     waiting: list[str] = []
     single = len(by_time) <= _NAMES
     times = sorted(by_time)
@@ -57,11 +58,11 @@ def _grouped(by_time: Mapping[int, Sequence[str]]) -> Iterator[tuple[int, Sequen
 
 
 class Due(msgspec.Struct, frozen=True):
-    """What the index tells at a moment.
+    """The due entries of the index.
 
     Attributes:
-        gone: Documents that have expired, by key.
-        next_ms: When to look again, if ever.
+        gone: Expired documents, by key.
+        next_ms: The time to read the index again; None for never.
     """
 
     gone: dict[bytes, str]
@@ -69,10 +70,10 @@ class Due(msgspec.Struct, frozen=True):
 
 
 async def take_due(unit: Unit, now_ms: int) -> Due:
-    """Return what has expired, and take what was looked at out of the index."""
+    """Return the expired documents, and remove the entries that were read from the index."""
     names: list[str] = []
     next_ms: int | None = None
-    async for entry in _entries(unit):
+    async for entry in scan_entries(unit.store, unit.space, layout.EXPIRING, limit=64):
         due_ms = _due_ms(entry)
         if due_ms > now_ms or len(names) >= _AT_ONCE:
             next_ms = due_ms
@@ -92,19 +93,8 @@ async def take_due(unit: Unit, now_ms: int) -> Due:
 
 
 def earlier(one: int | None, other: int | None) -> int | None:
-    """Return the earlier of two times, either of which may be none."""
+    """Return the earlier of two times, either of which may be None."""
     return min((time for time in (one, other) if time is not None), default=None)
-
-
-async def _entries(unit: Unit) -> AsyncIterator[Entry]:
-    after: bytes | None = None
-    while True:
-        page = await unit.store.scan(unit.space, layout.EXPIRING, after=after, limit=64)
-        for entry in page.entries:
-            yield entry
-        after = page.next
-        if after is None:
-            return
 
 
 def _due_ms(entry: Entry) -> int:
@@ -113,5 +103,30 @@ def _due_ms(entry: Entry) -> int:
     except (CorruptError, ValueError) as error:
         raise corrupt_error(describe(entry.key), error) from error
     if not isinstance(due_ms, int):
-        raise corrupt_error(describe(entry.key), "it begins with no time")
+        raise corrupt_error(describe(entry.key), "it does not begin with a time")
     return due_ms
+
+
+_FORMAT = 1
+
+
+class Flag(msgspec.Struct, array_like=True, frozen=True):
+    """The entry that marks a space as recorded.
+
+    Attributes:
+        format: The format of the record.
+        expiring_ms: A time before which no recorded document expires; None if none of them expires.
+    """
+
+    format: Annotated[int, msgspec.Meta(ge=1, le=_FORMAT)] = _FORMAT
+    expiring_ms: StoredMs | None = None
+
+
+def read_flag(entry: Entry | None) -> Flag | None:
+    """Return the flag in an entry; None if the space is not recorded."""
+    return None if entry is None else decode_stored(entry.value, Flag, describe(layout.RECORDED))
+
+
+def put_flag(unit: Unit, flag: Flag) -> None:
+    """Write the flag."""
+    unit.put(layout.RECORDED, msgspec.msgpack.encode(flag))

@@ -1,4 +1,4 @@
-"""Puts the documents of a recorded space back as they were; the batch that does so becomes the commit."""
+"""Restores the documents of a recorded space to an earlier state, in the batch that becomes the commit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from keepstate.engine.documents.record import join_record, write_record
 from keepstate.engine.history.commit_request import CommitRequest, CommitResult
-from keepstate.engine.history.heads import Head
 from keepstate.engine.history.paths import CODEC
+from keepstate.engine.history.record import Head
 from keepstate.engine.history.recording import expiry
-from keepstate.engine.history.recording.flag import read_flag
+from keepstate.engine.history.recording.expiry import read_flag
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
@@ -25,20 +25,20 @@ from keepstate.values.nodes import Entry
 from keepstate.values.refs import together
 
 
-async def put_back(
+async def restore_documents(
     executor: Executor, session: HistorySession, request: CommitRequest, head: Head, state: MerkleValue
 ) -> CommitResult:
-    """Change documents to those of a state; they live until they are deleted.
+    """Change the documents to those of a state. Restored documents do not expire.
 
     Returns:
-        Where `main` was: the recorder tells the unit what it becomes.
+        The current head of `main`. The recorder sets the new one in the unit.
 
     Raises:
-        InvalidError: It is part of a transaction, or more than one batch may have.
+        InvalidError: The call is part of a transaction, or needs more than one batch.
     """
-    executor.require_outside_transaction("going back in a recorded space")
+    executor.require_outside_transaction("rolling back a recorded space")
     unit, record = session.unit, await session.record(head.commit)
-    session.known.add(state.objects)
+    session.objects.add(state.objects)
     now, then = await session.serve(together([open_contents(record.root), open_contents(state.encoding)]))
     changed = {_name(was or entry): entry for was, entry in await session.serve(unlike_keys(now, then))}
     for name in await _expired(unit):
@@ -46,11 +46,11 @@ async def put_back(
             changed.setdefault(name, entry)
     await _read(unit, list(changed))
     for name, entry in changed.items():
-        place = layout.named_key(layout.DOCUMENTS, name)
+        key = layout.named_key(layout.DOCUMENTS, name)
         if entry is not None:
-            unit.put(place, await _stored(executor, session, place, name, entry))
-        elif await unit.get(place) is not None:
-            unit.delete(place)
+            unit.put(key, await _stored(executor, session, key, name, entry))
+        elif await unit.get(key) is not None:
+            unit.delete(key)
     unit.notes.append((request.author, request.message))
     return CommitResult(head.commit, record, head.number, record.root)
 
@@ -62,12 +62,12 @@ def _name(entry: Entry | None) -> str:
 
 
 async def _expired(unit: Unit) -> Sequence[str]:
-    """Return documents that the record still has, and the space has not."""
+    """Return the documents that have expired in the space, and are still in the record."""
     flag = read_flag(await unit.get(layout.RECORDED))
     now_ms = await unit.now_ms()
     if flag is None or flag.expiring_ms is None or flag.expiring_ms > now_ms:
         return ()
-    # Only looked at: it is the recorder that takes them out of the index.
+    # In a unit of its own that is not committed: the recorder removes them from the index.
     return list((await expiry.take_due(Unit(unit.store, unit.space, unit.name), now_ms)).gone.values())
 
 
@@ -77,18 +77,16 @@ async def _read(unit: Unit, names: Sequence[str]) -> None:
         await unit.read(*(layout.named_key(layout.DOCUMENTS, name) for name in some))
 
 
-async def _stored(
-    executor: Executor, session: HistorySession, place: bytes, name: str, entry: Entry
-) -> bytes:
+async def _stored(executor: Executor, session: HistorySession, key: bytes, name: str, entry: Entry) -> bytes:
     (encoding,) = await session.serve(whole([entry]))
     body = await session.serve(inlined(encoding))
     if not holds_pickle(body):
-        return join_record(place, name, packed(body))
+        return join_record(key, name, packed(body))
     if executor.home.pickle is None:
         raise InvalidError(
-            f"document {name!r} of {executor.name!r} held a pickle; go back by a handle with "
-            "pickle=SignedPickle(…)"
+            f"document {name!r} of {executor.name!r} held a pickle; roll back with a handle that "
+            "has pickle=SignedPickle(…)"
         )
-    # A pickle in a history is signed for histories, and a document's for its place.
+    # A pickle in a history is signed for histories, and a pickle in a document for the document's key.
     objects = await session.serve(gather([encoding]))
-    return write_record(executor, place, name, executor.home.states.assemble(encoding, objects))
+    return write_record(executor, key, name, executor.home.states.assemble(encoding, objects))

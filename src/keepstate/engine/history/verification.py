@@ -1,0 +1,223 @@
+"""Verification and size of a history.
+
+A record on its own is compared with its name. Missing records are looked for from branches and tags only,
+because a collector may have deleted a part of what no branch or tag leads to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from keepstate.engine.history.ancestry import depth
+from keepstate.engine.history.commits import HistoryStats, Verified
+from keepstate.engine.history.objects import serve_work, unpack_object
+from keepstate.engine.history.record import (
+    CommitRecord,
+    Grafts,
+    Head,
+    decode_grafts,
+    heads,
+    read_record,
+    scan_entries,
+)
+from keepstate.engine.history.session import HistorySession, Records
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.key_text import describe
+from keepstate.engine.kernel.large_values import parse_manifest
+from keepstate.engine.kernel.stored import decode_stored
+from keepstate.engine.kernel.unit import Unit
+from keepstate.errors import CorruptError
+from keepstate.stores.protocol import Entry, Store
+from keepstate.values.merkle import check_object, reach
+from keepstate.values.refs import Kind, Ref, name_of
+
+_READ_AT_ONCE = 8
+
+Read = Callable[[Sequence[bytes]], Awaitable[Sequence[Entry | None]]]
+ReadWhole = Callable[[Entry], Awaitable[bytes | None]]
+
+
+# ---- a whole history
+
+
+async def survey(store: Store, space: str) -> HistoryStats:
+    """Return the size of a history. Concurrent writes may or may not be counted."""
+    counts: dict[bytes, int] = {}
+    size_bytes = 0
+    for part in (layout.BRANCHES, layout.TAGS, layout.COMMITS, layout.STATES):
+        counts[part] = 0
+        async for entry in scan_entries(store, space, part):
+            counts[part] += 1
+            if part in (layout.COMMITS, layout.STATES):
+                size_bytes += _size_bytes(entry)
+    branches, tags, commits, objects = counts.values()
+    return HistoryStats(branches, tags, commits, objects, size_bytes)
+
+
+def _size_bytes(entry: Entry) -> int:
+    manifest = parse_manifest(entry.value, describe(entry.key))
+    return len(entry.key) + len(entry.value) + (manifest.size_bytes if manifest else 0)
+
+
+async def verify(unit: Unit) -> Verified:
+    """Return the damage in everything that branches and tags lead to."""
+    session = HistorySession(unit, Records())
+    problems: list[str] = []
+    todo: list[bytes] = []
+    for part, what in ((layout.BRANCHES, "branch"), (layout.TAGS, "tag")):
+        try:
+            async for name, head in heads(unit, part):
+                todo.append(head.commit)
+                number = await depth(session, head.commit)
+                if number != head.number:
+                    problems.append(f"{what} {name!r} counts {head.number} commits, and there are {number}")
+        except CorruptError as error:
+            problems.append(str(error))
+    commits, objects = set(todo), set[bytes]()
+    while todo:
+        id = todo.pop()
+        try:
+            record = await session.record(id)
+            await session.serve(reach([record.root], objects, check_object), keep=False)
+            objects.difference_update(record.roots())  # another commit may not carry them
+            for parent in await session.parents(id):
+                if parent not in commits:
+                    commits.add(parent)
+                    todo.append(parent)
+        except CorruptError as error:
+            problems.append(f"commit {id.hex()}: {error}")
+    return Verified(len(commits), len(objects), tuple(dict.fromkeys(problems)))
+
+
+# ---- records, one by one
+
+
+def verify_commit(key: bytes, stored: bytes) -> None:
+    """Raise `CorruptError` unless the bytes are the commit that the key names."""
+    read_record(unpack_object(stored, "the record"), key[len(layout.COMMITS) :])
+
+
+def verify_object(key: bytes, stored: bytes) -> None:
+    """Raise `CorruptError` unless the bytes are the object that the key names, of any kind."""
+    encoding = unpack_object(stored, "the record")
+    if key[len(layout.STATES) :] not in {name_of(kind, encoding) for kind in Kind}:
+        raise CorruptError("its content does not match its name")
+
+
+def stored_head(entry: Entry) -> Head:
+    """Return the head in an entry."""
+    return decode_stored(entry.value, Head, "the record")
+
+
+class HistoryVerifier:
+    """Follows branches and tags to everything that they lead to. Each commit is verified once.
+
+    Args:
+        read: Returns entries of the space, all at one revision.
+        read_whole: Returns the whole value of an entry, or None if the entry was replaced meanwhile.
+    """
+
+    def __init__(self, read: Read, read_whole: ReadWhole) -> None:
+        self._read, self._read_whole = read, read_whole
+        self._objects = set[bytes]()
+        self._lines: dict[bytes, tuple[bytes | None, int]] = {}
+        """The first parent of each verified commit, and the number of commits that were pruned before it."""
+        self._broken: dict[bytes, str] = {}
+        self._grafts: Grafts | None = None
+        self._pruned_at: int | None = None
+
+    async def lost_below(self, key: bytes, head: Head) -> dict[bytes, str]:
+        """Return descriptions of what a branch or tag leads to and is missing or damaged, by commit key.
+
+        Damage of the head itself is listed under `key`. Nothing is returned if the branch or tag moved
+        meanwhile, or the history was pruned.
+        """
+        if self._grafts is None:
+            await self._read_grafts()
+        fresh = await self._verify_ancestors(head.commit)
+        lost = {layout.COMMITS + id: self._broken[id] for id in fresh if id != head.commit}
+        number = self._depth(head.commit)
+        if head.commit in self._broken:
+            lost[key] = f"its commit is damaged or incomplete: {self._broken[head.commit]}"
+        elif number is not None and number != head.number:
+            lost[key] = f"it counts {head.number} commits, and there are {number}"
+        if not lost:
+            return {}
+        now, grafts = await self._read([key, layout.GRAFTS])
+        if now is None or stored_head(now) != head or _version(grafts) != self._pruned_at:
+            self._grafts = None
+            return {}
+        return lost
+
+    async def _read_grafts(self) -> None:
+        (entry,) = await self._read([layout.GRAFTS])
+        stored = None if entry is None else await self._read_whole(entry)
+        self._pruned_at = _version(entry)
+        self._grafts = {} if stored is None else decode_grafts(stored)
+
+    async def _verify_ancestors(self, head: bytes) -> list[bytes]:
+        """Verify a commit and its ancestors, and return the newly verified ones that are not intact."""
+        fresh: list[bytes] = []
+        todo = [head]
+        while todo:
+            id = todo.pop()
+            if id in self._lines:
+                continue
+            self._lines[id] = None, 0
+            try:
+                record = await self._record(id)
+                parents = self._follow(id, record)
+                await self._reach(record)
+                todo += parents
+            except CorruptError as error:
+                self._broken[id] = str(error)
+                fresh.append(id)
+        return fresh
+
+    def _follow(self, id: bytes, record: CommitRecord) -> list[bytes]:
+        graft = (self._grafts or {}).get(id)
+        parents = record.parents if graft is None else graft.parents
+        goes_on = bool(parents) and (graft is None or graft.goes_on)
+        self._lines[id] = parents[0] if goes_on else None, graft.skipped if graft else 0
+        return parents
+
+    def _depth(self, id: bytes) -> int | None:
+        """Return the number of a commit by first parents, or None if one of them is not intact."""
+        count = 0
+        at: bytes | None = id
+        while at is not None:
+            if at in self._broken:
+                return None
+            at, skipped = self._lines.get(at, (None, 0))
+            count += 1 + skipped
+        return count
+
+    async def _record(self, id: bytes) -> CommitRecord:
+        (entry,) = await self._read([layout.COMMITS + id])
+        return read_record(await self._unpacked(entry, f"commit {id.hex()}"), id)
+
+    async def _unpacked(self, entry: Entry | None, what: str) -> bytes:
+        stored = None if entry is None else await self._read_whole(entry)
+        if stored is None:
+            raise CorruptError(f"{what} is missing")
+        return unpack_object(stored, what)
+
+    async def _reach(self, record: CommitRecord) -> None:
+        roots = record.roots()
+
+        async def fetch(wanted: Collection[Ref]) -> dict[bytes, bytes]:
+            found = {ref.name: roots[ref.name] for ref in wanted if ref.name in roots}
+            missing = [ref.name for ref in wanted if ref.name not in roots]
+            for begin in range(0, len(missing), _READ_AT_ONCE):
+                names = missing[begin : begin + _READ_AT_ONCE]
+                entries = await self._read([layout.STATES + name for name in names])
+                for name, entry in zip(names, entries, strict=True):
+                    found[name] = await self._unpacked(entry, f"object {name.hex()}")
+            return found
+
+        await serve_work(reach([record.root], self._objects, check_object), fetch)
+        self._objects.difference_update(roots)  # another commit may not carry them
+
+
+def _version(entry: Entry | None) -> int | None:
+    return None if entry is None else entry.version
