@@ -6,7 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, overload
 
-from keepstate.engine.documents.record import DocumentRecord, read_record, write_record
+from keepstate.engine.documents.record import (
+    DocumentRecord,
+    decode_value,
+    read_record,
+    split_record,
+    write_record,
+)
 from keepstate.engine.documents.watch import Watch
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_revision, require_type, with_article
@@ -19,7 +25,7 @@ from keepstate.engine.kernel.times import check_duration_ms, check_wait
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.kernel.update_lock import apply_update
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
-from keepstate.stores.protocol import Entry, Mark
+from keepstate.stores.protocol import Entry, Mark, Store
 from keepstate.values import missing
 
 T = TypeVar("T")
@@ -87,8 +93,8 @@ class Documents:
         Raises:
             InvalidError: The value is not a `type`. The error names the path that differs.
         """
-        entry = await self.entry(key, type=type)
-        return default if entry is None else entry.value
+        found = await self._read(key, type)
+        return default if found is None else found[1]
 
     @overload
     async def entry(self, key: str) -> DocumentEntry[Any] | None: ...
@@ -96,18 +102,20 @@ class Documents:
     async def entry(self, key: str, *, type: type[T]) -> DocumentEntry[T] | None: ...
     async def entry(self, key: str, *, type: Any = None) -> DocumentEntry[Any] | None:
         """Return a document with its version, or None if it does not exist."""
+        found = await self._read(key, type)
+        return None if found is None else self._entry(key, found[1], found[0], await self._executor.store())
+
+    async def _read(self, key: str, type: Any) -> tuple[Entry, Any] | None:
+        """Return the entry and the value of a document, or None if it does not exist."""
         entry_key = layout.named_key(layout.DOCUMENTS, key)
         if type is not None:
             require_type(type)
-
-        async def work(unit: Unit) -> DocumentEntry[Any] | None:
-            entry = await unit.get(entry_key)
-            if entry is None:
-                return None
-            record = await read_record(self._executor, unit, entry, type)
-            return self._entry(key, record.value, entry, unit)
-
-        return (await self._executor.run(work))[0]
+        found = await self._executor.read_once(entry_key)
+        if found is None:
+            return None
+        entry, stored = found
+        encoded = split_record(entry_key, stored)[1] if layout.is_cut(layout.DOCUMENTS, entry_key) else stored
+        return entry, decode_value(self._executor, entry_key, encoded, type, name=key)
 
     async def entries(self, *keys: str) -> dict[str, DocumentEntry[Any]]:
         """Return the named documents that exist, by name, all at one revision and in one round trip.
@@ -122,13 +130,13 @@ class Documents:
             for key, entry in zip(entry_keys.values(), await unit.read(*entry_keys), strict=True):
                 if entry is not None:
                     record = await read_record(self._executor, unit, entry)
-                    found[key] = self._entry(key, record.value, entry, unit)
+                    found[key] = self._entry(key, record.value, entry, unit.store)
             return found
 
         return (await self._executor.run(work))[0]
 
-    def _entry(self, key: str, value: Any, entry: Entry, unit: Unit) -> DocumentEntry[Any]:
-        positions = Positions(unit.store, self._executor.stored_name, self._executor.name)
+    def _entry(self, key: str, value: Any, entry: Entry, store: Store) -> DocumentEntry[Any]:
+        positions = Positions(store, self._executor.stored_name, self._executor.name)
         printable = Printable(None, positions, entry)
         return DocumentEntry(key, value, entry.version, entry.created, printable)
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from keepstate._clock import Clock
 from keepstate._runner import Runner, present_process
 from keepstate.engine.kernel.fifo_lock import FifoLock
-from keepstate.engine.kernel.loss_detector import LossDetector
+from keepstate.engine.kernel.loss_detector import LossDetector, notices_losses
+from keepstate.engine.kernel.large_values import MANIFEST_BYTE, read_whole
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.kernel.update_lock import serialized
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
@@ -80,8 +81,9 @@ class Home(Protocol):
         """Return the recorder of a space, given the name of the space in the store."""
         ...
 
-    def decode(self, encoded: bytes, type: Any = None) -> Any:
-        """Return a stored value, as objects of registered classes or in builtin form."""
+    @property
+    def decode(self) -> Callable[..., Any]:
+        """The function that decodes a stored value: to objects, to builtin form, or to a `type`."""
         ...
 
     async def opened(self) -> Store:
@@ -112,18 +114,18 @@ class Executor(ABC):
         self.message, self.record = message, record
         self.stored_name = stored_name(home.tenant_id, name)
         self.runner, self.clock = home.runner, home.clock
+        self._pickle, self._decode = home.pickle, home.decode
 
     def encode(self, value: object, key: bytes) -> bytes:
         """Encode a value for storing under a key. For stamped writes, `key` excludes the stamp."""
-        pickle = self.home.pickle
+        pickle = self._pickle
         return codec.encode(value) if pickle is None else pickle.encode(value, self._bound_key(key))
 
     def decode(self, encoded: bytes, key: bytes, type: Any = None) -> Any:
         """Decode a value that is stored under a key."""
-        pickle = self.home.pickle
-        if pickle is None:
-            return self.home.decode(encoded, type)
-        return pickle.decode(encoded, self._bound_key(key), type)
+        if self._pickle is None:
+            return self._decode(encoded, type)
+        return self._pickle.decode(encoded, self._bound_key(key), type)
 
     def _bound_key(self, key: bytes) -> bytes:
         return pack(self.stored_name) + key
@@ -136,6 +138,15 @@ class Executor(ABC):
 
         The revision is 0 if nothing was written, and inside a transaction, which does not have one yet.
         """
+
+    async def read_once(self, key: bytes) -> tuple[Entry, bytes] | None:
+        """Return an entry and its complete value, or None if it does not exist."""
+
+        async def work(unit: Unit) -> tuple[Entry, bytes] | None:
+            entry = await unit.get(key)
+            return None if entry is None else (entry, await unit.value(entry))
+
+        return (await self.run(work))[0]
 
     @abstractmethod
     async def serialized(self, key: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
@@ -226,7 +237,10 @@ class Executor(ABC):
 
     async def loss_detector(self) -> LossDetector:
         """Return a detector of history that the space loses from now on."""
-        return LossDetector(await self.store(), self.stored_name, self.name)
+        return self._losses(await self.store())
+
+    def _losses(self, store: Store) -> LossDetector:
+        return LossDetector(store, self.stored_name, self.name)
 
     def reject_coroutine(self, function: Callable[..., Any]) -> None:
         """Raise `InvalidError` unless this is a function; in blocking mode, also for a coroutine function."""
@@ -250,6 +264,25 @@ class SpaceExecutor(Executor):
             return answer, applied.revision if applied is not None and unit.writes else 0
 
         return await self.retry(once, attempts)
+
+    async def read_once(self, key: bytes) -> tuple[Entry, bytes] | None:
+        """Return an entry and its complete value, without a unit: one read has nothing to check.
+
+        Only if a large value is replaced while its parts are read, the read is retried as a unit.
+        """
+        store = await self.home.opened()
+        losses = self._losses(store) if notices_losses(type(store)) else None
+        entry = (await store.read(self.stored_name, (key,))).entries[0]
+        if losses is not None:
+            losses.verify()
+        if entry is None:
+            return None
+        if not entry.value.startswith(MANIFEST_BYTE):
+            return entry, entry.value
+        try:
+            return entry, await read_whole(store, self.stored_name, entry)
+        except ConflictError:
+            return await super().read_once(key)
 
     async def serialized(self, key: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
         """Run work after earlier calls of this process for the same key, and retry it until it succeeds."""

@@ -15,7 +15,8 @@ from keepstate.stores.protocol import DetectsLosses, Store
 
 
 @cache
-def _notices(kind: type) -> bool:
+def notices_losses(kind: type) -> bool:
+    """Return whether stores of this class detect losses of history."""
     # Cached, because the check costs as much as a read from the store.
     return issubclass(kind, DetectsLosses)
 
@@ -32,7 +33,7 @@ class LossDetector:
     __slots__ = ("_name", "_space", "_store", "known")
 
     def __init__(self, store: Store, space: str, name: str) -> None:
-        self._store = cast("DetectsLosses", store) if _notices(type(store)) else None
+        self._store = cast("DetectsLosses", store) if notices_losses(type(store)) else None
         self._space, self._name = space, name
         self.known = self._count()
 

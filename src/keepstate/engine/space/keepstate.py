@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -95,6 +96,8 @@ class Keepstate:
         self.tenant_id = check_tenant("tenant", tenant)
         self.author = check_author(author)
         self._source, self._read, self._pickle = source, read, pickle
+        self.decode = codec.decode if read is None else partial(_decode_by, read)
+        """Decodes a stored value in the form that the handle reads, or as `type` if one is given."""
         self._recorders: dict[str, Recorder] = {}
         self._kept = ObjectCache()
         self._lender: Keepstate | None = None
@@ -346,11 +349,9 @@ class Keepstate:
             recorder = self._recorders.setdefault(space, Recorder(self._kept))
         return recorder
 
-    def decode(self, encoded: bytes, type: Any = None) -> Any:
-        """Return a stored value in the form that the handle reads, or as `type` if one is given."""
-        if type is not None:
-            return codec.decode(encoded, type=type)
-        return codec.decode(encoded) if self._read is None else self._read(encoded)
+
+def _decode_by(read: Callable[[bytes], Any], encoded: bytes, type: Any = None) -> Any:
+    return read(encoded) if type is None else codec.decode(encoded, type=type)
 
 
 def _again(source: tuple[Any, ...], options: dict[str, Any]) -> Keepstate:
