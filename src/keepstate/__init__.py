@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from keepstate.engine.queue.tasks import TaskInfo as TaskInfo
     from keepstate.engine.space.keepstate import Keepstate
     from keepstate.engine.space.projection import Projection
-    from keepstate.engine.space.size import SpaceSize as SpaceSize
-    from keepstate.engine.space.space import Space
-    from keepstate.engine.space.transaction import Transaction
+    from keepstate.engine.space.space import Space, Transaction
+    from keepstate.engine.space.space import SpaceSize as SpaceSize
     from keepstate.errors import (
         AlreadyExistsError,
         AttemptsExhaustedError,
@@ -217,9 +216,8 @@ _HOMES = {
     "engine.space.projection": ("Projection",),
     "engine.queue.queue": ("Claim", "Queue", "Task"),
     "engine.events.reducers": ("Fold",),
-    "engine.space.space": ("Space",),
+    "engine.space.space": ("Space", "SpaceSize", "Transaction"),
     "engine.queue.tasks": ("Put", "TaskInfo"),
-    "engine.space.transaction": ("Transaction",),
     "engine.documents.watch": ("DocumentChange", "Watch"),
     "errors": (
         "AlreadyExistsError", "AttemptsExhaustedError", "ClockError", "ClosedError", "CompactedError",
@@ -270,7 +268,6 @@ _HOMES = {
     "managers.state.manager": ("StateManager",),
     "managers.workflows.records": ("StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStatus"),
     "managers.workflows.manager": ("WorkflowStateManager",),
-    "engine.space.size": ("SpaceSize",),
     "opening": ("open",),
     "sessions.conversation": ("BoundedState", "Conversation"),
     "sessions.machine": ("AgentStateMachine",),

@@ -20,13 +20,12 @@ from keepstate.engine.kernel.arguments import (
     check_space_name,
     check_target,
     check_text,
+    reject_with,
 )
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.kernel.single_use import reject_with
 from keepstate.engine.space.joint_work import recorded
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
 from keepstate.names import escape, unescape
 from keepstate.opening import source_of

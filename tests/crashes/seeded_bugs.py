@@ -14,7 +14,7 @@ import apsw
 import msgspec
 
 from keepstate.engine.documents.watch import Watch
-from keepstate.engine.kernel import content_names, large_values
+from keepstate.engine.kernel import large_values, store_abilities
 from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.unit import Unit
 from keepstate.stores.base import StoreBase
@@ -433,7 +433,7 @@ def altered_rows_believed() -> Planted:
 @contextmanager
 def content_named_by_digests() -> Planted:
     """Name content by its digest in an encrypted store too."""
-    with patch.object(content_names, "keyed_name", lambda store, space, content: None):
+    with patch.object(store_abilities, "keyed_name", lambda store, space, content: None):
         yield
 
 

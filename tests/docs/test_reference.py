@@ -14,7 +14,7 @@ import pytest
 import keepstate
 from keepstate import errors
 from keepstate._runner import ThreadRunner
-from keepstate.engine.space.parts import Parts
+from keepstate.engine.space.space import Parts
 from keepstate.opening import store_class
 from keepstate.stores.urls import BACKENDS, StoreUrl
 from keepstate.values import limits

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keepstate.engine.kernel.glob import compile_pattern, escape_pattern
-from keepstate.engine.kernel.part_collector import collect_parts
+from keepstate.engine.kernel.large_values import collect_parts
 from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.values import limits

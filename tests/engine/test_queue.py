@@ -14,8 +14,7 @@ from keepstate.engine.queue import tasks
 from keepstate.engine.queue.due_tasks import DueTasks
 from keepstate.engine.queue.queue import Claim, Task
 from keepstate.engine.queue.tasks import Put, TaskState
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import (
     AlreadyExistsError,
     InvalidError,

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from keepstate.engine.space.joint_work import together
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ClosedError, NotFoundError
 from tests.engine.conftest import Turned
 

@@ -10,8 +10,7 @@ import pytest
 
 import keepstate
 from keepstate.engine.queue.tasks import STATES, TaskState
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction, on_claim
+from keepstate.engine.space.space import Space, Transaction, on_claim
 from keepstate.errors import ConflictError, InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.stores.hints import HintListener
 from keepstate.stores.memory import MemoryStore

@@ -10,8 +10,7 @@ import pytest
 from keepstate import Session, StateManager
 from keepstate.engine.events.events import EXISTS, NO_STREAM
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import (
     AttemptsExhaustedError,
     ClosedError,

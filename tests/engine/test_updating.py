@@ -11,9 +11,8 @@ from time import sleep
 import pytest
 
 import keepstate.sync
-from keepstate.engine.kernel import update_lock
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.kernel import locks
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AttemptsExhaustedError, InvalidError
 from tests.engine.conftest import Turned
 
@@ -121,7 +120,7 @@ async def test_updates_of_one_document_do_not_make_each_other_s_work_void(space:
 
     assert await space.documents.get("n") == 40
     assert len(calls) < 60  # 40, but where a server took longer than who waits is ready to
-    assert not update_lock._queues
+    assert not locks._queues
 
 
 def test_updates_by_threads_come_in_turn() -> None:
@@ -173,7 +172,7 @@ async def test_a_slow_function_holds_nobody_up_for_long(turned: Turned) -> None:
     await slowly
 
     assert await turned.space.documents.get("n") == 105
-    assert not update_lock._queues
+    assert not locks._queues
 
 
 async def test_who_gives_up_waiting_or_working_holds_nobody_up(turned: Turned) -> None:
@@ -196,4 +195,4 @@ async def test_who_gives_up_waiting_or_working_holds_nobody_up(turned: Turned) -
     await asyncio.gather(*waiting, first, return_exceptions=True)
 
     assert await turned.space.documents.get("n") == 2
-    assert not update_lock._queues
+    assert not locks._queues

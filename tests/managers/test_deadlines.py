@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from keepstate import InvalidError
-from keepstate.engine.kernel.times import to_datetime, to_milliseconds
+from keepstate.engine.kernel.stored import to_datetime, to_milliseconds
 from keepstate.managers.deadlines import backoff_s, caller_now, check_age, subtract_age, to_store_ms
 from keepstate.testing.clocks import ManualClock
 

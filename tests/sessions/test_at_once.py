@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import keepstate.sync
-from keepstate.engine.kernel import update_lock
+from keepstate.engine.kernel import locks
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.sessions import (
@@ -45,7 +45,7 @@ def said(text: str) -> dict[str, Any]:
 @pytest.fixture
 def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let who waits in a line wait for so long that the test is over before."""
-    monkeypatch.setattr(update_lock, "_LONGEST_TURN_S", 3600)
+    monkeypatch.setattr(locks, "_LONGEST_TURN_S", 3600)
 
 
 async def test_first_requests_of_one_chat_at_once_lose_no_answer(ks: Keepstate) -> None:
@@ -97,7 +97,7 @@ async def test_many_who_write_one_conversation_lose_no_message(ks: Keepstate) ->
 
     messages = Session("s", persistence=ks).conversation.messages()
     assert sorted([int(message["content"]) async for message in messages]) == list(range(MANY))
-    assert not update_lock._queues
+    assert not locks._queues
 
 
 async def test_many_who_write_each_kind_of_state_lose_nothing(ks: Keepstate) -> None:
@@ -121,7 +121,7 @@ async def test_many_who_write_each_kind_of_state_lose_nothing(ks: Keepstate) -> 
     assert await VersionedState("v", persistence=ks).current_version() == MANY - 1
     assert len(await AgentStateMachine("m", persistence=ks, **counting).history()) == MANY
     assert (await ValidatedState("s", Count, persistence=ks).get()).number == MANY
-    assert not update_lock._queues
+    assert not locks._queues
 
 
 async def _all(page: Callable[[str | None], Awaitable[Any]]) -> Any:
@@ -206,7 +206,7 @@ async def test_a_function_that_raises_leaves_nobody_in_the_line(turned: Turned) 
     await session.update({"x": 1})
 
     assert await session.get_state() == {"x": 1}
-    assert not update_lock._queues
+    assert not locks._queues
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ def test_many_threads_write_one_conversation() -> None:
             done.result()
 
         assert keepstate.sync.Session("s", persistence=ks).conversation.count() == MANY
-    assert not update_lock._queues
+    assert not locks._queues
 
 
 @pytest.mark.parametrize("reads", range(8))

@@ -16,7 +16,7 @@ from keepstate._clock import SYSTEM_CLOCK
 from keepstate.cli import exits
 from keepstate.cli.damaged_records import FileSource, SpaceRecords, StoreRemains, StoreSource, remains_of
 from keepstate.cli.session import FILES, Session, checked, plain, refuse_memory, said, shown, write_json
-from keepstate.engine.kernel.key_text import describe
+from keepstate.engine.kernel.stored import describe
 from keepstate.engine.repair.restorer import Apply, Restoring, skip
 from keepstate.engine.repair.verifier import Problem, Source, Verifier, log_problems
 from keepstate.engine.space.keepstate import Keepstate

@@ -23,8 +23,7 @@ from keepstate.cli.transcripts import Piece, Transcript
 from keepstate.engine.history.bundle import is_bundle
 from keepstate.engine.history.paths import CODEC
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, KeepstateError, NotFoundError
 from keepstate.values.digest import digest
 from keepstate.values.merkle import MerkleValue

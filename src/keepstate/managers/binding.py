@@ -21,8 +21,7 @@ from keepstate.engine.kernel.arguments import check_target, check_text, reject_t
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.space.joint_work import recorded
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ClosedError, InvalidError
 from keepstate.managers import names as naming
 from keepstate.managers.backends import Backend, url_of

@@ -11,7 +11,7 @@ from typing import Final
 
 from keepstate._clock import Clock
 from keepstate.engine.kernel.arguments import require_instance
-from keepstate.engine.kernel.times import to_milliseconds
+from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.errors import InvalidError
 
 _BEGINNING: Final = datetime.fromtimestamp(0, UTC)

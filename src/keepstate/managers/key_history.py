@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from keepstate.engine.space.joint_work import is_recorded
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, NotFoundError
 
 

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from keepstate._clock import Clock
 from keepstate._runner import Mode, Runner
+from keepstate.engine.kernel.arguments import reject_with
 from keepstate.engine.kernel.executor import reject_coroutine_function
-from keepstate.engine.kernel.single_use import reject_with
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, KeepstateError
 from keepstate.managers.backends import Backend
 from keepstate.managers.binding import Namespace, StoreBinding

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from keepstate.engine.kernel.arguments import check_text
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Transaction
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.managers.binding import ApplyWork, Namespace
 from keepstate.managers.records import from_fields, record, to_fields

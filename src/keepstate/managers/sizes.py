@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from keepstate.engine.space.size import SpaceSize
-from keepstate.engine.space.space import Space
+from keepstate.engine.space.space import Space, SpaceSize
 from keepstate.errors import InvalidError
 from keepstate.managers.callbacks import invoke_callback
 from keepstate.values import limits

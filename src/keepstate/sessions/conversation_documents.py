@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
 from keepstate.engine.kernel.executor import reject_coroutine_function
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import NotFoundError
 from keepstate.names import unescape
 from keepstate.sessions import context_fit

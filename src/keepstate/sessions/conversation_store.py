@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar
 
 from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.queue.lease import Lease
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.sessions import context_fit
 from keepstate.sessions.context_fit import Budget

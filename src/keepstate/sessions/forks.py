@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from keepstate.engine.history.merge import MergeConflict
 from keepstate.engine.kernel.arguments import check_text
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
 from keepstate.names import escape
 from keepstate.sessions import context_fit

@@ -15,14 +15,12 @@ from keepstate._finish import finish
 from keepstate._runner import Lock, Mode
 from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import check_text, check_text_keys
+from keepstate.engine.kernel.arguments import check_duration_ms, check_text, check_text_keys, check_wait
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.kernel.times import check_duration_ms, check_wait
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, NotLoadedError, TransitionError
 from keepstate.names import shorten
 from keepstate.sessions.machine_data import (

@@ -19,11 +19,10 @@ from typing import Final, NoReturn, TypeVar
 
 from keepstate._runner import Runner, process_name
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.kernel.times import to_milliseconds
+from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.queue.lease import Heartbeat, Lease
 from keepstate.engine.space.joint_work import together
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, NotOwnerError
 from keepstate.values.schema import register
 

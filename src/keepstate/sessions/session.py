@@ -13,16 +13,13 @@ from keepstate._runner import Mode
 from keepstate.binding import Resource, StorageOptions, StoreBinding
 from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
-from keepstate.engine.kernel.arguments import check_message, check_text
+from keepstate.engine.kernel.arguments import check_duration_ms, check_message, check_text, single_use
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.kernel.single_use import single_use
-from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
 from keepstate.sessions.context_fit import Budget, ordered
 from keepstate.sessions.conversation import Conversation

@@ -13,10 +13,9 @@ from typing import Any, Final, Literal, TypeVar, Unpack, cast
 from keepstate.binding import Resource, StorageOptions, StoreBinding
 from keepstate.engine.kernel.arguments import check_text, check_text_keys
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.kernel.times import to_milliseconds
+from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.space.joint_work import together
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.sessions.namespace import make_deletion
 from keepstate.sessions.thread_records import MessagePage, MessageRecord, Thread, ThreadMessage, ThreadRecord

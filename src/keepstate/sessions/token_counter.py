@@ -17,7 +17,7 @@ from weakref import ref
 import msgspec
 
 from keepstate._clock import SystemClock
-from keepstate.engine.events.fingerprint import fingerprint, qualified_name
+from keepstate.engine.events.reducers import fingerprint, qualified_name
 from keepstate.errors import InvalidError, MissingExtraError, UnsupportedError
 from keepstate.sessions.messages import MEDIA_TOKENS, Counter, Message, is_media, split_blocks
 from keepstate.values import codec

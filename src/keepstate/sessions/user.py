@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from keepstate.engine.kernel.arguments import check_text
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Transaction
 from keepstate.errors import InvalidError
 from keepstate.names import escape
 from keepstate.sessions.models import Model

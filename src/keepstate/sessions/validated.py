@@ -11,12 +11,10 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, Unpack, cast
 
 from keepstate._runner import Mode
 from keepstate.binding import Resource, StorageOptions, StoreBinding
-from keepstate.engine.kernel.arguments import check_name, check_text_keys
+from keepstate.engine.kernel.arguments import check_duration_ms, check_name, check_text_keys
 from keepstate.engine.kernel.executor import reject_coroutine_function
-from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.space.joint_work import computed
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
 from keepstate.sessions.models import Model
 from keepstate.sessions.namespace import Namespace

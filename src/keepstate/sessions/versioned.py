@@ -14,8 +14,7 @@ from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBi
 from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.space.joint_work import together
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keepstate.names import escape, shorten
 from keepstate.values import limits

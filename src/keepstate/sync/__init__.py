@@ -33,8 +33,7 @@ from keepstate.sync.sessions.threads import ThreadMessages, Threads
 from keepstate.sync.sessions.user import UserState
 from keepstate.sync.sessions.validated import ValidatedState
 from keepstate.sync.sessions.versioned import VersionedState
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
+from keepstate.sync.space import Space, Transaction
 from keepstate.sync.typed.changes import StateWatch
 from keepstate.sync.typed.profiles import ProfileAccess
 from keepstate.sync.typed.run import AgentRun

@@ -13,8 +13,7 @@ from keepstate import binding
 from keepstate._finish import finish
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
+from keepstate.sync.space import Space, Transaction
 from keepstate.sync.twin import Twin
 
 

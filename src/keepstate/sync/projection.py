@@ -11,7 +11,7 @@ from keepstate._finish import finish, finish_each
 from keepstate.engine.events.record import Event
 from keepstate.engine.space import projection as engine
 from keepstate.sync.events import EventStream
-from keepstate.sync.transaction import Transaction
+from keepstate.sync.space import Transaction
 from keepstate.sync.twin import Twin, inner_of, receiving
 
 

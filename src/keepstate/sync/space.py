@@ -6,17 +6,117 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from datetime import datetime
+from functools import cached_property
 from typing import TypeVar
 
 from keepstate._finish import entered, finish
+from keepstate.engine.history.checkout import Load
+from keepstate.engine.history.record import MAIN
+from keepstate.engine.history.revisions import Revision
 from keepstate.engine.space import space as engine
-from keepstate.engine.space.size import SpaceSize
-from keepstate.sync.lease import Lease
-from keepstate.sync.parts import Parts
-from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import inner_of, receiving, single_use
+from keepstate.engine.space.space import SpaceSize
+from keepstate.sync.checkout import Checkout
+from keepstate.sync.documents import Documents
+from keepstate.sync.events import Events
+from keepstate.sync.history import History
+from keepstate.sync.lease import Lease, Leases
+from keepstate.sync.queue import Queue
+from keepstate.sync.twin import Twin, inner_of, receiving, single_use
 
 T = TypeVar("T")
+Inner = TypeVar("Inner", bound=engine.Parts)
+
+
+class Parts(Twin[Inner]):
+    """The parts of a space or a transaction. Each is created on first use."""
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The named values of the space."""
+        return Documents(self._inner.documents)
+
+    @cached_property
+    def events(self) -> Events:
+        """The streams of events of the space."""
+        return Events(self._inner.events)
+
+    @cached_property
+    def queue(self) -> Queue:
+        """The tasks of the space. Each is completed once."""
+        return Queue(self._inner.queue)
+
+    @cached_property
+    def leases(self) -> Leases:
+        """The time-limited locks of the space."""
+        return Leases(self._inner.leases)
+
+    @cached_property
+    def history(self) -> History:
+        """The commits of a state. Every committed state can be read again."""
+        return History(self._inner.history)
+
+    def at(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
+        """Return the documents of a recorded space as of a commit, by name and read-only.
+
+        Args:
+            ref: The commit: an id, a branch or tag, `main~3`, `main#37`, a time or a `Commit`.
+            load: True for all documents, False for none yet, or the names of some.
+
+        Raises:
+            NotFoundError: The commit does not exist, or nothing was recorded.
+        """
+        return Checkout(finish(self._inner.at(ref, load=load)))
+
+    def now(self) -> datetime:
+        """Return the store's time in UTC, which decides about leases, delays and TTLs."""
+        return finish(self._inner.now())
+
+
+class Transaction(Parts[engine.Transaction]):
+    """A set of operations on one space that apply together when the block ends.
+
+    A transaction reads its own writes, and everything else as of one revision. An appended event gets its
+    number when the transaction is applied. Tasks and threads may share a transaction: their calls run one
+    after the other, and a call that is still waiting at the end is rejected. A function that the transaction
+    calls may use it too, in the same thread.
+
+    Attributes:
+        space: The name of the space.
+        author: The author of the writes, or None.
+        message: The purpose of the transaction.
+    """
+
+    @property
+    def space(self) -> str:
+        """The name of the space."""
+        return self._inner.space
+
+    @property
+    def author(self) -> str | None:
+        """The author of the writes, or None."""
+        return self._inner.author
+
+    @property
+    def message(self) -> str:
+        """The purpose of the transaction."""
+        return self._inner.message
+
+    @property
+    def revision(self) -> int:
+        """The revision of the transaction once it is applied; 0 before, and if it wrote nothing."""
+        return self._inner.revision
+
+    def by(self, author: str | None = None, *, message: str | None = None) -> Transaction:
+        """Return the same transaction with another author or message. Makes no call to the store.
+
+        The commit of a recorded space names every author who changed documents, with the message.
+
+        Args:
+            author: The author of the writes. Default: the author of this transaction.
+            message: The purpose of the writes.
+        """
+        return Transaction(self._inner.by(author, message=message))
 
 
 class Space(Parts[engine.Space]):

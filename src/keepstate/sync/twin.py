@@ -8,8 +8,8 @@ from functools import update_wrapper, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from keepstate.engine.kernel.arguments import reject_async_with, second_entry_error
 from keepstate.engine.kernel.executor import reject_coroutine_function
-from keepstate.engine.kernel.single_use import reject_async_with, second_entry_error
 
 Inner = TypeVar("Inner")
 P = ParamSpec("P")

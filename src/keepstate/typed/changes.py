@@ -11,8 +11,7 @@ from keepstate._runner import Mode
 from keepstate.engine.documents.watch import DocumentChange, Watch
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
 from keepstate.typed.key import EncodedValue, StateKey, decode_stored, decode_value
 from keepstate.typed.layout import Names, key_in, slot_of

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from keepstate.binding import StoreBinding
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
 from keepstate.names import escape
 from keepstate.typed.key import NAME_BYTES, KeyScope

@@ -8,12 +8,11 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from keepstate.engine.kernel.fifo_lock import FifoLock
 from keepstate.engine.kernel.glob import escape_pattern
+from keepstate.engine.kernel.locks import FifoLock
 from keepstate.engine.queue.lease import Heartbeat, Lease, release_logged
 from keepstate.engine.space.joint_work import read_ahead, together
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import StateError
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.layout import RUN_SLOTS, Names

@@ -15,8 +15,7 @@ from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.positions import Printable
 from keepstate.engine.space.joint_work import read_ahead, together
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, StateError
 from keepstate.typed.key import ProfileKey, check_key, decode_stored, default_value, encode_value
 from keepstate.typed.layout import check_list, profile_prefix

@@ -10,10 +10,14 @@ from typing import Any, Literal, TypeVar, Unpack
 from keepstate._runner import Lock
 from keepstate.binding import PRIVATE, Resource, StorageOptions, StoreBinding
 from keepstate.engine.events.record import Event
-from keepstate.engine.kernel.arguments import check_flag, check_text, reject_twin, require_instance
-from keepstate.engine.kernel.times import check_duration_ms
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.kernel.arguments import (
+    check_duration_ms,
+    check_flag,
+    check_text,
+    reject_twin,
+    require_instance,
+)
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import (
     AttemptsExhaustedError,
     InvalidError,

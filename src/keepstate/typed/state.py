@@ -9,13 +9,11 @@ from typing import Any, Final, Self, TypeVar, Unpack
 
 from keepstate.binding import PRIVATE, Resource, StorageOptions, StoreBinding
 from keepstate.engine.history.revisions import Revision
-from keepstate.engine.kernel.arguments import check_flag, check_text, require_instance
+from keepstate.engine.kernel.arguments import check_flag, check_text, require_instance, single_use
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.kernel.single_use import single_use
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import on_rollback
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.changes import (

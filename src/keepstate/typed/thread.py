@@ -14,14 +14,13 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from keepstate.engine.documents.changed_names import list_changed_names
-from keepstate.engine.kernel.fifo_lock import FifoLock
+from keepstate.engine.documents.watch import list_changed_names
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.kernel.loss_detector import LossDetector
+from keepstate.engine.kernel.locks import FifoLock
+from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import on_rollback, together
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ClosedError, HistoryLostError, NotLoadedError, StateConflictError, StateError
 from keepstate.typed.batch import UNSET, MutationBatch
 from keepstate.typed.key import AnyKey, EncodedValue, copy_value, decode_value, default_value, encode_value

@@ -22,7 +22,7 @@ from keepstate.engine.history.revisions import Revision
 from keepstate.engine.history.working_copy import EVENT_BRANCHES, EVENTS, WorkingCopy
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.space.transaction import Transaction, gathering
+from keepstate.engine.space.space import Transaction, begin_transaction
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.protocol import Store
 from keepstate.values.codec import Codec
@@ -400,7 +400,7 @@ class Versioned(MutableMapping[str, Any]):
 
     def _run_together(self, work: Callable[[Transaction], Awaitable[None]]) -> None:
         async def once() -> None:
-            async with gathering(self._home.executor) as tx:
+            async with begin_transaction(self._home.executor) as tx:
                 await work(tx)
 
         finish(self._home.executor.retry(once, None))

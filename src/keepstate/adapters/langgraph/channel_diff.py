@@ -21,7 +21,7 @@ from keepstate.adapters.langgraph.identities import ARE_TOLD
 from keepstate.adapters.langgraph.identity_snapshot import Holding, attributes_of
 from keepstate.adapters.langgraph.serde import SAID, Serialized, Values, kind_of
 from keepstate.adapters.langgraph.shapes import Snapshot
-from keepstate.engine.kernel.loss_detector import LossDetector
+from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Entry as StoredEntry
 from keepstate.stores.protocol import Store

@@ -35,7 +35,7 @@ from keepstate.engine.history.retention import Keeping, collect_history, prune
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import SpaceExecutor
-from keepstate.engine.kernel.part_collector import collect_parts
+from keepstate.engine.kernel.large_values import collect_parts
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import AttemptsExhaustedError

@@ -13,8 +13,13 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import add_checksum, corrupt_error, decode_stored, strip_checksum
+from keepstate.engine.kernel.stored import (
+    add_checksum,
+    corrupt_error,
+    decode_stored,
+    describe,
+    strip_checksum,
+)
 from keepstate.errors import CorruptError
 from keepstate.values.digest import DIGEST_SIZE
 from keepstate.values.key import pack, unpack

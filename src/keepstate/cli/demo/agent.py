@@ -7,8 +7,7 @@ from contextlib import suppress
 from keepstate.cli.demo import stage
 from keepstate.cli.demo.asking import ask
 from keepstate.cli.demo.survey import NOTHING, Totals, added, survey, tops
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import LeaseLostError
 from keepstate.managers.agents.recovery import AgentRecoveryManager
 from keepstate.managers.agents.store import AgentCheckpoint

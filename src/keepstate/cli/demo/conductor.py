@@ -12,8 +12,7 @@ from typing import Any
 from keepstate.cli.demo import stage
 from keepstate.cli.demo.asking import ask
 from keepstate.cli.demo.survey import NOTHING, Survey, Totals, modules, tops
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import NotFoundError, TransitionError
 from keepstate.managers.knowledge.records import IndexingStatus, SourceState, SyncStatus
 from keepstate.managers.tools.manager import ToolStateManager

@@ -20,8 +20,7 @@ from keepstate.cli.demo.ending import Killing, commits_of
 from keepstate.cli.demo.outcome import Outcome
 from keepstate.cli.demo.survey import NOTHING, Totals
 from keepstate.cli.session import said
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import KeepstateError, TransitionError
 from keepstate.managers.knowledge.records import IndexingProgress, IndexingStatus
 from keepstate.managers.teams.records import AgentCoordinationState, TeamState

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.managers.agents.store import AgentStateStore
 from keepstate.managers.knowledge.manager import KnowledgeStateManager
 from keepstate.managers.teams.manager import OrchestrationStateManager

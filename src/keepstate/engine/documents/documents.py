@@ -15,15 +15,20 @@ from keepstate.engine.documents.record import (
 )
 from keepstate.engine.documents.watch import Watch
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import check_revision, require_type, with_article
+from keepstate.engine.kernel.arguments import (
+    check_duration_ms,
+    check_revision,
+    check_wait,
+    require_type,
+    single_use,
+    with_article,
+)
 from keepstate.engine.kernel.executor import ATTEMPTS, Executor, call_function
 from keepstate.engine.kernel.glob import compile_pattern
-from keepstate.engine.kernel.notifications import listen
+from keepstate.engine.kernel.locks import apply_update
 from keepstate.engine.kernel.positions import Positions, Printable
-from keepstate.engine.kernel.single_use import single_use
-from keepstate.engine.kernel.times import check_duration_ms, check_wait
+from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
-from keepstate.engine.kernel.update_lock import apply_update
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.stores.protocol import Entry, Mark, Store
 from keepstate.values import missing

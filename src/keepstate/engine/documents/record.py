@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import corrupt_error, decode_text
+from keepstate.engine.kernel.stored import corrupt_error, decode_text, describe
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.stores.protocol import Entry

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from keepstate.engine.documents.record import decode_value, split_record
 from keepstate.engine.kernel import large_values, layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.glob import Glob
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.loss_detector import LossDetector
 from keepstate.engine.kernel.positions import Positions
+from keepstate.engine.kernel.store_abilities import LossDetector
+from keepstate.engine.kernel.stored import describe
 from keepstate.errors import (
     CompactedError,
     CorruptError,
+    HistoryLostError,
     InvalidError,
     KeepstateError,
     MissingExtraError,
@@ -265,3 +267,33 @@ def _split_expired(change: Change) -> tuple[Change, ...]:
         return (change,)
     removed = Change(change.revision, change.key, True, change.old, None)
     return removed, Change(change.revision, change.key, False, None, change.new)
+
+
+_PAGES: Final = 4
+"""Pages of the log after which a full listing is cheaper than reading on."""
+
+
+async def list_changed_names(
+    executor: Executor, prefix: str, after: int
+) -> tuple[AbstractSet[str], int] | None:
+    """Return the names with a prefix of documents changed after a revision, and the last revision read.
+
+    The last revision read is at least the space's revision at the time of the call. The result is None if the
+    log does not reach back to `after`, if it has too many pages, or if a name is too long for its key.
+    """
+    store, begins = await executor.store(), layout.name_prefix(layout.DOCUMENTS, prefix)
+    target, names = (await store.read(executor.stored_name, [])).revision, set[str]()
+    for _ in range(_PAGES):
+        if after >= target:
+            return names, after
+        try:
+            changes = await store.changes(executor.stored_name, after)
+        except (CompactedError, HistoryLostError):
+            return None
+        for change in changes.items:
+            if change.key.startswith(begins):
+                if layout.is_cut(layout.DOCUMENTS, change.key):
+                    return None
+                names.add(layout.name_of(layout.DOCUMENTS, change.key))
+        after = changes.upto
+    return (names, after) if after >= target else None

@@ -29,6 +29,7 @@ from keepstate.engine.events.record import (
     check_number,
     check_stream,
     decode_event,
+    event_id_key,
     events_prefix,
     head_key,
     index_bytes,
@@ -43,12 +44,10 @@ from keepstate.engine.events.reducers import Fold, Reducer
 from keepstate.engine.events.truncation import truncate
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_flag, require_instance
-from keepstate.engine.kernel.content_names import event_id_key
 from keepstate.engine.kernel.executor import ATTEMPTS, Executor
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.notifications import listen
 from keepstate.engine.kernel.positions import Positions
-from keepstate.engine.kernel.stored import corrupt_error
+from keepstate.engine.kernel.store_abilities import listen
+from keepstate.engine.kernel.stored import corrupt_error, describe
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, HistoryLostError, InvalidError, KeepstateError
 from keepstate.stores.protocol import ABSENT, Entry

@@ -21,8 +21,7 @@ from keepstate.engine.events.record import Event
 from keepstate.engine.events.reducers import Fold
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor, call_function
-from keepstate.engine.kernel.stored import StoredMs, decode_stored
-from keepstate.engine.kernel.times import to_milliseconds
+from keepstate.engine.kernel.stored import StoredMs, decode_stored, to_milliseconds
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, PrunedError
 from keepstate.stores.protocol import Entry

@@ -10,26 +10,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_name, require_instance
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import describe
 from keepstate.engine.kernel.positions import TARGET_BYTES, encode_event_position
-from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored
-from keepstate.engine.kernel.times import to_datetime
+from keepstate.engine.kernel.store_abilities import content_name
+from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe, to_datetime
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, PrunedError, UnsupportedError
-from keepstate.stores.protocol import LAST_REVISION, Entry
+from keepstate.stores.protocol import LAST_REVISION, Entry, Store
 from keepstate.values import codec, limits
 from keepstate.values.builtin import TYPE
 from keepstate.values.key import Stamp, stamp_suffix, unpack
 from keepstate.values.schema import CLASSES
 
 _INDEX_BITS = 16
+_EVENT_ID_BYTES = 16
 
 
 class Expected(Enum):
@@ -304,6 +304,11 @@ def removed_digest(stored: bytes) -> bytes | None:
     return record.removed if record.is_end else None
 
 
+def event_id_key(store: Store, space: str, stream: str, id: str) -> bytes:
+    """Return the key of the entry that maps an event id to the event's index in a stream."""
+    return layout.event_id_key(stream, content_name(store, space, id.encode())[:_EVENT_ID_BYTES])
+
+
 def event_key(stream: str, number: int) -> bytes:
     """Return the key of the event of a stream at a number."""
     stamp = stamp_at(number)
@@ -330,3 +335,26 @@ def append_records(unit: Unit, stream: str, records: Sequence[bytes]) -> int:
         index = unit.append(events_prefix(stream), record)
     unit.put(head_key(stream), index_bytes(index))
     return index
+
+
+class Cursor(NamedTuple):
+    """The progress of a projection."""
+
+    number: int | None
+    """The number of the last event that it processed."""
+    version: int
+    is_clearing: bool = False
+    """True while its documents are being deleted, before it starts again."""
+
+    @classmethod
+    def of(cls, stored: bytes, name: str) -> Cursor:
+        """Decode the stored progress of the projection of this name.
+
+        Raises:
+            CorruptError: The bytes are damaged.
+        """
+        return decode_stored(stored, cls, f"the cursor of {name!r}")
+
+    def encoded(self) -> bytes:
+        """Encode the progress for storing."""
+        return msgspec.msgpack.encode(self)

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from keepstate.engine.events.cursor import Cursor
 from keepstate.engine.events.folds import CHECKPOINT, Folding, FoldRecord
-from keepstate.engine.events.record import EventRecord, check_number, stamp_at
+from keepstate.engine.events.record import Cursor, EventRecord, check_number, event_id_key, stamp_at
 from keepstate.engine.events.reducers import Fold
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import require_instance
-from keepstate.engine.kernel.content_names import event_id_key
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.stored import decode_stored

@@ -26,8 +26,7 @@ from keepstate.engine.history.record import CommitRecord, Graft, read_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_path
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import shorten
-from keepstate.engine.kernel.stored import decode_stored
+from keepstate.engine.kernel.stored import decode_stored, shorten
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import (
     AlreadyExistsError,

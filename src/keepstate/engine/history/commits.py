@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from keepstate.engine.history.paths import Steps, format_path
 from keepstate.engine.history.record import CommitRecord
-from keepstate.engine.kernel.times import to_datetime
+from keepstate.engine.kernel.stored import to_datetime
 
 
 @dataclass(frozen=True, slots=True)

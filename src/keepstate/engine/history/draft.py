@@ -21,7 +21,7 @@ from keepstate.engine.history.paths import CODEC
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.history.state_encoding import edit_state
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.fifo_lock import FifoLock
+from keepstate.engine.kernel.locks import FifoLock
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.values.codec import STATES, Codec, canonical

@@ -60,8 +60,7 @@ from keepstate.engine.history.verification import survey, verify
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_flag, check_message, check_path, require_instance
 from keepstate.engine.kernel.executor import ATTEMPTS, Executor
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.times import to_milliseconds
+from keepstate.engine.kernel.stored import describe, to_milliseconds
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import AlreadyExistsError, AttemptsExhaustedError, InvalidError
 from keepstate.values import limits

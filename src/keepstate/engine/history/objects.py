@@ -8,7 +8,7 @@ from typing import TypeVar
 from keepstate._runner import reentrant_lock
 from keepstate.engine.history.record import CommitRecord
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.content_names import keyed_name
+from keepstate.engine.kernel.store_abilities import keyed_name
 from keepstate.engine.kernel.stored import corrupt_error
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, KeepstateError, PrunedError

@@ -20,8 +20,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_text
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored
+from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.stores.protocol import Entry, Store

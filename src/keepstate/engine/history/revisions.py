@@ -23,7 +23,7 @@ from keepstate.engine.history.commits import Branch, Commit, Tag, commit_of
 from keepstate.engine.history.record import MAIN, CommitRecord, heads, is_whole_id, read_head
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.times import to_milliseconds
+from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.errors import InvalidError, NotFoundError, PrunedError
 from keepstate.values.digest import DIGEST_SIZE
 

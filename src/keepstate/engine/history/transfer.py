@@ -10,7 +10,7 @@ from keepstate.engine.history.objects import pack_object
 from keepstate.engine.history.record import MAIN, Head, heads, put_grafts, put_head, read_head
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.key_text import describe
+from keepstate.engine.kernel.stored import describe
 from keepstate.errors import AlreadyExistsError
 from keepstate.values import limits
 from keepstate.values.merkle import reach

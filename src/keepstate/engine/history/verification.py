@@ -22,9 +22,8 @@ from keepstate.engine.history.record import (
 )
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.key_text import describe
 from keepstate.engine.kernel.large_values import parse_manifest
-from keepstate.engine.kernel.stored import decode_stored
+from keepstate.engine.kernel.stored import decode_stored, describe
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry, Store

@@ -1,14 +1,19 @@
-"""Validation of the arguments of public calls, before any work. Errors name the argument.
+"""Checks of public calls before any work: their arguments, and how a context manager is entered.
 
-Every value that passes can be stored and read back: a worker name that is not text would make a record that
-cannot be decoded. `layout` validates names of documents and leases, `times` durations, and the store sizes.
+Errors name the argument or the call. Every value that passes can be stored and read back: a worker name that
+is not text would make a record that cannot be decoded. `layout` checks names of documents and leases, and the
+store sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
+from math import ceil
 from os import PathLike, fspath
-from typing import Any, Final, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from keepstate import names
 from keepstate._runner import Mode
@@ -16,6 +21,10 @@ from keepstate.errors import InvalidError
 from keepstate.stores.protocol import ENCRYPTION_SPACE, LAST_REVISION
 from keepstate.values import limits
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LONGEST_S = limits.TTL_MS // 1000
 _KINDS_OF_TYPES: Final = frozenset({"types", "typing", "typing_extensions"})
 """The modules of types that are not classes: `list[int]`, `int | None`, a `NewType`."""
 
@@ -179,3 +188,91 @@ def check_flag(what: str, flag: object) -> bool:
     if type(flag) is not bool:
         raise InvalidError(f"`{what}` is {_format(flag)}; it is True or False")
     return flag
+
+
+# ---- durations
+
+
+def check_duration_ms(name: str, seconds: float) -> int:
+    """Return a positive duration in milliseconds, rounded up.
+
+    Raises:
+        InvalidError: It is not a positive number, or it is too large.
+    """
+    if type(seconds) not in (int, float) or not 0 < seconds <= _LONGEST_S:
+        raise InvalidError(
+            f"`{name}` is {seconds!r}; it must be more than 0 seconds and at most {_LONGEST_S}"
+        )
+    return ceil(seconds * 1000)
+
+
+def check_delay_ms(name: str, seconds: float) -> int:
+    """Return a duration of 0 or more in milliseconds, rounded up.
+
+    Raises:
+        InvalidError: It is not a number of 0 or more, or it is too large.
+    """
+    check_wait(name, seconds)
+    return ceil(seconds * 1000)
+
+
+def check_wait(name: str, seconds: float) -> None:
+    """Raise `InvalidError` unless this is a duration of 0 seconds or more."""
+    if type(seconds) not in (int, float) or not 0 <= seconds <= _LONGEST_S:
+        raise InvalidError(f"`{name}` is {seconds!r}; it must be 0 seconds or more and at most {_LONGEST_S}")
+
+
+# ---- context managers
+
+
+def single_use(
+    function: Callable[P, AsyncGenerator[T]],
+) -> Callable[P, AbstractAsyncContextManager[T, bool | None]]:
+    """Turn a function that yields once into one that returns a single-use async context manager.
+
+    Entering its result twice raises an error that says so.
+    """
+    block = asynccontextmanager(function)
+
+    @wraps(function)
+    def make_block(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[T, bool | None]:
+        return _SingleUseBlock(function.__name__, block(*args, **kwargs))
+
+    return make_block
+
+
+def reject_with(entered: object, *_: object) -> NoReturn:
+    """Raise `InvalidError` for an async context manager entered by `with`."""
+    raise InvalidError(f"{entered!r} is async: use `async with`, or create it from keepstate.sync for `with`")
+
+
+def reject_async_with(entered: object, *_: object) -> NoReturn:
+    """Raise `InvalidError` for a blocking context manager entered by `async with`."""
+    raise InvalidError(f"{entered!r} is blocking: use `with`, or create it from keepstate for `async with`")
+
+
+def second_entry_error(call: str) -> InvalidError:
+    """Return the error for entering a block twice."""
+    return InvalidError(f"the result of {call}() was entered twice; call {call}() again for a new one")
+
+
+class _SingleUseBlock(AbstractAsyncContextManager[T, bool | None], Generic[T]):
+    def __init__(self, call: str, inner: AbstractAsyncContextManager[T, bool | None]) -> None:
+        self._call, self._inner, self._is_used = call, inner, False
+
+    def __repr__(self) -> str:
+        return f"the result of {self._call}()"
+
+    if not TYPE_CHECKING:  # a type checker reports the missing methods itself
+        __enter__ = __exit__ = reject_with
+
+    async def __aenter__(self) -> T:
+        if self._is_used:
+            raise second_entry_error(self._call)
+        self._is_used = True
+        return await self._inner.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, trace)

@@ -13,10 +13,8 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.large_values import MANIFEST_BYTE
-from keepstate.engine.kernel.part_collector import collect_parts
-from keepstate.engine.kernel.stored import decode_stored
+from keepstate.engine.kernel.large_values import MANIFEST_BYTE, collect_parts
+from keepstate.engine.kernel.stored import decode_stored, describe
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError, StoreFullError
 from keepstate.stores.protocol import Entry

@@ -10,18 +10,18 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from keepstate._clock import Clock
 from keepstate._runner import Runner, present_process
-from keepstate.engine.kernel.fifo_lock import FifoLock
-from keepstate.engine.kernel.loss_detector import LossDetector, notices_losses
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, read_whole
+from keepstate.engine.kernel.locks import FifoLock, serialized
+from keepstate.engine.kernel.store_abilities import LossDetector, has_ability
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.kernel.update_lock import serialized
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
 from keepstate.names import stored_name
-from keepstate.stores.protocol import Applied, Entry, Mark, Store
+from keepstate.stores.protocol import Applied, DetectsLosses, Entry, Mark, Store
 from keepstate.values import codec
 from keepstate.values.codec import Codec
 from keepstate.values.key import pack
@@ -271,7 +271,7 @@ class SpaceExecutor(Executor):
         Only if a large value is replaced while its parts are read, the read is retried as a unit.
         """
         store = await self.home.opened()
-        losses = self._losses(store) if notices_losses(type(store)) else None
+        losses = self._losses(store) if has_ability(type(store), DetectsLosses) else None
         entry = (await store.read(self.stored_name, (key,))).entries[0]
         if losses is not None:
             losses.verify()
@@ -286,10 +286,11 @@ class SpaceExecutor(Executor):
 
     async def serialized(self, key: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
         """Run work after earlier calls of this process for the same key, and retry it until it succeeds."""
-        store = await self.home.opened()
-        return await serialized(
-            store, self.stored_name, key, self.runner, lambda: self.run(work, attempts=None)
-        )
+        return await self.in_turn(key, lambda: self.run(work, attempts=None))
+
+    async def in_turn(self, key: bytes, work: Callable[[], Awaitable[T]]) -> T:
+        """Run work after earlier work of this process for the same key."""
+        return await serialized(await self.home.opened(), self.stored_name, key, self.runner, work)
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yield the entries under a prefix in order. Each page has a revision of its own."""
@@ -316,20 +317,25 @@ class TransactionState:
 
     Attributes:
         turns: The lock that admits one piece of work at a time.
-        ended: Whether the transaction rejects further work.
+        is_ended: Whether the transaction rejects further work.
         revision: The revision of the transaction's batch; 0 until it is applied.
         process: The process that began the transaction.
         rollbacks: Functions to call if the transaction is not applied.
     """
 
     def __init__(self, runner: Runner) -> None:
-        self.turns, self.ended, self.revision = FifoLock(runner), False, 0
+        self.turns, self.is_ended, self.revision = FifoLock(runner), False, 0
         self.process = present_process()
         self.rollbacks: list[Callable[[], None]] = []
 
 
 class TransactionExecutor(Executor):
-    """Adds all work to one unit. Concurrent calls are run one after the other."""
+    """Adds all work to one unit. Concurrent calls are run one after the other.
+
+    Attributes:
+        unit: The unit of the transaction.
+        state: The state that this executor shares with all executors of the transaction.
+    """
 
     gathers: ClassVar[bool] = True
     _own_message = ""
@@ -338,31 +344,13 @@ class TransactionExecutor(Executor):
         super().__init__(
             outer.home, outer.name, outer.author, message=message or outer.message, record=outer.record
         )
-        self.unit, self._gathering = unit, TransactionState(outer.runner)
+        self.unit, self.state = unit, TransactionState(outer.runner)
 
     def by(self, author: str | None, message: str) -> TransactionExecutor:
         """Return an executor on the same transaction with its own author and message."""
-        executor = TransactionExecutor(self, self.unit)
-        executor.author, executor._own_message, executor._gathering = author, message, self._gathering
+        executor = copy(self)
+        executor.author, executor._own_message = author, message
         return executor
-
-    @property
-    def ended(self) -> bool:
-        """True once the transaction rejects further work."""
-        return self._gathering.ended
-
-    def end(self) -> None:
-        """Reject further work."""
-        self._gathering.ended = True
-
-    @property
-    def revision(self) -> int:
-        """The revision of the transaction's batch; 0 until it is applied."""
-        return self._gathering.revision
-
-    def applied_at(self, revision: int) -> None:
-        """Store the revision of the transaction's batch."""
-        self._gathering.revision = revision
 
     async def run(
         self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = None
@@ -377,7 +365,7 @@ class TransactionExecutor(Executor):
                 self.unit.notes.append((self.author, self._own_message))
             return answer
 
-        return await self._gathering.turns.run(joined), 0
+        return await self.state.turns.run(joined), 0
 
     async def serialized(self, key: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
         """Run work as part of the transaction, which already runs one piece of work at a time."""
@@ -385,11 +373,11 @@ class TransactionExecutor(Executor):
 
     async def run_exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work of several steps, without other work of the transaction between them."""
-        return await self._gathering.turns.run(work)
+        return await self.state.turns.run(work)
 
     async def commit(self) -> Applied | None:
         """Apply the transaction, after the work that is still running in it."""
-        return await self._gathering.turns.run(lambda: self.apply(self.unit))
+        return await self.state.turns.run(lambda: self.apply(self.unit))
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yield the entries under a prefix in order, all of one revision, own writes included."""
@@ -399,7 +387,7 @@ class TransactionExecutor(Executor):
             self._refuse_ended()
             return await anext(entries, None)
 
-        while (entry := await self._gathering.turns.run(following)) is not None:
+        while (entry := await self.state.turns.run(following)) is not None:
             yield self.unit, entry
 
     def appended(self, prefix: bytes) -> list[bytes]:
@@ -412,11 +400,11 @@ class TransactionExecutor(Executor):
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
         """Register a function to call if the transaction is not applied."""
-        self._gathering.rollbacks.append(undo)
+        self.state.rollbacks.append(undo)
 
     def roll_back(self) -> None:
         """Undo the in-memory effects of the transaction, the last first, because it was not applied."""
-        for undo in reversed(self._gathering.rollbacks):
+        for undo in reversed(self.state.rollbacks):
             undo()
 
     def require_outside_transaction(self, what: str) -> None:
@@ -426,12 +414,12 @@ class TransactionExecutor(Executor):
         )
 
     def _refuse_ended(self) -> None:
-        generation, pid = self._gathering.process
+        generation, pid = self.state.process
         if generation != present_process()[0]:  # its reads would be answered from memory, not by the store
             raise ClosedError(
                 f"the transaction on {self.name!r} was begun in process {pid}; begin one in this process"
             )
-        if self.ended:
+        if self.state.is_ended:
             raise ClosedError(f"the transaction on {self.name!r} has ended; begin another one")
 
 

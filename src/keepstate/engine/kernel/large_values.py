@@ -8,22 +8,22 @@ to another key, so a collector that reads every key once has seen every manifest
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Final
 
 import msgspec
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.content_names import content_name
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import corrupt_error, decode_stored
-from keepstate.errors import ConflictError, CorruptError
+from keepstate.engine.kernel.store_abilities import content_name
+from keepstate.engine.kernel.stored import corrupt_error, decode_stored, describe
+from keepstate.errors import ConflictError, CorruptError, KeepstateError
 from keepstate.stores.protocol import (
     Applied,
     Batch,
     Check,
     Conflict,
+    Delete,
     Entry,
     Outcome,
     Put,
@@ -37,6 +37,7 @@ MANIFEST_BYTE: Final = b"\xd7"
 
 _PARTS_BY_BATCH = limits.BATCH_BYTES // limits.VALUE_BYTES - 1
 _EPOCH_ATTEMPTS = 16
+_COLLECTED_BY_BATCH = limits.BATCH_CHECKS // 2
 _LARGEST_BYTES: Final = limits.DECODED_BYTES + limits.VALUE_BYTES
 """More than the size of any encoded value, because a record may add a few bytes to one."""
 
@@ -205,3 +206,71 @@ def part_keys_in(values: Iterable[bytes | None]) -> set[bytes]:
         if value is not None and (manifest := parse_manifest(value, "a value")) is not None:
             found.update(layout.PARTS + name for name in manifest.parts)
     return found
+
+
+# ---- garbage collection of parts
+
+
+async def collect_parts(store: Store, space: str) -> int:
+    """Delete the parts of a space that no manifest lists, and return their number.
+
+    The collector writes `gc/epoch` at revision R, reads every value that may be a manifest, and deletes the
+    parts with versions below R that no manifest lists, each under its exact version. Values written
+    concurrently are safe: their parts were written after R, or before a batch that checks the epoch and is
+    rejected. A manifest never moves to another key, so the reads may be of different revisions.
+    """
+    if not (await store.scan(space, layout.PARTS, limit=1)).entries:
+        return 0
+    epoch = (await store.apply([Batch(space, [Put(layout.EPOCH, b"")])]))[0]
+    if not isinstance(epoch, Applied):
+        raise _unexpected(epoch, space)
+    named = await _named(store, space)
+    removed = 0
+    garbage: list[Check] = []
+    async for entries in scan_pages(store, space, layout.PARTS):
+        garbage += [
+            Check(entry.key, version=entry.version)
+            for entry in entries
+            if entry.version < epoch.revision and entry.key not in named
+        ]
+        while len(garbage) >= _COLLECTED_BY_BATCH:
+            removed += await _delete(store, space, garbage[:_COLLECTED_BY_BATCH])
+            del garbage[:_COLLECTED_BY_BATCH]
+    return removed + await _delete(store, space, garbage)
+
+
+async def scan_pages(store: Store, space: str, prefix: bytes) -> AsyncIterator[Sequence[Entry]]:
+    """Yield all entries under a prefix in order, page by page. Each page is of a revision of its own."""
+    after: bytes | None = None
+    while True:
+        page = await store.scan(space, prefix, after=after)
+        yield page.entries
+        if (after := page.next) is None:
+            return
+
+
+async def _named(store: Store, space: str) -> set[bytes]:
+    named: set[bytes] = set()
+    for part in layout.NAME_PARTS:
+        async for entries in scan_pages(store, space, part):
+            named |= part_keys_in(entry.value for entry in entries)
+    return named
+
+
+async def _delete(store: Store, space: str, garbage: list[Check]) -> int:
+    left = {check.key: check for check in garbage}
+    while left:
+        batch = Batch(space, [Delete(key) for key in left], list(left.values()))
+        outcome = (await store.apply([batch]))[0]
+        if isinstance(outcome, Applied):
+            return len(left)
+        if not isinstance(outcome, Conflict) or outcome.key is None:
+            raise _unexpected(outcome, space)
+        del left[outcome.key]  # written again concurrently, so it is in use
+    return 0
+
+
+def _unexpected(outcome: object, space: str) -> KeepstateError:
+    if isinstance(outcome, KeepstateError):
+        return outcome
+    return KeepstateError(f"collecting the parts of space {space!r} failed with {outcome!r}; retry it")

@@ -21,8 +21,7 @@ from weakref import WeakKeyDictionary
 from zlib import crc32
 
 from keepstate._runner import reentrant_lock
-from keepstate.engine.kernel.content_names import content_name
-from keepstate.engine.kernel.loss_detector import LossDetector
+from keepstate.engine.kernel.store_abilities import LossDetector, content_name
 from keepstate.errors import CompactedError, HistoryLostError, InvalidError
 from keepstate.stores.protocol import NONCE_BYTES, Entry, Mark, Store
 

@@ -1,13 +1,19 @@
-"""Decoding of stored structs and texts. Damaged bytes raise `CorruptError` with their location."""
+"""Stored forms besides values: structs, texts and times, and the names of keys in messages.
+
+Damaged bytes raise `CorruptError` with their location.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from keepstate.engine.kernel import layout
 from keepstate.errors import CorruptError
+from keepstate.values.key import unpack
 
 T = TypeVar("T")
 
@@ -15,7 +21,18 @@ _SUM_BYTES: Final = 8
 
 StoredMs: TypeAlias = Annotated[int, msgspec.Meta(ge=-62_135_596_800_000, lt=253_402_300_800_000)]
 """Milliseconds since 1970 that a datetime can hold."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 StampIndex: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
+
+_WORDS: Final = {
+    layout.DOCUMENTS: "document",
+    layout.LEASES: "lease",
+    layout.BRANCHES: "branch",
+    layout.TAGS: "tag",
+}
+
+_SHOWN_BEGIN: Final = 160
+_SHOWN_END: Final = 80
 
 
 def decode_stored(stored: bytes, type: type[T], location: str) -> T:
@@ -51,6 +68,43 @@ def decode_text(stored: bytes, location: str, *, errors: str = "strict") -> str:
         raise corrupt_error(location, error) from error
 
 
+def to_milliseconds(moment: datetime) -> int:
+    """Convert an aware datetime to milliseconds since 1970, rounded down, in whole numbers.
+
+    A float cannot represent every millisecond.
+    """
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def to_datetime(at_ms: int) -> datetime:
+    """Convert milliseconds since 1970 to an aware datetime."""
+    return _EPOCH + timedelta(milliseconds=at_ms)
+
+
 def corrupt_error(location: str, what: Any) -> CorruptError:
     """Return the error for damaged bytes at a location."""
     return CorruptError(f"{location} is damaged: {what}", place=location)
+
+
+def shorten(text: str) -> str:
+    """Return a stored text for a message. A long text is cut to its beginning and its end.
+
+    Stored text is not trusted: any writer of the store decides its length.
+    """
+    if len(text) <= _SHOWN_BEGIN + _SHOWN_END:
+        return text
+    return f"{text[:_SHOWN_BEGIN]}…{text[-_SHOWN_END:]}"
+
+
+def describe(key: bytes) -> str:
+    """Return `document 'plan'` for a key with a name, and the path of any other key."""
+    for part, word in _WORDS.items():
+        if key.startswith(part):
+            return f"{word} {key[len(part) :].decode('utf-8', 'replace')!r}"
+    try:
+        segments = unpack(key[1:])
+    except CorruptError:
+        return f"key {key.hex()}"
+    if len(segments) == 2 and key.startswith((layout.HEADS, layout.TASKS)):
+        return f"{segments[0]!s} {segments[1]!r}"
+    return "/".join(str(segment) for segment in segments)

@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol, cast
 import msgspec
 
 from keepstate.engine.kernel import large_values, layout
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.loss_detector import LossDetector
-from keepstate.engine.kernel.update_lock import find_update_in_progress
+from keepstate.engine.kernel.locks import find_update_in_progress
+from keepstate.engine.kernel.store_abilities import LossDetector
+from keepstate.engine.kernel.stored import describe
 from keepstate.errors import ConflictError, InvalidError, KeepstateError
 from keepstate.stores.protocol import (
     Applied,

@@ -25,10 +25,9 @@ import msgspec
 from keepstate.engine.documents.record import decode_value, read_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor, call_function
-from keepstate.engine.kernel.key_text import shorten
-from keepstate.engine.kernel.loss_detector import LossDetector
-from keepstate.engine.kernel.notifications import listen
 from keepstate.engine.kernel.shield import acquire_shielded, run_shielded
+from keepstate.engine.kernel.store_abilities import LossDetector, listen
+from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.due_tasks import DueTasks, attempts_exhausted, put_ready, put_ready_or_dead

@@ -11,7 +11,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import shorten
+from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.tasks import DONE_KEPT_MS, TaskRecord, TaskState

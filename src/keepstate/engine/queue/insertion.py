@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, get_args
 
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import shorten
+from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.due_tasks import store_task

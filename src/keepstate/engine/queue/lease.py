@@ -14,13 +14,11 @@ from typing import Self
 
 from keepstate._runner import Signal, present_process
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import check_duration_ms, check_wait
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import describe, shorten
-from keepstate.engine.kernel.loss_detector import LossDetector
-from keepstate.engine.kernel.notifications import listen
 from keepstate.engine.kernel.shield import acquire_shielded, finish_despite_cancel
-from keepstate.engine.kernel.stored import corrupt_error
-from keepstate.engine.kernel.times import check_duration_ms, check_wait
+from keepstate.engine.kernel.store_abilities import LossDetector, listen
+from keepstate.engine.kernel.stored import corrupt_error, describe, shorten
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, InvalidError, KeepstateError, LeaseLostError
 from keepstate.stores.protocol import ABSENT, Entry

@@ -11,9 +11,8 @@ from keepstate.engine.documents.record import decode_value
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_flag, check_text
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import describe
 from keepstate.engine.kernel.positions import Positions
-from keepstate.engine.kernel.stored import corrupt_error
+from keepstate.engine.kernel.stored import corrupt_error, describe
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.counts import find_task_ids

@@ -14,11 +14,18 @@ from typing import Any
 from uuid import UUID
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import check_flag, check_name, check_text, require_instance
+from keepstate.engine.kernel.arguments import (
+    check_delay_ms,
+    check_duration_ms,
+    check_flag,
+    check_name,
+    check_text,
+    check_wait,
+    require_instance,
+)
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.loss_detector import LossDetector
 from keepstate.engine.kernel.shield import finish_despite_cancel
-from keepstate.engine.kernel.times import check_delay_ms, check_duration_ms, check_wait
+from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.claims import ClaimRequest, Claims, Match, OnClaim, TaskFilter, without_documents

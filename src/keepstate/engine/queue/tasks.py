@@ -9,8 +9,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, decode_text
+from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, decode_text, describe
 from keepstate.engine.kernel.stored import decode_stored as stored_struct
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Entry

@@ -14,9 +14,8 @@ from zlib import crc32
 import msgspec
 
 from keepstate.engine.documents.record import split_record
-from keepstate.engine.events.cursor import Cursor
 from keepstate.engine.events.folds import FoldRecord
-from keepstate.engine.events.record import EventRecord
+from keepstate.engine.events.record import Cursor, EventRecord
 from keepstate.engine.history.record import decode_grafts
 from keepstate.engine.history.recording.expiry import read_flag
 from keepstate.engine.history.verification import HistoryVerifier, stored_head, verify_commit, verify_object

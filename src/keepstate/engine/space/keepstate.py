@@ -20,9 +20,9 @@ from keepstate.engine.kernel.arguments import (
     check_space_name,
     check_tenant,
     check_text,
+    reject_with,
 )
-from keepstate.engine.kernel.part_collector import collect_parts
-from keepstate.engine.kernel.single_use import reject_with
+from keepstate.engine.kernel.large_values import collect_parts
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, Store

@@ -11,15 +11,14 @@ from typing import Any
 
 from keepstate._runner import Mode
 from keepstate.engine.documents.documents import Documents
-from keepstate.engine.events.cursor import Cursor
 from keepstate.engine.events.events import EventStream
-from keepstate.engine.events.record import Event
+from keepstate.engine.events.record import Cursor, Event
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_name, require_instance
 from keepstate.engine.kernel.executor import ATTEMPTS, Executor, SpaceExecutor, call_function
-from keepstate.engine.kernel.notifications import listen
+from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.space.transaction import Transaction, gathering
+from keepstate.engine.space.space import Transaction, begin_transaction
 from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.values import limits
 
@@ -124,7 +123,7 @@ class Projection:
         await self._stream.page(None, 1, whole=True)
 
         async def begin() -> None:  # from wherever others have taken it meanwhile
-            async with gathering(self._executor, message=f"projection {self.name}") as tx:
+            async with begin_transaction(self._executor, message=f"projection {self.name}") as tx:
                 await self._own_cursor(tx)
                 await self._point(tx, Cursor(None, self._version, is_clearing=True))
 
@@ -164,7 +163,7 @@ class Projection:
         """Do something and move the cursor, in one batch; or nothing, where somebody else has moved it."""
 
         async def once() -> bool:
-            async with gathering(self._executor, message=f"projection {self.name}") as tx:
+            async with begin_transaction(self._executor, message=f"projection {self.name}") as tx:
                 if await self._cursor(tx) != seen:
                     return False
                 if body is not None:

@@ -1,23 +1,229 @@
-"""A space: one agent's run, one thread, one session; its parts, and transactions over them."""
+"""A space, its parts, and transactions over them.
+
+A space is one agent's run, one thread or one session: the unit of atomicity and order. A `Transaction` has
+the same parts as a `Space`, and collects their work into one batch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, partial
 from typing import Any, TypeVar, overload
 
-from keepstate.engine.kernel.arguments import check_attribution
-from keepstate.engine.kernel.executor import Home, SpaceExecutor, call_function
-from keepstate.engine.kernel.single_use import single_use
-from keepstate.engine.kernel.update_lock import serialized
-from keepstate.engine.queue.lease import Lease
-from keepstate.engine.space.parts import Parts
-from keepstate.engine.space.size import SpaceSize, measure
-from keepstate.engine.space.transaction import Transaction, gathering
+from keepstate._clock import Clock
+from keepstate._runner import Runner
+from keepstate.engine.documents.documents import Documents
+from keepstate.engine.events.events import Events
+from keepstate.engine.history.checkout import Checkout, Load
+from keepstate.engine.history.history import History
+from keepstate.engine.history.record import MAIN
+from keepstate.engine.history.revisions import Revision
+from keepstate.engine.kernel.arguments import check_attribution, check_message, require_instance, single_use
+from keepstate.engine.kernel.executor import Executor, Home, SpaceExecutor, TransactionExecutor, call_function
+from keepstate.engine.kernel.large_values import scan_pages
+from keepstate.engine.kernel.stored import to_datetime
+from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.queue.lease import Lease, Leases, fence, lease_lost_error
+from keepstate.engine.queue.queue import Queue
 from keepstate.errors import ConflictError, InvalidError
 from keepstate.stores.protocol import Applied, Conflict, question, revision_in_token
 from keepstate.values import limits
+from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceSize:
+    """The size of a space, without its log and the store's overhead for each entry.
+
+    Attributes:
+        entries: The number of entries, including those of queues, events and the history.
+        size_bytes: The total size of their keys and values as they are stored.
+    """
+
+    entries: int
+    size_bytes: int
+
+
+class Parts:
+    """The parts of a space or a transaction. Each is created on first use."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The named values of the space."""
+        return Documents(self._executor)
+
+    @cached_property
+    def events(self) -> Events:
+        """The streams of events of the space."""
+        return Events(self._executor)
+
+    @cached_property
+    def queue(self) -> Queue:
+        """The tasks of the space. Each is completed once."""
+        return Queue(self._executor)
+
+    @cached_property
+    def leases(self) -> Leases:
+        """The time-limited locks of the space."""
+        return Leases(self._executor)
+
+    @cached_property
+    def history(self) -> History:
+        """The commits of a state. Every committed state can be read again."""
+        return History(self._executor)
+
+    async def at(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
+        """Return the documents of a recorded space as of a commit, by name and read-only.
+
+        Args:
+            ref: The commit: an id, a branch or tag, `main~3`, `main#37`, a time or a `Commit`.
+            load: True for all documents, False for none yet, or the names of some.
+
+        Raises:
+            NotFoundError: The commit does not exist, or nothing was recorded.
+        """
+        return await self.history.checkout(ref, load=load)
+
+    async def now(self) -> datetime:
+        """Return the store's time in UTC, which decides about leases, delays and TTLs."""
+        now_ms, _ = await self._executor.run(lambda unit: unit.now_ms())
+        return to_datetime(now_ms)
+
+    # ---- for the rooms above
+
+    @property
+    def executor(self) -> Executor:
+        """The executor of its parts."""
+        return self._executor
+
+    @property
+    def runner(self) -> Runner:
+        """The runner of the handle's mode."""
+        return self._executor.runner
+
+    @property
+    def clock(self) -> Clock:
+        """Time and randomness of this process."""
+        return self._executor.clock
+
+
+class Transaction(Parts):
+    """A set of operations on one space that apply together when the block ends.
+
+    A transaction reads its own writes, and everything else as of one revision. An appended event gets its
+    number when the transaction is applied. Tasks and threads may share a transaction: their calls run one
+    after the other, and a call that is still waiting at the end is rejected. A function that the transaction
+    calls may use it too, in the same thread.
+
+    Attributes:
+        space: The name of the space.
+        author: The author of the writes, or None.
+        message: The purpose of the transaction.
+    """
+
+    space: str
+    author: str | None
+    message: str
+
+    def __init__(self, executor: TransactionExecutor) -> None:
+        super().__init__(executor)
+        self._joint = executor
+        self.space, self.author, self.message = executor.name, executor.author, executor.message
+
+    def __repr__(self) -> str:
+        return f"<Transaction on {self.space!r} {'ended' if self._joint.state.is_ended else 'open'}>"
+
+    @property
+    def executor(self) -> TransactionExecutor:
+        """The executor of its parts."""
+        return self._joint
+
+    @property
+    def revision(self) -> int:
+        """The revision of the transaction once it is applied; 0 before, and if it wrote nothing."""
+        return self._joint.state.revision
+
+    def by(self, author: str | None = None, *, message: str | None = None) -> Transaction:
+        """Return the same transaction with another author or message. Makes no call to the store.
+
+        The commit of a recorded space names every author who changed documents, with the message.
+
+        Args:
+            author: The author of the writes. Default: the author of this transaction.
+            message: The purpose of the writes.
+        """
+        who, text = check_attribution(self.author, author, "", message)
+        return Transaction(self._joint.by(who, text))
+
+
+@asynccontextmanager
+async def begin_transaction(
+    outer: SpaceExecutor, *, lease: Lease | None = None, message: str = ""
+) -> AsyncGenerator[Transaction]:
+    """Yield a transaction, and apply it unless the block raises."""
+    message = check_message(message)
+    if lease is not None:
+        require_instance("lease", lease, Lease)
+    unit = Unit(await outer.store(), outer.stored_name, outer.name)
+    executor = TransactionExecutor(outer, unit, message=message)
+    if lease is not None:
+        await fence(lease, outer, unit)
+    tx = Transaction(executor)
+    try:
+        try:
+            yield tx
+        finally:
+            executor.state.is_ended = True
+        applied = await _commit(executor, lease)
+    except BaseException:  # also a cancellation; raised again
+        executor.roll_back()
+        raise
+    if applied is not None and unit.writes:
+        executor.state.revision = applied.revision
+
+
+async def _commit(executor: TransactionExecutor, lease: Lease | None) -> Applied | None:
+    try:
+        return await executor.commit()
+    except ConflictError as conflict:
+        if lease is not None:
+            if (lost := lease_lost_error(lease, conflict)) is not None:
+                raise lost from conflict
+            # If the block has scanned, the store may report the next holder's entry as the first change.
+            await lease.check()
+        raise
+
+
+def on_claim(
+    executor: Executor, work: Callable[[Transaction, str, str | None], Any]
+) -> Callable[[Unit, str, str | None], Awaitable[None]]:
+    """Return the `on_claim` of `Queue.claim_with` that calls a function with the claim as a transaction.
+
+    Args:
+        executor: The executor of the space.
+        work: A function, or coroutine function, of the transaction, the task's id and the worker that held
+            the task before.
+    """
+
+    async def join(unit: Unit, task_id: str, former: str | None) -> None:
+        inner = TransactionExecutor(executor, unit)
+        try:
+            await call_function(work, Transaction(inner), task_id, former)
+        except BaseException:  # also a cancellation; raised again
+            inner.roll_back()
+            raise
+        finally:
+            inner.state.is_ended = True
+
+    return join
 
 
 class Space(Parts):
@@ -42,12 +248,13 @@ class Space(Parts):
         return f"<Space {self.name!r} of {self._own.home!r}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        told = {"author": self.author, "message": self._own.message, "record": self._own.record}
-        return _space, (type(self), self._own.home, self.name, told)
+        own = self._own
+        make = partial(type(self), author=self.author, message=own.message, record=own.record)
+        return make, (own.home, self.name)
 
     @property
     def executor(self) -> SpaceExecutor:
-        """The executor of its parts, for the rooms above the engine."""
+        """The executor of its parts."""
         return self._own
 
     def by(self, author: str | None = None, *, message: str | None = None) -> Space:
@@ -79,7 +286,7 @@ class Space(Parts):
             ConflictError: Something that the body read has changed. Nothing was applied.
             LeaseLostError: The lease is no longer held. Nothing was applied.
         """
-        async with gathering(self._own, lease=lease, message=message) as tx:
+        async with begin_transaction(self._own, lease=lease, message=message) as tx:
             yield tx
 
     @overload
@@ -98,7 +305,6 @@ class Space(Parts):
         """
         self._own.reject_coroutine(fn)
         limits.admit_count("attempts", attempts)
-        advice = "allow more `attempts`"
 
         async def once() -> T:
             async with self.transaction() as tx:
@@ -110,20 +316,20 @@ class Space(Parts):
         except ConflictError as conflict:
             if not conflict.retryable or attempts == 1:
                 raise
-            mark = b"transact/" + (conflict.key or b"")  # not a key: documents have turns of their own
-        # The conflicting key is known after the first loss: transactions of this process then take turns.
-        alone = self._own
-        return await serialized(
-            await alone.store(),
-            alone.stored_name,
-            mark,
-            alone.runner,
-            lambda: alone.retry(once, attempts, lost=1, advice=advice),
+            mark = b"transact/" + (conflict.key or b"")  # not a key, so it differs from every document
+        # The conflicting key is known after the first conflict. Transactions of this process then take turns.
+        return await self._own.in_turn(
+            mark, lambda: self._own.retry(once, attempts, lost=1, advice="allow more `attempts`")
         )
 
     async def size(self) -> SpaceSize:
         """Return the size of the space, by reading all of it. Concurrent writes may or may not be counted."""
-        return await measure(await self._own.store(), self._own.stored_name)
+        store, entries, size_bytes = await self._own.store(), 0, 0
+        for section in (OBJECTS, BY_KEY, WITH_VALUES):
+            async for page in scan_pages(store, self._own.stored_name, bytes([section])):
+                entries += len(page)
+                size_bytes += sum(len(entry.key) + len(entry.value) for entry in page)
+        return SpaceSize(entries, size_bytes)
 
     async def revision(self) -> int:
         """Return the number of batches that the space has applied."""
@@ -149,7 +355,3 @@ class Space(Parts):
         if isinstance(outcome, Conflict):
             return None
         raise outcome
-
-
-def _space(kind: type[Space], home: Home, name: str, told: dict[str, Any]) -> Space:
-    return kind(home, name, **told)

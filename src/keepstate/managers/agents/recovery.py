@@ -16,9 +16,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 from keepstate._runner import Mode, Signal, process_name
-from keepstate.engine.kernel.arguments import check_flag, check_text
+from keepstate.engine.kernel.arguments import check_duration_ms, check_flag, check_text
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
-from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.queue.lease import Lease
 from keepstate.errors import (
     AttemptsExhaustedError,

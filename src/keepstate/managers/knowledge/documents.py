@@ -14,8 +14,8 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from keepstate.engine.kernel.arguments import check_text
-from keepstate.engine.kernel.times import check_duration_ms, to_datetime, to_milliseconds
+from keepstate.engine.kernel.arguments import check_duration_ms, check_text
+from keepstate.engine.kernel.stored import to_datetime, to_milliseconds
 from keepstate.engine.queue.tasks import format_error
 from keepstate.engine.space.joint_work import read_ahead
 from keepstate.errors import InvalidError

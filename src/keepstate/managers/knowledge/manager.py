@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from keepstate.engine.kernel.times import to_datetime, to_milliseconds
+from keepstate.engine.kernel.stored import to_datetime, to_milliseconds
 from keepstate.managers.binding import Namespace
 from keepstate.managers.deadlines import check_age, subtract_age, to_store_ms
 from keepstate.managers.knowledge.documents import KnowledgeDocuments, put_progress, put_timed, read_progress

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Final
 
-from keepstate.engine.kernel.arguments import check_text
-from keepstate.engine.kernel.times import check_duration_ms
+from keepstate.engine.kernel.arguments import check_duration_ms, check_text
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.managers.backends import Backend, format_settings

@@ -13,13 +13,10 @@ from zlib import crc32
 
 from keepstate._runner import Mode
 from keepstate.engine.documents.documents import MISSING, DocumentEntry
-from keepstate.engine.kernel.arguments import check_name, check_revision
+from keepstate.engine.kernel.arguments import check_duration_ms, check_name, check_revision, single_use
 from keepstate.engine.kernel.glob import compile_pattern, escape_pattern
-from keepstate.engine.kernel.single_use import single_use
-from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
 from keepstate.managers.backends import Backend
 from keepstate.managers.binding import Namespace

@@ -11,7 +11,7 @@ import msgspec
 from keepstate._runner import Lock, Runner
 from keepstate.engine.documents.documents import MISSING, Documents
 from keepstate.engine.kernel.executor import reject_coroutine_function
-from keepstate.engine.kernel.fifo_lock import FifoLock
+from keepstate.engine.kernel.locks import FifoLock
 from keepstate.errors import AttemptsExhaustedError, ClosedError, InvalidError, StorageError
 from keepstate.managers.binding import ApplyWork, Namespace
 from keepstate.values import codec

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from keepstate._runner import Lock, Promise, Runner, Signal
 from keepstate.engine.documents.watch import DocumentChange
-from keepstate.engine.kernel.fifo_lock import FifoLock
 from keepstate.engine.kernel.glob import compile_pattern
+from keepstate.engine.kernel.locks import FifoLock
 from keepstate.errors import HistoryLostError, InvalidError, KeepstateError
 from keepstate.managers.binding import Namespace
 from keepstate.managers.callbacks import invoke_callback

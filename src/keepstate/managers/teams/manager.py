@@ -14,13 +14,11 @@ from os import PathLike
 from typing import Any, Final, TypeVar
 
 from keepstate._runner import Mode, Signal
-from keepstate.engine.kernel.key_text import shorten
-from keepstate.engine.kernel.single_use import single_use
-from keepstate.engine.kernel.times import check_duration_ms, check_wait
+from keepstate.engine.kernel.arguments import check_duration_ms, check_wait, single_use
+from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.space.joint_work import read_ahead
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction, on_claim
+from keepstate.engine.space.space import Space, Transaction, on_claim
 from keepstate.errors import (
     ConflictError,
     KeepstateError,

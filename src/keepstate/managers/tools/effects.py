@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from keepstate.engine.kernel.arguments import check_text
+from keepstate.engine.kernel.arguments import check_duration_ms, check_text
 from keepstate.engine.kernel.executor import call_function
-from keepstate.engine.kernel.times import check_duration_ms, to_milliseconds
+from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.queue.tasks import format_error
 from keepstate.errors import (
     AlreadyExistsError,

@@ -9,8 +9,8 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
-from keepstate.engine.kernel.arguments import check_name
-from keepstate.engine.kernel.times import check_duration_ms, to_milliseconds
+from keepstate.engine.kernel.arguments import check_duration_ms, check_name
+from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.queue.tasks import format_error
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
 from keepstate.managers.binding import Namespace

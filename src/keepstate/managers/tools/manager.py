@@ -6,11 +6,9 @@ from os import PathLike
 from typing import Any, ClassVar
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.arguments import check_flag
-from keepstate.engine.kernel.times import check_duration_ms
+from keepstate.engine.kernel.arguments import check_duration_ms, check_flag
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.managers.backends import Backend
 from keepstate.managers.deadlines import caller_now
 from keepstate.managers.parameters import parameters_hash

@@ -10,10 +10,9 @@ from functools import partial
 from typing import Any, Final
 
 from keepstate._runner import Signal
-from keepstate.engine.kernel.arguments import check_name, check_text
+from keepstate.engine.kernel.arguments import check_duration_ms, check_name, check_text
 from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.queue.lease import Lease
 from keepstate.errors import (
     ConflictError,

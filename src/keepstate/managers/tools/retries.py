@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from keepstate.engine.kernel.times import check_duration_ms, to_milliseconds
+from keepstate.engine.kernel.arguments import check_duration_ms
+from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.queue.tasks import format_error
 from keepstate.errors import InvalidError, TransitionError
 from keepstate.managers.binding import Namespace

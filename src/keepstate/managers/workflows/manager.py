@@ -10,12 +10,10 @@ from os import PathLike
 from typing import Any, ClassVar
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.arguments import check_text, require_instance
+from keepstate.engine.kernel.arguments import check_text, check_wait, require_instance
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.kernel.times import check_wait
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AlreadyExistsError
 from keepstate.managers.backends import Backend
 from keepstate.managers.binding import Namespace

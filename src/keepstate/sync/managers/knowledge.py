@@ -20,8 +20,7 @@ from keepstate.managers.knowledge.records import (
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.managers.knowledge_documents import KnowledgeDocuments
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
+from keepstate.sync.space import Space, Transaction
 from keepstate.sync.twin import inner_of
 
 

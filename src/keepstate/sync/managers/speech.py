@@ -24,8 +24,7 @@ from keepstate.managers.speech.records import (
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.managers.manager import Manager
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
+from keepstate.sync.space import Space, Transaction
 from keepstate.sync.twin import inner_of
 
 

@@ -17,8 +17,7 @@ from keepstate.managers.teams.records import TaskQueueState, TeamTask
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.managers.teams_rosters import TeamRosters
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
+from keepstate.sync.space import Space, Transaction
 from keepstate.sync.twin import inner_of, single_use
 
 

@@ -14,8 +14,7 @@ from keepstate.managers.tools.records import ToolExecution
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.managers.tools_results import ToolResults
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
+from keepstate.sync.space import Space, Transaction
 from keepstate.sync.twin import inner_of
 
 

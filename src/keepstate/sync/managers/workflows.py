@@ -16,8 +16,7 @@ from keepstate.managers.workflows.records import WorkflowState, WorkflowStatus
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.managers.workflows_steps import WorkflowSteps
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
+from keepstate.sync.space import Space, Transaction
 from keepstate.sync.twin import inner_of
 
 

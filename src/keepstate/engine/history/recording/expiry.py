@@ -15,8 +15,7 @@ import msgspec
 
 from keepstate.engine.history.record import scan_entries
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored
+from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry

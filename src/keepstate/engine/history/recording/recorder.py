@@ -17,9 +17,9 @@ from keepstate.engine.history.recording.expiry import Flag, put_flag, read_flag
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.loss_detector import LossDetector
+from keepstate.engine.kernel.locks import serialized
+from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.kernel.update_lock import serialized
 from keepstate.errors import ConflictError, CorruptError, InvalidError
 from keepstate.stores.protocol import Applied, Check, Entry
 from keepstate.values import limits

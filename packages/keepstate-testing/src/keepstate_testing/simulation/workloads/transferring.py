@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-from keepstate.engine.space.transaction import Transaction
+from keepstate.engine.space.space import Transaction
 from keepstate_testing.simulation.workloads.workload import Workload
 from keepstate_testing.simulation.world import Actor
 
