@@ -8,5 +8,5 @@ Invariant: every part works through a `Unit`, alone one conditional batch, insid
 that one. The engine knows `stores.protocol` and no backend.
 
 To add a part: give it a prefix in `kernel.layout`, build it on an `Executor`, and add it to
-`space.parts.Parts`.
+`space.space.Parts`.
 """
