@@ -85,7 +85,7 @@ def interrupted_on_entering(place: int) -> Iterator[Iterator[int]]:
     entered = count(1)
 
     def trace(frame: FrameType, event: str, _arg: object) -> None:
-        if Path(frame.f_code.co_filename).name == "fifo_lock.py" and next(entered) == place:
+        if Path(frame.f_code.co_filename).name == "locks.py" and next(entered) == place:
             raise KeyboardInterrupt
 
     before = sys.gettrace()
