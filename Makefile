@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check bench deep theirs docs lock clean
+.PHONY: help setup demo test quick portable check bench deep theirs docs lock clean
 
 help: ## say what each word does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -22,10 +22,13 @@ demo: setup ## let four agents index the standard library's source: killed, paus
 	@$(BIN)/keepstate demo $(ARGS)
 
 test: setup ## run all tests but the deep ones, on real servers (JOBS=0: in one process)
-	@$(PYTEST) -q -n $(JOBS) --dist loadfile $(ARGS)
+	@$(PYTEST) -q -n $(JOBS) --dist worksteal $(ARGS)
 
-quick: setup ## run the tests that need no server: memory, file and SQLite
-	@$(PYTEST) -q -n $(JOBS) --dist loadfile --quick $(ARGS)
+quick: setup ## run the inner loop, in a minute: fast tests on memory and SQLite; no other backend, adapter or command
+	@$(PYTEST) -q -n $(JOBS) --dist worksteal --quick $(ARGS)
+
+portable: setup ## run the tests that need no server, as .ci/run does on each other Python
+	@$(PYTEST) -q -n $(JOBS) --dist worksteal --serverless $(ARGS)
 
 check: setup ## format, lint, types, layers, generated twins, sizes
 	@$(BIN)/python tools/check.py
@@ -36,7 +39,7 @@ bench: setup ## run the tests that judge by time, measure each budget against th
 	@$(BIN)/python -m bench $(ARGS)
 
 deep: setup ## run the long proof, under 30 minutes, and write what it did into docs/reliability.json
-	@$(PYTEST) -q -n $(JOBS) --dist loadfile -m "deep or searched" --record \
+	@$(PYTEST) -q -n $(JOBS) --dist worksteal -m "deep or searched" --record \
 		--hypothesis-profile=deep --hypothesis-seed=$${KEEPSTATE_SEED:-0} --timeout=900 -o faulthandler_timeout=1800 $(ARGS)
 
 theirs: setup ## run LangGraph's own tests on our saver and store, in 15 minutes

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -12,22 +14,35 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("keepstate.testing", "keepstate_testing", "tests.contracts")
-pytest_plugins = ["tests.server_fixtures", "tests.tally"]
+pytest_plugins = ["tests.selection", "tests.server_fixtures", "tests.tally"]
 
-SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
 IN_CI = os.environ.get("CI", "") not in {"", "0", "false"}
 
 # A machine shared by servers and workers is slow at times: time proves nothing about an example.
-settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
+settings.register_profile("quick", settings.get_profile("dev"), max_examples=12, stateful_step_count=20)
 settings.register_profile(
     "deep", settings.get_profile("dev"), max_examples=1_000, stateful_step_count=100, print_blob=True
 )
 settings.load_profile("ci" if IN_CI else "dev")
 
 
-def pytest_configure() -> None:
-    """Hear what ends a process, which a shell's background jobs do not: tests send it to their processes."""
+# Half of the time of a short process is compiling: what it compiles is kept, in a folder of the tests' own.
+sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how much is tried, and hear what ends a process, which a shell's background jobs do not.
+
+    Tests send these signals to their processes.
+    """
+    if config.getoption("--quick") and not config.getoption("--hypothesis-profile"):
+        settings.load_profile("quick")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -39,6 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if absent:
         items[:] = [item for item in items if item not in absent]
         config.hook.pytest_deselected(items=absent)
+
+
+def pytest_collection_finish() -> None:
+    """Hide what was collected from the garbage collector: a test that calls it waits less."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

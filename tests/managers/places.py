@@ -1,12 +1,18 @@
-"""The places in which every manager has to work."""
+"""The stores on which every manager has to work.
+
+Managers reach a store through the engine only, and the store contract proves each backend in both modes. So
+managers run in both modes on memory and SQLite, and in one mode elsewhere.
+"""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from keepstate._runner import Mode
 from tests.contracts.managers import ManagerStage
 
 
@@ -15,7 +21,19 @@ class InMemory(ManagerStage):
         return f"memory://{uuid.uuid4().hex}"
 
 
-class InFile(ManagerStage):
+class InBlockingMode(ManagerStage):
+    @pytest.fixture(params=["blocking"], autouse=True)
+    def mode(self, request: pytest.FixtureRequest) -> Iterator[Mode]:
+        yield from self.in_mode(request.param)
+
+
+class InAsyncMode(ManagerStage):
+    @pytest.fixture(params=["async"], autouse=True)
+    def mode(self, request: pytest.FixtureRequest) -> Iterator[Mode]:
+        yield from self.in_mode(request.param)
+
+
+class InFile(InBlockingMode):
     def make_url(self, tmp_path: Path) -> str:
         return f"file:///{tmp_path}/state/"
 
@@ -25,7 +43,7 @@ class InSQLite(ManagerStage):
         return f"sqlite:///{tmp_path}/state.db?durability=normal"
 
 
-class OnServer(ManagerStage):
+class OnServer(InAsyncMode):
     """A server that is emptied before each test."""
 
     server_url: str

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keepstate import InvalidError, parameters_hash, register
@@ -41,6 +41,15 @@ class Unit(Enum):
     METRIC = 1
 
 
+def in_order(value: Any) -> Any:
+    """Return an equal value whose dicts were filled in the order of their keys."""
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return type(value)(map(in_order, value))
+    return value
+
+
 def turned_around(value: Any) -> Any:
     """Return an equal value whose dicts were filled the other way round."""
     if isinstance(value, dict):
@@ -56,8 +65,11 @@ def test_the_order_in_which_dicts_were_filled_does_not_count(parameters: dict[st
 
 
 @given(VALUES, VALUES)
+@example(
+    {"a": float("nan"), "b": 0}, {"a": float("nan"), "b": 0}
+)  # stored alike, though no NaN equals another
 def test_values_that_are_stored_unlike_are_unlike(one: Any, other: Any) -> None:
-    if repr(one) == repr(turned_around(other)) or one == other:
+    if repr(in_order(one)) == repr(in_order(other)) or one == other:
         return
 
     assert encode_canonical(one) != encode_canonical(other)

@@ -12,7 +12,10 @@ from keepstate.errors import OutcomeUnknownError, StoreUnavailableError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome, Reading
-from keepstate.testing.store_contract import LosesReplies, StoreContract
+from keepstate.testing.store_contract import LosesReplies
+from keepstate.testing.store_contract.batches import Batches
+from keepstate.testing.store_contract.company import Company
+from keepstate.testing.store_contract.tokens import Tokens
 
 
 class FarMemory(MemoryStore):
@@ -44,7 +47,7 @@ class FarMemory(MemoryStore):
         return outcomes
 
 
-class TestFarMemory(LosesReplies, StoreContract):
+class TestFarMemory(LosesReplies, Batches, Tokens, Company):
     def make_store(self, tmp_path: Path) -> FarMemory:
         return FarMemory(name=str(tmp_path), runner=self.runner())
 

@@ -1,4 +1,8 @@
-"""The file store keeps the contract in both formats, and behaves as a plain dict does."""
+"""The file store keeps the contract in both formats, and behaves as a plain dict does.
+
+The formats differ in how a record is written and read. With JSON, `make test` runs what lasts and the
+comparison with a dict, and `make deep` the whole contract.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from keepstate.testing.store_contract import (
 )
 
 
-class FileContract(Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, Shared, StoreContract):
+class FileContract(Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, Shared):
     format: Literal["json", "msgpack"]
 
     def make_store(self, tmp_path: Path) -> FileStore:
@@ -31,12 +35,16 @@ class FileContract(Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, Shared, StoreC
         return FileStore(path, format=self.format, runner=self.runner(), clock=self.clock)
 
 
-class TestMsgpack(FileContract):
+class TestMsgpack(FileContract, StoreContract):
     format = "msgpack"
 
 
 class TestJson(FileContract):
     format = "json"
+
+
+@pytest.mark.deep
+class TestWholeJson(TestJson, StoreContract): ...
 
 
 class FileMachine(StoreMachine):

@@ -79,8 +79,12 @@ class Stage:
 
     @pytest.fixture(params=["async", "blocking"], autouse=True)
     def mode(self, request: pytest.FixtureRequest) -> Iterator[Mode]:
-        """Set the colour of the test."""
-        self.mode_name = request.param
+        """Set the mode of the test."""
+        yield from self.in_mode(request.param)
+
+    def in_mode(self, mode: Mode) -> Iterator[Mode]:
+        """Set the mode, with an event loop if it needs one."""
+        self.mode_name = mode
         if self.mode_name == "blocking":
             yield self.mode_name
             return

@@ -1,4 +1,8 @@
-"""An encrypted store keeps the contract of all stores, over memory, SQLite and Redis, in both colours."""
+"""An encrypted store keeps the contract of all stores, over memory, SQLite and Redis, in both modes.
+
+The whole contract runs over memory; what lasts and what processes share, over SQLite and Redis too.
+`make deep` runs the whole contract over all three.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +65,7 @@ class Workers(SharedAcrossProcesses):
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-class TestEncryptedSqlite(Clocked, KeepsTime, Workers, StoreContract):
+class TestEncryptedSqlite(Clocked, KeepsTime, Workers):
     def make_store(self, tmp_path: Path) -> StoreBase:
         path = tmp_path / "keepstate.db"
         made: StoreBase = encrypted(
@@ -70,7 +74,11 @@ class TestEncryptedSqlite(Clocked, KeepsTime, Workers, StoreContract):
         return made
 
 
-class TestEncryptedRedis(Persists, Workers, StoreContract):
+@pytest.mark.deep
+class TestWholeEncryptedSqlite(TestEncryptedSqlite, StoreContract): ...
+
+
+class TestEncryptedRedis(Persists, Workers):
     @pytest.fixture(autouse=True)
     def server(self, redis_url: str) -> None:
         self.url = redis_url
@@ -78,3 +86,7 @@ class TestEncryptedRedis(Persists, Workers, StoreContract):
     def make_store(self, tmp_path: Path) -> StoreBase:
         made: StoreBase = encrypted(RedisStore(StoreUrl.parse(self.url), runner=self.runner()))
         return made
+
+
+@pytest.mark.deep
+class TestWholeEncryptedRedis(TestEncryptedRedis, StoreContract): ...

@@ -1,4 +1,8 @@
-"""A tiered store keeps the contract of all stores, whatever is cold, and with a cache between processes."""
+"""A tiered store keeps the contract of all stores, whatever is cold, and with a cache between processes.
+
+The whole contract runs over memory and over three tiers. The other kinds repeat it in `make deep` only,
+because no code of the tiers knows what is cold.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +56,7 @@ class TestForgetfulMemory(Clocked, KeepsTime, Shared, StoreContract):
         return as_base(TieredStore(cold=cold, hot_bytes=1200, clock=self.clock))
 
 
+@pytest.mark.deep
 class TestStaleMemory(Clocked, KeepsTime, StoreContract):
     """What one handle writes it reads, also where it asks nobody for a minute."""
 
@@ -94,11 +99,15 @@ class Workers(SharedAcrossProcesses):
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-class TestTieredSqlite(Clocked, KeepsTime, Workers, StoreContract):
+class TestTieredSqlite(Clocked, KeepsTime, Workers):
     def make_store(self, tmp_path: Path) -> StoreBase:
         path = tmp_path / "keepstate.db"
         cold = SqliteStore(path, durability="normal", runner=self.runner(), clock=self.clock)
         return as_base(TieredStore(cold=cold, clock=self.clock))
+
+
+@pytest.mark.deep
+class TestWholeTieredSqlite(TestTieredSqlite, StoreContract): ...
 
 
 class TestThreeTiers(Persists, Workers, StoreContract):
