@@ -29,6 +29,8 @@ AVOIDED = {
 }
 """What is avoided, by pattern, and what to write."""
 
+KIT = ROOT / "packages"
+
 UNREVISED: tuple[str, ...] = (
     "docs/decisions/",
     "src/keepstate/adapters/",
@@ -38,7 +40,6 @@ UNREVISED: tuple[str, ...] = (
     "src/keepstate/stores/postgres/",
     "src/keepstate/stores/redis/",
     "src/keepstate/stores/wrappers/",
-    "src/keepstate/testing/",
     "src/keepstate/__init__.py",
     "src/keepstate/__main__.py",
     "src/keepstate/kv.py",
@@ -76,8 +77,9 @@ def revised(paths: list[Path]) -> list[Path]:
 
 
 def sources() -> list[Path]:
-    """Return the package's files that are written by hand."""
-    return [path for path in python_files() if PACKAGE in path.parents and "/sync/" not in shown(path)]
+    """Return the files of the package and of the test kit that are written by hand."""
+    ours = {PACKAGE, KIT}
+    return [path for path in python_files() if ours & set(path.parents) and "/sync/" not in shown(path)]
 
 
 def pages() -> list[Path]:

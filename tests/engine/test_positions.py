@@ -18,6 +18,7 @@ import keepstate
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.errors import CompactedError, ConflictError, HistoryLostError, InvalidError, PrunedError
+from keepstate.stores.memory import MemoryStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.values import limits
@@ -204,6 +205,37 @@ async def test_a_cursor_costs_the_process_that_gave_it_no_read_more(ks: Keepstat
 
     assert [task.id for task in rest] == ["t2", "t3", "t4"]
     assert asked == []
+
+
+class LosingMemory(MemoryStore):
+    """A store in memory that can lose its history, and counts the losses as the stores on servers do."""
+
+    lost = 0
+
+    def losses(self, space: str) -> int:
+        return self.lost
+
+    def lose(self, space: str) -> None:
+        """Forget the space, as a server does that comes back with an older state."""
+        del self._heap.spaces[space]
+        self._heap._nonce = b"another!"
+        self.lost += 1
+
+
+async def test_a_cursor_is_compared_again_once_its_store_has_lost_history() -> None:
+    store = await LosingMemory(runner="async").open()
+    async with keepstate.open(store) as ks:
+        space = ks.space("run")
+        for number in range(4):
+            await space.queue.put(number, id=f"t{number}")
+        page = await space.queue.list("ready", limit=2)
+        store.lose("run")
+        for number in range(9):
+            await space.queue.put(number, id=f"theirs{number}")
+
+        with pytest.raises(HistoryLostError):
+            await space.queue.list("ready", after=page[-1].cursor)
+    await store.close()
 
 
 async def test_a_position_in_memory_is_of_one_life(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from keepstate_testing.store_abilities import KeepsLeaps
 
 from keepstate import InvalidError, sync
 from keepstate._finish import finish
@@ -14,7 +15,7 @@ from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import ABSENT, Batch, Check, Put
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
-from keepstate.testing.store_contract import Clocked, KeepsLeaps, KeepsTime, Shared, StoreContract
+from keepstate.testing.store_contract import Clocked, KeepsTime, Shared, StoreContract
 
 
 class TestMemory(Clocked, KeepsLeaps, KeepsTime, Shared, StoreContract):

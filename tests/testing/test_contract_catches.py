@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from keepstate_testing.store_abilities import ConfirmsLeaps, KeepsLeaps
 
 from keepstate._finish import finish
 from keepstate._runner import Runner
@@ -18,7 +19,7 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Changes, Entry, Outcome, Page, Put, Reading
 from keepstate.stores.sqlite import SqliteStore
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.store_contract import Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, StoreContract
+from keepstate.testing.store_contract import Clocked, KeepsTime, StoreContract
 from tests.crashes import seeded_store_bugs
 from tests.crashes.seeded_bugs import Bug
 

@@ -12,19 +12,13 @@ from typing import Literal
 
 import pytest
 from hypothesis import settings
+from keepstate_testing.store_abilities import ConfirmsLeaps, KeepsLeaps
 
 from keepstate._runner import ThreadRunner
 from keepstate.stores.file import FileStore
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
-from keepstate.testing.store_contract import (
-    Clocked,
-    ConfirmsLeaps,
-    KeepsLeaps,
-    KeepsTime,
-    Shared,
-    StoreContract,
-)
+from keepstate.testing.store_contract import Clocked, KeepsTime, Shared, StoreContract
 
 
 class FileContract(Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, Shared):

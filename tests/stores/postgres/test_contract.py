@@ -9,20 +9,14 @@ import psycopg
 import pytest
 from keepstate_testing.faults import CutReply, CutRequest, Proxy, having
 from keepstate_testing.servers import Postgres
+from keepstate_testing.store_abilities import ConfirmsServersClock, NoticesLostFloors
 
 from keepstate._clock import Clock
 from keepstate.stores.base import StoreBase
 from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.postgres.options import read_options
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.store_contract import (
-    ConfirmsServersClock,
-    LosesReplies,
-    NoticesLostFloors,
-    Persists,
-    SharedAcrossProcesses,
-    StoreContract,
-)
+from keepstate.testing.store_contract import LosesReplies, Persists, SharedAcrossProcesses, StoreContract
 
 
 class TestPostgres(ConfirmsServersClock, NoticesLostFloors, Persists, SharedAcrossProcesses, StoreContract):

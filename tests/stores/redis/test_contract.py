@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from keepstate_testing.faults import CutReply, CutRequest, Proxy, having
 from keepstate_testing.servers import Redis
+from keepstate_testing.store_abilities import ConfirmsServersClock, NoticesLostFloors
 
 from keepstate._clock import Clock
 from keepstate.stores.base import StoreBase
@@ -17,14 +18,7 @@ from keepstate.stores.redis import RedisStore
 from keepstate.stores.redis.encoding import STATE_FIELD
 from keepstate.stores.redis.wire import pack
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.store_contract import (
-    ConfirmsServersClock,
-    LosesReplies,
-    NoticesLostFloors,
-    Persists,
-    SharedAcrossProcesses,
-    StoreContract,
-)
+from keepstate.testing.store_contract import LosesReplies, Persists, SharedAcrossProcesses, StoreContract
 
 
 class RedisContract(ConfirmsServersClock, NoticesLostFloors, Persists, SharedAcrossProcesses, StoreContract):

@@ -9,16 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from keepstate_testing.store_abilities import ConfirmsLeaps, KeepsLeaps
 
 from keepstate.stores.sqlite import SqliteStore
-from keepstate.testing.store_contract import (
-    Clocked,
-    ConfirmsLeaps,
-    KeepsLeaps,
-    KeepsTime,
-    SharedAcrossProcesses,
-    StoreContract,
-)
+from keepstate.testing.store_contract import Clocked, KeepsTime, SharedAcrossProcesses, StoreContract
 
 
 class TestSqliteFull(Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, SharedAcrossProcesses):

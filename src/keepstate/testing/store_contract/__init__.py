@@ -14,19 +14,11 @@ from keepstate.testing.store_contract.abilities import Persists as Persists
 from keepstate.testing.store_contract.abilities import Shared as Shared
 from keepstate.testing.store_contract.abilities import SharedAcrossProcesses as SharedAcrossProcesses
 from keepstate.testing.store_contract.contract import StoreContract as StoreContract
-from keepstate.testing.store_contract.leaps import ConfirmsLeaps as ConfirmsLeaps
-from keepstate.testing.store_contract.leaps import ConfirmsServersClock as ConfirmsServersClock
-from keepstate.testing.store_contract.leaps import KeepsLeaps as KeepsLeaps
-from keepstate.testing.store_contract.losses import NoticesLostFloors as NoticesLostFloors
 
 __all__ = [
     "Clocked",
-    "ConfirmsLeaps",
-    "ConfirmsServersClock",
-    "KeepsLeaps",
     "KeepsTime",
     "LosesReplies",
-    "NoticesLostFloors",
     "Persists",
     "Shared",
     "SharedAcrossProcesses",

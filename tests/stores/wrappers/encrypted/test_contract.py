@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from keepstate_testing.store_abilities import KeepsLeaps
 
 from keepstate import EncryptedStore, KeyRing
 from keepstate._runner import ThreadRunner
@@ -24,7 +25,6 @@ from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
 from keepstate.testing.store_contract import (
     Clocked,
-    KeepsLeaps,
     KeepsTime,
     Persists,
     Shared,

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from keepstate_testing.store_abilities import KeepsLeaps
 
 from keepstate import EncryptedStore, KeyRing, TieredStore
 from keepstate._runner import ThreadRunner
@@ -26,7 +27,6 @@ from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
 from keepstate.testing.store_contract import (
     Clocked,
-    KeepsLeaps,
     KeepsTime,
     Persists,
     Shared,
