@@ -19,7 +19,7 @@ SUMMARY = re.compile(r"(What|Who|Whose|Whom|Whether|How|Where|When|Which)\b")
 AVOIDED = {
     r"(?<!there )\b(is|are|was|were) no\b(?! (longer|more)\b)": "is not a",
     r"\banew\b": "again",
-    r"\b(some|any|every)body\b|\bnobody\b": "the caller, the worker, the process, nothing",
+    r"\b(some|any|every)body\b|(?<!\")\bnobody\b": "the caller, the worker, the process, nothing",
     r"\bwhoever\b|\bwhom\b": "the caller, the worker, the process",
     r"\bhow-manieth\b": "attempt number, from 1",
     r"\bat the most\b": "at most",

@@ -53,7 +53,7 @@ FULL = power_cuts("sqlite-full", 25)
 
 BUGS: list[tuple[Bug, Instrument, str]] = [
     (seeded_bugs.check_dropped, WORLDS, "answered Applied.* should be Conflict"),
-    (seeded_bugs.check_after_write, WORLDS, r"is nobody's|answered Conflict.* should be \d+"),
+    (seeded_bugs.check_after_write, WORLDS, r"has no writer|answered Conflict.* should be \d+"),
     (seeded_bugs.scan_unguarded, RANGES, "a transaction found .*, more than 3"),
     (seeded_bugs.expiry_unguarded, SCHEDULES, "which never was at"),
     (seeded_bugs.expiry_judged_at_each_reading, SCHEDULES, "which never was"),

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test turns it, with dice that fall the same way each time."""
+"""A clock that a test advances, with randomness that a seed decides."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import threading
 
 
 class ManualClock:
-    """Time that only `advance` and `turn_back` move; implements `keepstate._clock.Clock`.
+    """A `keepstate._clock.Clock` whose time changes only by `advance` and `turn_back`.
 
     Args:
-        now_ms: The time it starts at.
-        seed: Where its randomness starts.
+        now_ms: The initial time.
+        seed: The seed of its randomness.
 
     Attributes:
-        second_ms: The time that files get when they are touched; None for the clock's own.
-        touches: How often a file was touched.
+        second_ms: The time of files that are touched; None for the clock's own time.
+        touches: The number of times that a file was touched.
     """
 
     def __init__(self, now_ms: int = 1_700_000_000_000, *, seed: int = 0) -> None:
@@ -27,13 +27,13 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def advance(self, ms: int) -> None:
-        """Let time pass."""
+        """Advance the time."""
         with self._lock:
             self._now_ms += ms
             self._running_s += ms / 1000
 
     def turn_back(self, ms: int) -> None:
-        """Set the wall clock back, as an administrator or NTP does; what only runs forward stays."""
+        """Set the wall clock back, as an administrator or NTP does; the monotonic clock stays."""
         with self._lock:
             self._now_ms -= ms
 
@@ -55,11 +55,11 @@ class ManualClock:
         return self._now_ms if self.second_ms is None else self.second_ms
 
     def random_bytes(self, size: int) -> bytes:
-        """Return bytes that the seed decides."""
+        """Return bytes that depend on the seed."""
         with self._lock:
             return self._random.randbytes(size)
 
     def spread(self) -> float:
-        """Return a number in [0, 1) that the seed decides."""
+        """Return a number in [0, 1) that depends on the seed."""
         with self._lock:
             return self._random.random()

@@ -1,6 +1,6 @@
-"""One space as a plain dict: the protocol said once more, as naively as possible.
+"""One space as a plain dict: the protocol written a second time, as simply as possible.
 
-Written without a look at any store's code; what a store answers is compared with what this does.
+It shares no code with a store. The tests compare a store's answers with those of this model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Answer: TypeAlias = int | Conflict | None
 class ModelSpace:
     """One space as a dict, a list of changes and a dict of first answers.
 
-    It never forgets the answer to a retry, which a store may do after an hour.
+    It never forgets the answer to a retry. A store may forget it after an hour.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class ModelSpace:
         return None if expired else entry
 
     def apply(self, batch: Batch) -> Answer:
-        """Return the revision that the batch gets or finds, its conflict, or None for what none can tell."""
+        """Return the revision that the batch gets or finds, its conflict, or None if that cannot be known."""
         if batch.token is not None:
             if batch.token in self.answers:
                 return self.answers[batch.token]
@@ -100,9 +100,9 @@ class ModelSpace:
             )
 
     def sweep_like(self, changes: Sequence[Change], upto: int) -> None:
-        """Follow the store's own removal of expired entries; anything else is no sweep."""
+        """Follow the store's own removal of expired entries; any other change is not a sweep."""
         for change in changes:
-            assert change.deleted, f"{change} is nobody's"
+            assert change.deleted, f"{change} has no writer"
             assert change.key in self.entries, f"{change} removes what is not there"
             assert self.live(change.key) is None, f"{change} removes what has not expired"
             self.log.append(change)
@@ -110,7 +110,7 @@ class ModelSpace:
         self.revision = upto
 
     def drop(self) -> None:
-        """Forget all but the count."""
+        """Forget everything but the revision."""
         if self.revision > self.floor:
             self.revision += 1
             self.floor = self.revision

@@ -1,8 +1,8 @@
 """A store against a plain dict: Hypothesis looks for a sequence of calls after which they differ.
 
-`StoreMachine` drives one space of a store in the blocking colour. A backend subclasses it, says `make_store`
-and collects its `TestCase`; where `persists` is set, the store is also closed and opened again in between.
-The model is a `ModelSpace`.
+`StoreMachine` drives one space of a store in blocking mode, next to a `ModelSpace`. For your backend,
+subclass it, write `make_store` and collect its `TestCase`. If `persists` is set, the machine also closes and
+reopens the store.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ wishes = st.lists(
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Does the same to a store and to the model, and compares all that can be seen."""
+    """Applies the same operations to a store and to the model, and compares every answer."""
 
     persists: ClassVar[bool] = False
 
     def make_store(self, runner: ThreadRunner, clock: ManualClock) -> StoreBase:
-        """Return the store, not yet opened; later calls return it again as it was left."""
+        """Return the store, not yet opened; later calls return a handle on the same data."""
         raise NotImplementedError
 
     @initialize()
@@ -109,19 +109,19 @@ class StoreMachine(RuleBasedStateMachine):
         }[wish]
 
     def _follow(self) -> None:
-        """Let the model follow a sweep, which a store does at its own pace."""
+        """Apply the store's sweeps to the model, because a store sweeps at its own pace."""
         changes = finish(self.store.changes(SPACE, self.model.revision))
         self.model.sweep_like(changes.items, changes.upto)
 
     @rule(ms=st.integers(1, 60))
     def pass_time(self, ms: int) -> None:
-        """Turn the clock."""
+        """Advance the clock."""
         self.clock.advance(ms)
         self.model.now_ms = self.clock.now_ms()
 
     @rule()
     def sweep(self) -> None:
-        """Remove what expired."""
+        """Remove expired entries."""
         finish(self.store.sweep())
         self._follow()
 
@@ -160,7 +160,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1), limit=st.integers(1, 4))
     def follow_the_log(self, share: float, limit: int) -> None:
-        """Read the log from somewhere to its end."""
+        """Read the log from some revision to its end."""
         upto = start = self.model.floor + int(share * (self.model.revision - self.model.floor))
         items: list[Change] = []
         while (page := finish(self.store.changes(SPACE, upto, limit=limit))).upto > upto:

@@ -1,9 +1,9 @@
 """Random schedules of transactions over entries that expire, and the search for a serial order of each.
 
-Units of the engine read, scan and write one space by turns, in one thread, while time passes between their
-steps. An oracle keeps each committed batch with the time at which it applied. A unit that committed must have
-seen the state right before its own batch, at the time of that batch. A unit that only read must have seen one
-state that the space really had while the unit was open: a revision at a time.
+Units of the engine take turns to read, scan and write one space, in one thread, while time passes between
+their steps. An oracle stores each committed batch with the time at which it applied. A unit that committed
+must have seen the state right before its own batch, at the time of that batch. A unit that only read must have
+seen a state that the space had while the unit was open: one revision at one time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _OPEN_UNITS = 3
 _STEPS = 40
 
 State = Mapping[bytes, tuple[int, int | None]]
-"""Version and expiry of each key that is there, expired or not."""
+"""Version and expiry of each stored key, expired or not."""
 
 
 @dataclass
 class _Moment:
-    """A state of the space, from the time at which its last batch applied."""
+    """A state of the space, and the time at which its last batch applied."""
 
     state: State
     now_ms: int
@@ -37,7 +37,7 @@ class _Moment:
 
 @dataclass
 class _Run:
-    """An open unit: what it saw, and since which moment."""
+    """An open unit: the entries it saw, and the state at which it began."""
 
     unit: Unit
     first: int
@@ -83,7 +83,7 @@ class Schedule:
                 await self._step(self._random.choice(self._runs))
 
     async def _litter(self) -> None:
-        """Write more that expires than the next flush sweeps: so other expired entries stay for a while."""
+        """Write more expiring entries than a flush sweeps, so that other expired entries stay a while."""
         writes = [Put(b"\x01litter/%02d" % number, b"", ttl_ms=1) for number in range(2 * SWEPT_BY_FLUSH)]
         (outcome,) = await self._store.apply([Batch(self._space, writes)])
         assert isinstance(outcome, Applied)
@@ -147,7 +147,7 @@ class Schedule:
         self._moments.append(_Moment(after, applied.now_ms))
 
     def _was_there(self, run: _Run, now_ms: int) -> bool:
-        """Return whether all that a unit saw was there at one time since it began."""
+        """Return whether everything that a unit saw was there at one time since it began."""
         for place in range(run.first, len(self._moments)):
             moment = self._moments[place]
             is_last = place == len(self._moments) - 1

@@ -1,10 +1,10 @@
-"""What must every store do? The one suite that proves each of them, in both colours.
+"""WHAT must every store do? One suite that proves each store, in both modes.
 
-Invariant: a test names a clause of the protocol, uses a space that no other test knows, and asks nothing of a
-store beside the protocol. Plain `assert` speaks in full once `conftest.py` says
-`pytest.register_assert_rewrite("keepstate.testing")`, before the contract is imported.
+Invariant: a test covers one clause of the protocol, uses a space of its own, and calls only the protocol.
+To get full messages from plain `assert`, call `pytest.register_assert_rewrite("keepstate.testing")` in
+`conftest.py`, before the contract is imported. API boundary.
 
-To add one: a method in the part that it belongs to; what only some stores can do is an ability, a mixin.
+To add a test, write a method in the part that it belongs to. An ability of some stores is a mixin.
 """
 
 from keepstate.testing.store_contract.abilities import Clocked as Clocked

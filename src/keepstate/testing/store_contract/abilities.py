@@ -1,4 +1,4 @@
-"""What some stores can do and others cannot: mixins, to be named before `StoreContract`.
+"""Abilities that only some stores have: mixins, to be named before `StoreContract`.
 
 ```python
 class TestSqlite(Clocked, Persists, SharedAcrossProcesses, StoreContract):
@@ -43,7 +43,7 @@ LOG = b"\x01log/"
 
 
 class Clocked(Stage):
-    """The store's clock is the process's: `make_store` gives it `self.clock`, and no test waits."""
+    """A store on the process's clock: `make_store` passes it `self.clock`, and no test waits."""
 
     clock: ManualClock
     schedules = 30
@@ -54,7 +54,7 @@ class Clocked(Stage):
         self.clock = ManualClock()
 
     async def pass_time(self, ms: int) -> None:
-        """Turn the clock."""
+        """Advance the clock."""
         self.clock.advance(ms)
 
     async def test_an_entry_expires_in_the_millisecond_that_it_says(
@@ -100,7 +100,7 @@ class Clocked(Stage):
 
 
 class Persists(Stage):
-    """A handle that is opened later finds all that an earlier one left."""
+    """A store that persists: a later handle finds everything that an earlier one left."""
 
     async def reopened(self, store: StoreBase, tmp_path: Path) -> StoreBase:
         """Close the handle and return a new one."""
@@ -188,9 +188,9 @@ class Persists(Stage):
 
 
 class KeepsTime(Persists):
-    """A handle that is opened later, by a process whose clock is behind, goes on from the stored time.
+    """A store that stores its time: a later handle whose clock is behind continues from the stored time.
 
-    To be named behind `Clocked`.
+    Put it after `Clocked`.
     """
 
     clock: ManualClock
@@ -342,7 +342,7 @@ class SharedAcrossProcesses(Shared):
 
 
 class LosesReplies(Stage):
-    """A store whose answers can get lost on their way: no batch is lost, none is applied twice."""
+    """A store whose answers can get lost: no batch is lost, and no batch applies twice."""
 
     def lose(self, store: StoreBase, *, requests: int = 0, replies: int = 0) -> None:
         """Make the store's next requests vanish before it sees them, then replies after it applied them."""

@@ -19,7 +19,7 @@ A, B, C = b"\x01a", b"\x01b", b"\x01c"
 
 
 class Batches(Stage):
-    """What the protocol promises of batches, a test each."""
+    """Promises of the protocol about batches, a test each."""
 
     async def test_a_put_is_read_back_with_its_facts(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(A, b"one"))

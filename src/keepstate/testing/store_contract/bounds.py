@@ -1,4 +1,4 @@
-"""Limits and malformed calls: refused by name, everywhere alike, with nothing applied (promise 10)."""
+"""Limits and malformed calls: a named error, the same on every store, and nothing applied (promise 10)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NO_NAMES = ["", "s" * (limits.SPACE_BYTES + 1), "é" * 101, "a lone surrogate \u
 
 
 class Bounds(Stage):
-    """One test a limit, and one a malformed call."""
+    """A test for each limit, and for each malformed call."""
 
     @pytest.mark.parametrize("wrong", MALFORMED)
     async def test_a_malformed_batch_is_invalid_and_nothing_of_its_call_is_applied(

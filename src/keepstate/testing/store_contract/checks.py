@@ -1,4 +1,4 @@
-"""Checks: a write is built on what its caller saw, or it is refused (promise 3)."""
+"""Checks: a write applies only if its caller's view is still current (promise 3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ A, B, C = b"\x01a", b"\x01b", b"\x01c"
 
 
 class Checks(Stage):
-    """One test a rule of `Check` and `at`."""
+    """A test for each rule of `Check` and `at`."""
 
     async def test_a_matching_version_lets_the_batch_through(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(A, b"1"))

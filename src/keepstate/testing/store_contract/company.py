@@ -1,4 +1,4 @@
-"""Many callers at once: none loses a write, and each gets its own answer (promises 1 to 3)."""
+"""Concurrent callers: no write is lost, and each caller gets its own answer (promises 1 to 3)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A = b"\x01a"
 
 
 async def increment(store: StoreBase, space: str, times: int) -> int:
-    """Add one to the counter so often, each time on what it read, and return how often it was refused."""
+    """Increment the counter `times` times, each time under a check, and return the number of conflicts."""
     refusals = 0
     while times:
         entry = await entry_of(store, space, COUNTER)
@@ -39,7 +39,7 @@ async def increment(store: StoreBase, space: str, times: int) -> int:
 
 
 class Company(Stage):
-    """What concurrent callers of one handle may count on."""
+    """Promises to concurrent callers of one handle."""
 
     async def test_64_writers_each_get_their_own_revision(self, store: StoreBase, space: str) -> None:
         async def write(i: int) -> tuple[bytes, int]:

@@ -1,4 +1,4 @@
-"""The whole contract: what every store must do, one test a clause."""
+"""The whole contract of a store, one test for each clause."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StoreContract(
     Handles,
     Hints,
 ):
-    """Subclass it in a test file, say `make_store`, and put the abilities that the store has before it.
+    """Subclass it in a test file, write `make_store`, and put the store's abilities before it.
 
     ```python
     class TestMemory(Clocked, StoreContract):

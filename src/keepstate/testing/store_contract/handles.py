@@ -1,4 +1,4 @@
-"""A handle belongs to who opened it: wrong use is a named error, never a hang and never a loss."""
+"""Handles: wrong use of a handle raises a named error; it never hangs and never loses data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def every_call(store: StoreBase, space: str) -> list[Coroutine[Any, Any, object]
 
 
 async def errors_of(calls: list[Coroutine[Any, Any, object]]) -> list[str]:
-    """Return the error's name for each call that raised, and what came back for the others."""
+    """Return the name of each call's error, or the repr of its answer."""
     names: list[str] = []
     for call in calls:
         try:
@@ -52,7 +52,7 @@ async def errors_of(calls: list[Coroutine[Any, Any, object]]) -> list[str]:
 
 
 class Handles(Stage):
-    """Opening, closing, and staying at home."""
+    """Opening, closing, and use in another loop or process."""
 
     async def test_an_opened_store_says_what_it_offers(self, store: StoreBase) -> None:
         assert isinstance(store.capabilities, Capabilities)
@@ -136,7 +136,7 @@ class Handles(Stage):
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
-            )  # Python warns of forks beside threads; the child only asks and leaves
+            )  # Python warns of forks next to threads; the child only calls and leaves
             child = os.fork()
         if child == 0:  # pragma: no cover  runs in the child
             calls = [*every_call(store, space), store.close()]

@@ -1,4 +1,4 @@
-"""Hints: who listens hears of changes soon, and loses nothing if it does not."""
+"""Hints: a listener is told of changes soon, and loses nothing if it does not listen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from keepstate.testing.store_contract.stage import SHORT_MS, Stage, applied, cha
 
 A = b"\x01a"
 AN_HOUR_S = 3600.0
-"""A listener that is not woken waits so long, and the time limit of the test ends it."""
+"""The wait of a listener that is not woken; the time limit of the test ends it."""
 
 
 class Hints(Stage):

@@ -1,4 +1,4 @@
-"""A process of its own that adds to a counter: `python -m …incrementer URL SPACE TIMES`."""
+"""A process that increments a counter: `python -m …incrementer URL SPACE TIMES`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keepstate.testing.store_contract.company import increment
 
 
 def main(url: str, space: str, times: str) -> None:
-    """Open the store and increments the space's counter so often."""
+    """Open the store and increment the space's counter `times` times."""
     place = StoreUrl.parse(url)
     store = finish(store_class(place.scheme).from_url(place, runner=ThreadRunner()).open())
     finish(increment(store, space, int(times)))

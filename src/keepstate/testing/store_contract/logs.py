@@ -1,4 +1,4 @@
-"""The log: what changed after a revision, whole, in order, and honest about what is gone."""
+"""The log: all changes after a revision, in order, and an error if some are no longer there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A, B = b"\x01a", b"\x01b"
 DOC, OBJECT = b"\x02doc", b"\x00object"
 
 SLACK = 1_000
-"""By how much a test overfills the log; a store may cut lazily, but not by more."""
+"""Revisions by which a test overfills the log; a store may cut late, but not later than this."""
 
 
 async def fill_log(store: StoreBase, space: str, revisions: int) -> None:
@@ -27,17 +27,17 @@ async def fill_log(store: StoreBase, space: str, revisions: int) -> None:
 
 
 def told(changes: Changes) -> tuple[list[Change], int, int]:
-    """Return what an answer tells beside nonces."""
+    """Return an answer without its nonces."""
     return list(changes.items), changes.upto, changes.floor
 
 
 async def nonces(store: StoreBase, space: str, after: int, *, limit: int = 1024) -> dict[int, bytes]:
-    """Return the nonces that one answer tells."""
+    """Return the nonces in one answer."""
     return dict((await store.changes(space, after, limit=limit)).nonces)
 
 
 class Logs(Stage):
-    """What the protocol promises of changes, a test each."""
+    """Promises of the protocol about changes, a test each."""
 
     async def test_section_00_is_not_logged(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(OBJECT, b"1"))

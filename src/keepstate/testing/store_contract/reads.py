@@ -1,4 +1,4 @@
-"""Reads and scans: one moment each, in order, in pages (promises 3 and 4)."""
+"""Reads and scans: each shows one revision, in order and in pages (promises 3 and 4)."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Scans(Stage):
     async def test_a_page_ends_after_1_024_rows_looked_at_and_may_be_empty(
         self, store: StoreBase, space: str, *, reverse: bool
     ) -> None:
-        """Rows that expired and are not swept yet cost a scan as much as those that it finds."""
+        """Expired rows that are not swept yet count toward the limit, like those that the scan finds."""
         expired = [b"\x01%04d" % i for i in range(1200)]
         stays = b"\x01a stays" if not reverse else b"\x01+ stays"
         await applied(store, space, Put(stays, b""))

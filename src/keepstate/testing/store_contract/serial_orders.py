@@ -1,4 +1,4 @@
-"""Expiry in the order of writes: what a transaction read alive is alive when it commits (promise 18)."""
+"""Expiry in the order of writes: an entry that a transaction read is live when it commits (promise 18)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SerialOrders(Stage):
     """Expiry judged at a given time, and batches that end with it."""
 
     schedules = 4
-    """How many random schedules to play; each takes real time where the clock cannot be turned."""
+    """The number of random schedules to play; each takes real time if the clock cannot be turned."""
 
     async def test_expiry_is_judged_at_the_time_that_is_given(self, store: StoreBase, space: str) -> None:
         done = await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS), Put(B, b"2", ttl_ms=LONG_MS))

@@ -1,4 +1,4 @@
-"""Spaces: any text names one, none sees another, and a dropped one goes on counting."""
+"""Spaces: any text is a name, spaces are isolated, and a dropped space continues its revisions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ODD_ENDS = [
     "\U0010fffe",
     "\U0010ffffa\x01b",
 ]
-"""What a name can end with: each names a space of its own."""
+"""Ends of names, each of a different space."""
 
 
 class Spaces(Stage):
@@ -98,7 +98,7 @@ class Spaces(Stage):
         for name in names[:-1]:
             assert await store.spaces(name[:-1]) == [name]
 
-        assert await store.spaces(space + "nobody") == []
+        assert await store.spaces(space + "none") == []
         await put_away(store, *names)
 
     async def test_asking_or_failing_makes_no_space(self, store: StoreBase, space: str) -> None:

@@ -1,7 +1,7 @@
-"""What every part of the contract stands on: a store in one colour, a space of its own, time, and company.
+"""The base of every part of the contract: a store in one mode, a space for the test, time, and concurrency.
 
-The parts write each test once, as `async def`. Each runs twice: in an event loop over an asynchronous handle,
-and without one over a blocking handle, whose coroutines never wait.
+Each test is written once, as `async def`, and runs twice: in an event loop on an async handle, and without a
+loop on a blocking handle, whose coroutines never suspend.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from keepstate.stores.protocol import (
 T = TypeVar("T")
 
 only_async = pytest.mark.parametrize("mode", ["async"], indirect=True)
-"""Marks a test of what only an event loop can do."""
+"""Marks a test that needs an event loop."""
 
 SHORT_MS = 30
-"""A time to live that a test outlives, also where the clock is the server's and the wait is real."""
+"""A time to live that ends within the test, even if the clock is the server's and the wait is real."""
 
 LONG_MS = 600_000
-"""A time to live that outlives the test."""
+"""A time to live that ends long after the test."""
 
 
 class Stage:
-    """Opens the store, runs the tests in both colours, and puts the space away afterwards."""
+    """Opens the store, runs the tests in both modes, and drops the space afterwards."""
 
     mode_name: Mode
     _loop: asyncio.Runner | None = None
@@ -58,23 +58,23 @@ class Stage:
             if name.startswith("test_") and inspect.iscoroutinefunction(test):
                 setattr(cls, name, _driven(test))
 
-    # ---- what a backend's test says
+    # ---- for a backend's test to override
 
     def make_store(self, tmp_path: Path) -> StoreBase:
-        """Return a handle of the store under test, in the colour of `self.runner()` and not yet opened.
+        """Return a handle of the store under test, in the mode of `self.runner()` and not yet opened.
 
         Called again with the same path it returns another handle on the same store.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how to make its store")
 
-    # ---- what it says it with
+    # ---- for the contract's own use
 
     def runner(self) -> Runner:
-        """Return a runner in the colour that the test runs in."""
+        """Return a runner in the test's mode."""
         return TaskRunner() if self.mode_name == "async" else ThreadRunner()
 
     def drive(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end in the test's colour."""
+        """Run a coroutine to its end in the test's mode."""
         return self._loop.run(work) if self._loop is not None else finish(work)
 
     @pytest.fixture(params=["async", "blocking"], autouse=True)
@@ -106,10 +106,10 @@ class Stage:
             self.drive(store.drop(space))
             self.drive(store.close())
 
-    # ---- time and company
+    # ---- time and concurrency
 
     async def pass_time(self, ms: int) -> None:
-        """Return when the store's clock has moved on by so much; waits where it cannot be turned."""
+        """Let `ms` pass on the store's clock; wait if the clock cannot be turned."""
         pause_s = (ms + 2) / 1000
         if self.mode_name == "async":
             await asyncio.sleep(pause_s)
@@ -132,7 +132,7 @@ def _driven(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return driven
 
 
-# ---- short forms of what nearly every test does
+# ---- short forms of common calls
 
 
 async def applied(
@@ -174,7 +174,7 @@ async def outcome_of(
     token: bytes | None = None,
     retry_of: int | None = None,
 ) -> Outcome:
-    """Apply one batch and return what became of it."""
+    """Apply one batch and return its outcome."""
     [outcome] = await store.apply([Batch(space, writes, checks, at=at, token=token, retry_of=retry_of)])
     return outcome
 
@@ -232,6 +232,6 @@ async def is_invalid(work: Coroutine[Any, Any, object]) -> InvalidError:
 
 
 async def put_away(store: Store, *spaces: str) -> None:
-    """Drop what a test made beside its own space."""
+    """Drop the further spaces that a test made."""
     for space in spaces:
         await store.drop(space)

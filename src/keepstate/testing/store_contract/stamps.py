@@ -1,4 +1,4 @@
-"""Stamps: the store ends a key with the batch's revision, so that appends never contend."""
+"""Stamps: the store appends the batch's revision to a key, so that appends never conflict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG = b"\x01log/"
 
 
 class Stamps(Stage):
-    """What the protocol promises of stamps, a test each."""
+    """Promises of the protocol about stamps, a test each."""
 
     async def test_a_stamped_key_ends_with_revision_and_place_in_the_batch(
         self, store: StoreBase, space: str

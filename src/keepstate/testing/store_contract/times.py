@@ -1,4 +1,4 @@
-"""Time: what expired is absent at once, and its removal is an ordinary logged change."""
+"""Time: an expired entry is absent at once, and its removal is an ordinary logged change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOC = b"\x02doc"
 
 
 class Times(Stage):
-    """What the protocol promises of time, a test each."""
+    """Promises of the protocol about time, a test each."""
 
     async def test_a_ttl_counts_from_the_batch_s_now(self, store: StoreBase, space: str) -> None:
         done = await applied(store, space, Put(A, b"1", ttl_ms=LONG_MS), Put(B, b"2"))

@@ -1,4 +1,4 @@
-"""Tokens: a batch that is sent again is not applied again, and its first answer stands (promise 2)."""
+"""Tokens: a batch that is sent twice applies once, and gets its first answer again (promise 2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG = b"\x01log/"
 
 
 class Tokens(Stage):
-    """What the protocol promises of tokens, a test each."""
+    """Promises of the protocol about tokens, a test each."""
 
     async def test_a_token_found_gives_the_first_answer(self, store: StoreBase, space: str) -> None:
         first = await applied(store, space, Put(LOG, b"1", stamp=True), token=b"t")
@@ -120,7 +120,7 @@ class Tokens(Stage):
         assert await scanned(store, space, b"\x01") == []
 
     async def test_a_refusal_is_kept_for_retries_only(self, store: StoreBase, space: str) -> None:
-        """A caller that was told of a conflict may send the same batch again, to be judged afresh."""
+        """After a conflict, the caller may send the same batch again, and it is checked again."""
         await refused(store, space, Put(B, b"2"), checks=[Check(A, version=1)], token=b"t")
         await applied(store, space, Put(A, b"1"))
 
@@ -131,7 +131,7 @@ class Tokens(Stage):
     async def test_an_outcome_is_asked_for_by_a_retry_that_cannot_apply(
         self, store: StoreBase, space: str
     ) -> None:
-        """A retry that can never hold settles whether the batch of a token applied."""
+        """A retry whose check can never hold tells whether the batch with its token applied."""
         await applied(store, space, Put(A, b"1"), token=b"applied")
         question = [Check(B, version=limits.LOG_REVISIONS**2)]
 

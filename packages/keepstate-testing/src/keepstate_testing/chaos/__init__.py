@@ -1,4 +1,4 @@
-"""What survives kills?
+"""WHICH state survives kills?
 
 Several processes work on one store, each with several tasks or threads, while they and the store's server are
 killed; afterwards `keepstate_testing.proof` judges what they wrote down. Invariant: nothing here catches an

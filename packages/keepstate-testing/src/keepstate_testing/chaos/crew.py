@@ -61,7 +61,7 @@ class Crew:
 
     def _start(self, place: int) -> None:
         launch = len(self.orders)
-        # Each colour comes with each URL.
+        # Each mode comes with each URL.
         mode: Mode = "async" if launch % 2 else "blocking"
         order = worker.Order(
             url=self._plan.urls[launch // 2 % len(self._plan.urls)],

@@ -1,4 +1,4 @@
-"""How a trial goes: which store, which workers, what is killed and when."""
+"""The plan of a trial: its store, its workers, and the kills."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Crash = Callable[[random.Random], None]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run goes.
+    """The plan of a run.
 
     Attributes:
         urls: The store, as the workers name it in turn.

@@ -1,4 +1,4 @@
-"""What the parts of a space have promised to the workload: counters, accounts, the queue, leases.
+"""The promises of a space's parts to the workload: counters, accounts, the queue, leases.
 
 Pure functions of what the clients noted and of the space's end. The log tells each step of a document, so
 that not only its last value is judged.

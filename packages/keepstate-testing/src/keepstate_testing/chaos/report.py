@@ -1,4 +1,4 @@
-"""What a trial came to: its counts, and the judgement of what its workers wrote down."""
+"""The result of a trial: its counts, and the verdict on what its workers wrote down."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SAMPLE: Final = 2_000
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         worker_kills: How many workers were killed.
         server_crashes: How often a server was killed.
         pauses: How often a worker was stopped for a while.
-        unanswered: How many batches nobody heard the end of.
+        unanswered: The number of batches without an answer.
         history_lost: How often a client was told that the store had lost history.
         samples: In how many samples an order of the operations was searched for, trusting no revision.
         too_long: In how many the search was given up.

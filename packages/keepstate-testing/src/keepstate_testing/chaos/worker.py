@@ -1,6 +1,6 @@
 """A worker of the chaos: a process with several clients, to be killed at any moment.
 
-It writes down what its clients do; what it cannot go on after stands in a file beside that.
+It writes a history of its clients' operations, and errors that end it into a second file.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _PAUSE_S: Final = 0.02
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What a worker is to do.
+    """The orders of a worker.
 
     Attributes:
         url: The store.
-        folder: Where it writes.
-        launch: The how-manieth worker of the run it is.
+        folder: The folder of its files.
+        launch: The number of the worker in the run, from 0.
         mode: Whether its clients are tasks or threads.
-        clients: How many they are.
-        seed: What all choices come from.
+        clients: The number of clients.
+        seed: The seed of all choices.
         prepare: A function to call first, as `module:name`.
     """
 
@@ -70,7 +70,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def main(order: Order) -> None:
-    """Work until it is told to end, or nobody is left to tell it."""
+    """Work until it is told to end, or its parent has gone."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         if order.prepare is not None:

@@ -1,4 +1,4 @@
-"""What one client of the chaos does: an endless mixture of all that a space is used for.
+"""The work of one client of the chaos: an endless mixture of all that a space is used for.
 
 A client belongs to a worker and works on one space after the other: when a space has reached so many
 revisions, all go on to the next, so that each space's log is whole when it is judged. Where clients are
@@ -62,9 +62,9 @@ class Client:
         ks: A handle on the recorded store.
         store: The recorded store.
         recorder: Takes what the client knows of its own work.
-        runner: How its colour waits.
-        name: Who it is.
-        seed: What its choices come from, together with its name.
+        runner: The runner of its mode.
+        name: Its name.
+        seed: The seed of its choices, together with its name.
         first: The number of the space to begin in.
     """
 

@@ -1,4 +1,4 @@
-"""What goes wrong below?
+"""WHICH faults does a store meet?
 
 Faults between a store and what it stands on, made on purpose: lines that lose what they carry. Invariant: a
 fault comes when it is ordered, or from a seed, never by chance.

@@ -42,7 +42,7 @@ class Cut(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Synced(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """What a file holds was made durable."""
+    """Note that the content of a file was made durable."""
 
     path: str
 

@@ -47,7 +47,7 @@ class End:
 
     @property
     def due_s(self) -> float | None:
-        """When there is something to send, None if there is nothing."""
+        """The time at which there is something to send, None if there is nothing."""
         return self._outbox[0][0] if self._outbox else None
 
     def shut(self) -> None:
@@ -79,7 +79,7 @@ class Line:
 
     @property
     def is_late(self) -> bool:
-        """Whether a request waits here to be released, or to be answered after that."""
+        """Return whether a request waits here to be released, or to be answered after that."""
         return isinstance(self._mishap, Late) and not self.is_over
 
     @property
@@ -118,7 +118,7 @@ class Line:
             end.link.close()
 
     def release(self) -> None:
-        """Let a held request go on to the server; nobody is there any more to hear the reply."""
+        """Let a held request go on to the server; the client no longer hears the reply."""
         held, self._held = bytes(self._held), bytearray()
         self.server.send(held)
 

@@ -1,4 +1,4 @@
-"""What can happen to a request and its reply on their way, and which of it does: by a seed, or by hand.
+"""Mishaps of a request and its reply on their way, chosen by a seed or by hand.
 
 Values and a choice among them; `proxy` is what makes them happen.
 """

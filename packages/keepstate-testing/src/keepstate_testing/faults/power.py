@@ -81,7 +81,7 @@ class Recorder(Disk):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What the disk holds after a cut.
+    """The content of the disk after a cut.
 
     `files` by name; `acknowledged` steps had been answered, `closed` of them before the store was last
     closed; `place` says where the power went, and `tearing` what became of what was not synced.

@@ -1,7 +1,7 @@
 """A TCP proxy on the loopback interface that cuts, delays, half-closes, silences and holds what it carries.
 
-It runs in a thread of its own, so it serves both colours and other processes. It knows nothing of what is
-said: whatever asks a server and waits for the answer can be put behind it.
+It runs in a thread of its own, so it serves both modes and other processes. It does not read the protocol:
+any client that sends a request and waits for the answer can be put behind it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _ANSWERED_WITHIN_S = 10.0
 
 
 class Proxy:
-    """A line to one server that spoils what it is told to; a context manager, in both colours.
+    """A line to one server that spoils what it is told to; a context manager, in both modes.
 
     Args:
-        port: Where the server listens.
-        host: On which interface.
+        port: The port of the server.
+        host: The interface.
         plan: What happens to requests for which nothing was ordered by `spoil`; None lets all through.
     """
 
@@ -52,7 +52,7 @@ class Proxy:
 
     @property
     def port(self) -> int:
-        """Where to connect in place of the server."""
+        """The address to connect to instead of the server."""
         if self._thread is None:
             raise InvalidError(f"{self!r} does not run; enter it first")
         return int(self._listener.getsockname()[1])
@@ -72,7 +72,7 @@ class Proxy:
 
     @property
     def ordered(self) -> int:
-        """How many of the mishaps ordered have not happened yet."""
+        """The number of ordered mishaps that have not happened yet."""
         return len(self._ordered)
 
     def release(self) -> int:
@@ -204,14 +204,14 @@ class Proxy:
             client, _ = self._listener.accept()
             try:
                 server = socket.create_connection(self._target, _ANSWERED_WITHIN_S)
-            except OSError:  # nobody listens: the client finds the same
+            except OSError:  # the server does not listen: the client finds the same
                 client.close()
                 return
             self._lines.append(Line(client, server, ask=self._mishap))
 
 
 class _Order:
-    """What another thread wants done here."""
+    """Work that another thread wants done here."""
 
     def __init__(self, work: Callable[[], int], is_over: Callable[[], bool]) -> None:
         self._work: Callable[[], int] | None = work
@@ -226,7 +226,7 @@ class _Order:
             self.answer = work()
 
     def ended(self) -> bool:
-        """Whether all that follows from the work is over; tells who waits."""
+        """Return whether all that follows from the work is over, and notify the thread that waits."""
         if self._work is None and self._is_over():
             self.done.set()
         return self.done.is_set()
@@ -234,7 +234,7 @@ class _Order:
 
 @contextmanager
 def _cut_if_gone(line: Line) -> Generator[None]:
-    """Cut a line of which somebody took an end away."""
+    """Cut a line that lost one of its ends."""
     try:
         yield
     except OSError:

@@ -1,4 +1,4 @@
-"""What is there when all is over: a space's entries and its log, read from the store itself."""
+"""The final state of a space: its entries and its log, read from the store itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 async def settle(store: Store, attempts: Iterable[Attempt]) -> None:
-    """Ask the store what became of batches whose answer nobody heard, and write it into them.
+    """Ask the store for the outcomes of batches whose answers were lost, and write them down.
 
     Afterwards they have applied, or never will. Their senders must be gone.
 
@@ -49,7 +49,7 @@ async def settle(store: Store, attempts: Iterable[Attempt]) -> None:
 
 
 async def read_end(store: Store, space: str) -> End:
-    """Return a space as it is now; nobody may write to it meanwhile.
+    """Return a space as it is now; no client may write to it at the same time.
 
     Raises:
         CompactedError: Its log was cut: the run was too long for one space.

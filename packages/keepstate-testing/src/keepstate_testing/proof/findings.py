@@ -1,4 +1,4 @@
-"""What checkers report: how many promises were broken, which, and where."""
+"""The report of a checker: how many promises were broken, which, and where."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _EXAMPLES: Final = 5
 
 
 class Kind(StrEnum):
-    """Which promise was broken; the names are those of a record's counts."""
+    """The kind of a broken promise, named as in the counts of a record."""
 
     LOST = "lost"
     """What was acknowledged is gone."""
     GHOST = "ghosts"
-    """Something was written that nobody wrote, or whose writer was told that it was not."""
+    """A write that no client made, or whose client was told that it did not apply."""
     PARTIAL = "partial"
     """A part of a batch applied."""
     DISORDERED = "disordered"

@@ -23,10 +23,10 @@ STEPS: Final = 200_000
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One operation on the keys of a sample, which stand by their places in it.
+    """One operation on the keys of a sample, which are given by their index.
 
-    If it was heard of, what it expects was so, and its writes applied. Else it applied at some time after it
-    began, if what it expects was so then, or never.
+    If its answer was heard, its expectations were met and its writes applied. Otherwise it applied at some
+    time after it began, if its expectations were met then, or never.
     """
 
     began_ns: int
@@ -49,7 +49,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def is_linearizable(calls: Sequence[Call], keys: int, *, steps: int = STEPS) -> bool | None:
-    """Whether the calls have an order that begins with all keys absent; None if that takes more steps."""
+    """Return whether the calls have an order that begins with all keys absent; None after too many steps."""
     return _ClaimState(calls, keys).run(steps)
 
 

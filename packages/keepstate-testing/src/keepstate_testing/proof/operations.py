@@ -15,11 +15,11 @@ import msgspec
 from keepstate.stores.protocol import Change, Entry, Put, Write
 
 FOREVER: Final = 2**63 - 1
-"""When an operation ended whose end nobody heard."""
+"""The end of an operation whose answer was lost."""
 
 
 class Saw(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An entry as somebody saw it; the checksum is None where only its key is known."""
+    """An entry as a client saw it; the checksum is None where only its key is known."""
 
     version: int
     created: int
@@ -37,7 +37,7 @@ class Wrote(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Demand(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a batch checks of a key: its version, or else its `created`."""
+    """A batch's check of a key: of its version, or of its `created`."""
 
     key: bytes
     version: int | None
@@ -66,7 +66,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Attempt(msgspec.Struct):
-    """A batch that somebody sent. Without an answer it may have applied, then or later, or not."""
+    """A batch that a client sent. Without an answer it may have applied, then or later, or not."""
 
     space: str
     began_ns: int
@@ -87,7 +87,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Look(msgspec.Struct, frozen=True, array_like=True):
-    """What a read or a scan told: the space's revision, and the entries that it found or did not find.
+    """The answer to a read or a scan: the space's revision, and the entries found or absent.
 
     `now_ms` is the space's time when it looked, `at_ms` the time at which expiry was judged, if that was
     another one. A scan names the `span` in which it has found all that is there.
@@ -109,7 +109,7 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogPage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the log told of the revisions above `after` up to `upto`, as a checksum of its changes."""
+    """The log's answer about the revisions above `after` up to `upto`, as a checksum of its changes."""
 
     space: str
     after: int
@@ -118,7 +118,7 @@ class LogPage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a client says of its own work, for a check that knows what it means."""
+    """A client's note about its own work, for a check that can read it."""
 
     space: str
     what: str

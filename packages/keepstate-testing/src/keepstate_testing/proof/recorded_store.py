@@ -170,7 +170,7 @@ def _wall_ms() -> int:
 
 
 def _refused(outcome: Conflict | StorageError | InvalidError, wall_ms: int) -> Refused | None:
-    """Return what says that the batch did not apply, None where nobody knows."""
+    """Return the error that says that the batch did not apply, None if that is unknown."""
     if isinstance(outcome, Conflict):
         return Refused(outcome.key, outcome.actual, wall_ms)
     if isinstance(outcome, OutcomeUnknownError) or not isinstance(outcome, _SURELY_NOT):

@@ -15,7 +15,7 @@ from keepstate_testing.proof.operations import Attempt, Demand, Look, Saw, Wrote
 
 
 class Logged(NamedTuple):
-    """What the log must tell of a write: the checksum is None for a deletion, and where it keeps no value."""
+    """The change that the log must have for a write; no checksum for a deletion or without a value."""
 
     key: bytes
     deleted: bool
@@ -126,14 +126,14 @@ class Replay:
 
 
 def holds(check: Demand, entry: Saw | None) -> bool:
-    """Whether a check holds of what a reader sees."""
+    """Return whether a check holds for what a reader sees."""
     if check.version is not None:
         return check.version == (entry.version if entry else ABSENT)
     return check.created == (entry.created if entry else ABSENT)
 
 
 def is_same(expected: Saw, seen: Saw) -> bool:
-    """Whether two sights of an entry are the same; an unknown value is like any other."""
+    """Return whether two sights of an entry are the same; an unknown value equals any other."""
     if expected.checksum is None:
         return expected.version == seen.version
     return expected == seen

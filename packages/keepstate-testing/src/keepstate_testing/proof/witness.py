@@ -1,8 +1,8 @@
 """The witness checker: takes the revisions that clients were told as claims, and tries to prove them wrong.
 
 If every claim holds, the revisions are themselves an order of all operations: each batch changed what it says
-under the checks that it made, each reader saw what was there, and nobody was told of a past that others had
-already seen behind them. That is strict serializability, in time linear in the history. A store whose
+under the checks that it made, each reader saw what was there, and no client was told of a past that another
+had already left behind. That is strict serializability, in time linear in the history. A store whose
 revisions lie together with all that is read under them is what `linearizability` is for.
 """
 
@@ -125,7 +125,7 @@ class _Witness:
         )
 
     def _unclaimed(self, revision: int, changes: Sequence[Change]) -> None:
-        """Take the store's own removal of what has expired; anything else was nobody's, or was twice."""
+        """Take the store's removal of expired entries; other changes have no writer, or are made twice."""
         due: list[int] = []
         for change in changes:
             entry = self._replay.entries.get(change.key)
@@ -133,14 +133,14 @@ class _Witness:
                 due.append(entry.expires_at_ms)
         if not changes or len(due) < len(changes):
             self._add(
-                self._kind_of_unclaimed(changes), f"nobody was told of revision {revision}: {changes[:3]}"
+                self._kind_of_unclaimed(changes), f"no client was told of revision {revision}: {changes[:3]}"
             )
         self._swept_ms = max(self._swept_ms, *due, 0)
         for change in changes:
             self._replay.follow(change)
 
     def _kind_of_unclaimed(self, changes: Sequence[Change]) -> Kind:
-        """Say of changes that nobody was told of whether they are those of a batch that applied before."""
+        """Say whether changes without a client are those of a batch that applied before."""
         values = {change.key: self._value_of(change) for change in changes}
         for attempt, _ in self._claims.values():
             written = {write.key: write.checksum for write in attempt.writes}
@@ -190,7 +190,7 @@ class _Witness:
                 self._add(Kind.LOST, f"{key!r} is {seen} in the end; it was {expected}")
         for key, seen in self._end.entries.items():
             if key not in self._replay.entries:
-                self._add(Kind.GHOST, f"{key!r} is there in the end, {seen}, and nobody wrote it")
+                self._add(Kind.GHOST, f"{key!r} is there in the end, {seen}, and no client wrote it")
 
     # ---- real time
 
@@ -238,7 +238,7 @@ def _revision(change: Change) -> int:
 
 
 def _explains(check: Demand, answer: Refused, entry: Saw | None) -> bool:
-    """Whether the refusal tells what was there, and that the check did not hold of it."""
+    """Return whether a refusal names the entry that was there, and the check did not hold for it."""
     for state in (entry, None) if _may_be_gone(entry, answer.wall_ms) else (entry,):
         version, created = (ABSENT, ABSENT) if state is None else (state.version, state.created)
         actual = version if check.version is not None else created

@@ -1,4 +1,4 @@
-"""Where do real servers for tests come from?
+"""WHERE do real servers for tests come from?
 
 Private PostgreSQL, Redis, Valkey and cluster servers, started from pip wheels or from what the system has,
 as root or not, without docker. Invariant: they listen on the loopback interface only, on ports of their

@@ -1,4 +1,4 @@
-"""Under which account a server runs: PostgreSQL refuses to be root, and wants an account that has a name.
+"""The account of a server: PostgreSQL refuses to run as root, or under an account without a name.
 
 Containers run their tests as root, or under a number that no account has. There the server gets a user
 namespace of its own: inside it is `nobody`, outside it still owns its files, so it reaches a checkout under
@@ -14,11 +14,14 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Final, TypedDict
+
+LEAST: Final = "nobody"
+"""The account with the fewest rights on a Unix machine."""
 
 
 class Credentials(TypedDict, total=False):
-    """What `subprocess` takes to start a process under another account."""
+    """The options of `subprocess` to start a process under another account."""
 
     user: int
     group: int
@@ -27,7 +30,7 @@ class Credentials(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """How to start a process under an account: words before its command, and its uid and gid."""
+    """The way to start a process under an account: words before its command, its uid and its gid."""
 
     prefix: tuple[str, ...] = ()
     uid: int | None = None
@@ -41,8 +44,8 @@ class Account:
     @classmethod
     def namespaced(cls) -> Account:
         """Return this process's account behind a user namespace in which it is `nobody`. Linux only."""
-        nobody = cls.named("nobody")
-        return cls(prefix=("unshare", "--user", f"--map-user={nobody.uid}", f"--map-group={nobody.gid}"))
+        account = cls.named(LEAST)
+        return cls(prefix=("unshare", "--user", f"--map-user={account.uid}", f"--map-group={account.gid}"))
 
     @classmethod
     def named(cls, name: str) -> Account:
@@ -81,7 +84,7 @@ class Account:
         )
 
     def can_run(self, *command: str) -> bool:
-        """Whether the command starts and succeeds under this account."""
+        """Return whether the command starts and succeeds under this account."""
         try:
             return self.run(*command, folder=Path("/")).returncode == 0
         except OSError:
@@ -96,7 +99,7 @@ def unprivileged() -> Account:
     namespaced = Account.namespaced()
     if shutil.which("unshare") and namespaced.can_run("true"):
         return namespaced
-    return Account.named("nobody") if os.geteuid() == 0 else Account.own()
+    return Account.named(LEAST) if os.geteuid() == 0 else Account.own()
 
 
 def _has_name(uid: int) -> bool:

@@ -230,7 +230,7 @@ class RedisCluster:
 
 
 def _is_ok(node: Redis) -> bool:
-    """Whether a node sees every slot served; a replica refuses to say so while it loads its first copy."""
+    """Return whether a node sees every slot served; a replica that loads its first copy refuses to answer."""
     try:
         return read_fields(node.command("CLUSTER", "INFO")).get("cluster_state") == "ok"
     except StorageError:
@@ -238,7 +238,7 @@ def _is_ok(node: Redis) -> bool:
 
 
 def _is_in_sync(node: Redis) -> bool:
-    """Whether a node is a master, or a replica whose link to its master is up and its first copy complete."""
+    """Return whether a node is a master, or a replica that is linked to its master and fully copied."""
     fields = node.info()
     return fields["role"] == "master" or fields["master_link_status"] == "up"
 

@@ -44,7 +44,7 @@ class Process:
 
     @property
     def is_running(self) -> bool:
-        """Whether it is there still.
+        """Return whether it is still there.
 
         A zombie is: its other threads may still be ending, and hold its ports until its status is collected.
         """

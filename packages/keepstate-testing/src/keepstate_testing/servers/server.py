@@ -1,4 +1,4 @@
-"""What all servers share: a folder, a port that stays, and the ways to begin and to end.
+"""The base of all servers: a folder, a port that stays, and the ways to begin and to end.
 
 A server is made without I/O. `start` and everything after it block, so call them from a fixture or a thread,
 not from an event loop. A handle belongs to the process that made it: in a forked child it ends nothing.
@@ -82,7 +82,7 @@ class Server(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether the server's process is there."""
+        """Return whether the server's process is there."""
         return self.pid is not None
 
     def start(self) -> Self:
@@ -162,9 +162,9 @@ class Server(ABC):
         )
 
     def wait_until_ready(self) -> None:
-        """Return when the launched server answers; launches it anew if its port was taken in between."""
+        """Return when the launched server answers; launches it again if its port was taken in between."""
         until = SYSTEM_CLOCK.monotonic_s() + _START_WITHIN_S
-        # Ended or not comes first: where it could not listen, somebody else may, and never answer.
+        # Ended or not comes first: where it could not listen, another process may, and never answer.
         while (has_ended := self._launched().wait(_LOOK_EVERY_S)) or not self._is_ready(self._launched().pid):
             if SYSTEM_CLOCK.monotonic_s() > until:
                 self.kill()
@@ -181,7 +181,7 @@ class Server(ABC):
         return self._process
 
     def _launch_again(self) -> None:
-        """Launch an ended server anew if that may do better, on another port if nobody knows this one."""
+        """Launch an ended server again if that may do better, on another port if no client knows this one."""
         log = self._log_tail()
         self.kill()
         if not any(cause in log for cause in _PASSING_CAUSES):
@@ -213,7 +213,7 @@ class Server(ABC):
 
     @abstractmethod
     def _is_ready(self, pid: int) -> bool:
-        """Whether the server answers, and the one that does is the process `pid`."""
+        """Return whether the server answers, and is the process `pid`."""
 
 
 def refuse_reserved(settings: Mapping[str, str], reserved: Mapping[str, str]) -> None:
@@ -224,7 +224,7 @@ def refuse_reserved(settings: Mapping[str, str], reserved: Mapping[str, str]) ->
 
 
 def _free_port(*, with_bus: bool) -> int:
-    """Return a port nobody listens on now.
+    """Return a port on which no process listens now.
 
     Chosen by the system's randomness, because test runners seed `random` alike in all their workers.
     """

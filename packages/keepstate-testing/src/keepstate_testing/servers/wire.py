@@ -19,7 +19,7 @@ def ask(host: str, port: int, *words: str, timeout_s: float = 10.0) -> Reply:
     """Send one command on a connection of its own and return its reply.
 
     Raises:
-        StoreUnavailableError: Nobody answers there.
+        StoreUnavailableError: No server answers there.
         StorageError: The server answers with an error, or is another kind of server.
     """
     (reply,) = ask_each(host, port, words, timeout_s=timeout_s)
@@ -32,7 +32,7 @@ def ask_each(host: str, port: int, *commands: Sequence[str], timeout_s: float = 
     So a command is about the writes before it (WAIT knows only those of its own connection).
 
     Raises:
-        StoreUnavailableError: Nobody answers there.
+        StoreUnavailableError: No server answers there.
         StorageError: The server answers one with an error, or is another kind of server.
     """
     try:
@@ -76,7 +76,7 @@ def _read_reply(answers: BinaryIO) -> Reply:
     if kind == b":":
         return int(rest)
     if kind not in (b"$", b"*"):
-        raise StorageError("whoever answers is no Redis server")
+        raise StorageError("the process that answers is not a Redis server")
     size = int(rest)
     if size < 0:
         return None

@@ -1,4 +1,4 @@
-"""What may happen in any order?
+"""WHICH promises hold in any order of events?
 
 A world in which several processes share one store over a bad network, on clocks that jump, all of it inside
 one event loop whose time is virtual: hours pass in milliseconds, and the same seed is the same run. The

@@ -1,4 +1,4 @@
-"""How bad a world is: each seed has dials of its own; some worlds are calm, some lose nearly all."""
+"""The dials of a world: each seed has its own; some worlds are calm, some lose nearly all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Dials:
         split: Only some batches of a flush are answered.
         failed_read: A read, scan or log page fails.
         delayed: It takes a while to arrive, or to be answered.
-        longest_delay_s: How long at the most.
+        longest_delay_s: How long at most.
         lost_hint: A hint of a change is lost.
         cancelled: The caller gives up in the middle of an operation.
         paused: A process stands still between two steps.
-        longest_pause_s: How long at the most; leases last 2 s.
+        longest_pause_s: How long at most; leases last 2 s.
         clock_jumps: A clock of the world jumps, by up to a minute.
     """
 
@@ -44,7 +44,7 @@ class Dials:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether nothing hinders news of a change, so that who waits for one must hear of it soon."""
+        """Return whether nothing hinders news of a change, so that a waiting client must hear of it soon."""
         return not (self.lost_hint or self.failed_read or self.refused)
 
     @staticmethod

@@ -1,7 +1,7 @@
 """An event loop whose time is virtual and whose order is a seed's.
 
-It never waits: when nothing is ready, time jumps to the next timer. When there is no timer either, whoever
-still waits would wait for ever, and that is raised at once. What is ready at one moment runs in an order that
+It never waits: if nothing is ready, time jumps to the next timer. If there is no timer either, the tasks that
+still wait would wait for ever, which is raised at once. What is ready at one moment runs in an order that
 the seed decides; asyncio promises none between tasks.
 """
 
@@ -16,7 +16,7 @@ _MOST_ROUNDS = 1_000_000
 
 
 class StuckError(AssertionError):
-    """Everybody waits and nothing is left that could wake anybody, or something goes round for ever."""
+    """Every task waits and nothing is left that could wake one, or a task loops for ever."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -42,7 +42,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Let time pass instead of waiting, as the selector that `BaseEventLoop` asks before each round."""
         self.rounds += 1
         if timeout is None:
-            raise StuckError(f"after {self._now_s:.3f} s everybody waits and nothing will wake anybody")
+            raise StuckError(f"after {self._now_s:.3f} s every task waits and nothing will wake one")
         if self.rounds > _MOST_ROUNDS:
             raise StuckError(f"after {self._now_s:.3f} s something goes round for ever")
         if timeout > 0:
@@ -58,4 +58,4 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Have nothing to do: there is nothing outside."""
 
     def _write_to_self(self) -> None:
-        """Have nobody to wake: there is one thread."""
+        """Do nothing: there is one thread."""

@@ -1,4 +1,4 @@
-"""What becomes of a call on its way to the store and back."""
+"""The network: the fate of a call on its way to the store and back."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Network:
     """The line between all clients and the store.
 
     Attributes:
-        dials: How bad it is; calm once the world heals.
-        faults: How much has gone wrong.
+        dials: Its shares of faults; calm once the world heals.
+        faults: The number of faults.
         trace: What happened, line by line.
-        violations: What went wrong where nobody waits for an answer.
+        violations: Broken promises found where no client waits for an answer.
     """
 
     def __init__(self, dials: Dials, random: Random, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,7 +50,7 @@ class Network:
         self.trace.append(f"{self._loop.time():.4f} {what}")
 
     def happens(self, share: float) -> bool:
-        """Whether something of this share happens now."""
+        """Return whether an event of this share happens now."""
         return share > 0 and self._random.random() < share
 
     def _fault(self, who: str, what: str) -> None:

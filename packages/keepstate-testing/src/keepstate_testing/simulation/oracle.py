@@ -1,4 +1,4 @@
-"""What the store should have answered: a plain model beside each space, moved by the same deliveries.
+"""The oracle of right answers: a plain model of each space, moved by the same deliveries.
 
 Deliveries reach the store one after the other, so that its answers have one order: that of the calls. What is
 compared is every answer, at the moment it is given. A later question is whether the clients then heard what
@@ -111,7 +111,7 @@ class Oracle:
             if (entry := model.live(keys[place], at_ms)) is not None:
                 live.append(entry)
         got = list(page.entries)
-        assert got == live[: len(got)] and len(got) <= limit, f"{space!r}: {got} is no page of {live}"
+        assert got == live[: len(got)] and len(got) <= limit, f"{space!r}: {got} is not a page of {live}"
         assert page.next is not None or len(got) == len(live), f"{space!r}: a scan ended before {live}"
 
     def _keys(self, space: str, model: ModelSpace) -> list[bytes]:

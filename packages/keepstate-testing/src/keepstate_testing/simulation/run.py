@@ -31,7 +31,7 @@ _SHOWN_OF_ERROR = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run was.
+    """The record of a run.
 
     Attributes:
         seed: Repeats it.
@@ -115,7 +115,7 @@ def simulate(
 
 @contextmanager
 def _no_collection() -> Generator[None]:
-    """Hold back the garbage collector: when it runs, and end generators, is no part of a seed."""
+    """Hold back the garbage collector: when it runs, and end generators, is not part of a seed."""
     enabled = gc.isenabled()
     gc.disable()
     try:

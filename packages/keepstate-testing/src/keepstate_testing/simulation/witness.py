@@ -1,9 +1,9 @@
-"""Did each client hear what the store had answered, in an order that can be?
+"""The witness of a simulated world: checks that clients heard the store's answers, in a possible order.
 
-Three questions. At once: no answer is of a revision below one that somebody had before it was asked for. In
-the end: what is said to have applied has applied there and once, and what is said not to have applied never
-did. And, of spaces that were not dropped, that of `proof`: is there one order of all that clients were told
-which explains all of it? Time is counted in events, so that two never fall together.
+It checks three things. At once: no answer has a revision below one that a client had before the question. At
+the end: batches reported as applied did apply at that revision and once, and batches reported as not applied
+never did. And for spaces that were not dropped, the check of `proof`: one order of all answers explains them
+all. Time is counted in events, so that no two events have the same time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from keepstate_testing.simulation.oracle import Oracle
 
 
 class Asked:
-    """A question on its way: when it was asked, and the highest revision that anybody had been told then.
+    """A question on its way: when it was asked, and the highest revision that any client had been told then.
 
     A batch is also what will stand in the history.
     """
@@ -188,7 +188,7 @@ class Witness:
         assert not self.findings.found, str(self.findings)
 
     def _settle(self, asked: Asked) -> None:
-        """Give a batch whose end nobody heard the answer that it would have had."""
+        """Give a batch whose answer was lost the answer that it would have had."""
         if asked.attempt is None or asked.batch is None or asked.attempt.ended_ns < FOREVER:
             return
         if (applied := self._oracle.applied_at(asked.batch)) is not None:

@@ -39,7 +39,7 @@ _SETTLED_IN = 8
 
 
 class Fate(Enum):
-    """What became of an operation, as far as its caller can know."""
+    """The outcome of an operation, as far as its caller can know."""
 
     APPLIED = "applied"
     REFUSED = "refused"
@@ -80,7 +80,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Somebody who takes steps, in one of the processes."""
+    """An actor that takes steps, in one of the processes."""
 
     name: str
     process: Process
@@ -92,7 +92,7 @@ class Actor:
 
 
 class World:
-    """What the workloads of one run share.
+    """The state that the workloads of one run share.
 
     Args:
         seed: Decides everything.

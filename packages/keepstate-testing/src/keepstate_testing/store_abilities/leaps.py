@@ -1,4 +1,4 @@
-"""Leaps in time: one wrong clock moves no space on. Mixins, like those of `abilities`."""
+"""Leaps in time: one wrong clock does not advance the time of a space. Mixins for the contract."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture, space: str) -> int:
 
 
 class KeepsLeaps(Stage):
-    """A store that keeps the last leap of each space's time. To be named behind `Clocked`."""
+    """A store that keeps the last leap of each space's time. Put it after `Clocked`."""
 
     clock: ManualClock
 
@@ -49,7 +49,7 @@ class KeepsLeaps(Stage):
 
         self.clock.advance(LEAP_MS)
         before_ms = (await applied(store, space, Put(A, b"2"))).now_ms
-        assert await store.last_leap(space) == Leap(1, 0, first_ms), "an hour is no leap"
+        assert await store.last_leap(space) == Leap(1, 0, first_ms), "an hour is not a leap"
 
         self.clock.advance(LEAP_MS + 1)
         await store.read(space, [A])  # moves on what the process remembers, and nothing that is kept
@@ -126,7 +126,7 @@ class KeepsLeaps(Stage):
 class ConfirmsLeaps(Stage):
     """A store that asks a second clock before a space's time leaps: by a file that it touches.
 
-    To be named behind `Clocked`.
+    Put it after `Clocked`.
     """
 
     clock: ManualClock
@@ -150,7 +150,7 @@ class ConfirmsLeaps(Stage):
         assert isinstance(other, ClockError)
         assert (outcome.clock_ms, outcome.second_ms) == (right_ms + 70 * _YEAR_MS, right_ms)
         assert outcome.space == space
-        assert await value_of(store, space, A) == b"1", "nobody but the wrong process is shut out"
+        assert await value_of(store, space, A) == b"1", "only the wrong process is shut out"
         assert (await applied(store, space, Put(B, b"3"))).now_ms == first.now_ms
         assert await revision_of(store, space) == 2
         assert await revision_of(store, f"{space}/new") == 0

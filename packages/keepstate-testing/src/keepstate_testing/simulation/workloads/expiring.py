@@ -12,7 +12,7 @@ _LONGEST_S = 4.0
 
 
 class Expiring(Workload):
-    """What a reader finds at every moment is compared where the store answers; here only the end is."""
+    """Compare the end only: what a reader finds at each moment is compared where the store answers."""
 
     async def act(self, actor: Actor) -> None:
         """Put, updates, deletes or read a document that will expire, or sweeps."""

@@ -1,4 +1,4 @@
-"""Two processes that wait for each other: news that one of them misses is news that nobody repeats."""
+"""Two processes that wait for each other: news that one of them misses is news that is not repeated."""
 
 from __future__ import annotations
 

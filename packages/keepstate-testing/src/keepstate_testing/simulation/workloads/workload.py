@@ -1,4 +1,4 @@
-"""What every workload has."""
+"""The base of all workloads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Workload(ABC):
     """
 
     weight: ClassVar[float] = 1.0
-    """How often its steps are taken, beside the others'."""
+    """The share of its steps among those of all workloads."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -41,7 +41,7 @@ class Workload(ABC):
 
     @property
     def judge(self) -> Actor:
-        """Who looks at the end."""
+        """The client that looks at the end."""
         return self.world.actors[0]
 
     def compare(self, found: Iterable[str], where: str) -> None:
@@ -54,4 +54,4 @@ class Workload(ABC):
         lost = told - set(names)
         assert not lost, f"{where}: {sorted(lost)} were acknowledged and are lost"
         ghosts = {name for name in names if self.fates.get(name) in (None, Fate.REFUSED)}
-        assert not ghosts, f"{where}: {sorted(ghosts)} were refused, or made by nobody, and are there"
+        assert not ghosts, f"{where}: {sorted(ghosts)} were refused, or made by no client, and are there"
