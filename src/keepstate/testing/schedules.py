@@ -2,8 +2,8 @@
 
 Units of the engine take turns to read, scan and write one space, in one thread, while time passes between
 their steps. An oracle stores each committed batch with the time at which it applied. A unit that committed
-must have seen the state right before its own batch, at the time of that batch. A unit that only read must have
-seen a state that the space had while the unit was open: one revision at one time.
+must have seen the state right before its own batch, at the time of that batch. A unit that only read
+must have seen a state that the space had while the unit was open: one revision at one time.
 """
 
 from __future__ import annotations
