@@ -14,7 +14,7 @@ copies no message: up to its first own message it reads those of the conversatio
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -101,97 +101,87 @@ def make_rules(
     return ContextRules(Budget(max_tokens, counter, over, summarise_first), summarise)
 
 
+@dataclass(frozen=True, slots=True)
 class ConversationDocuments:
-    """The documents of one conversation in a namespace.
+    """The documents of one conversation, in a space or transaction.
 
-    Args:
+    Attributes:
         namespace: The namespace of the documents.
         rules: The rules of the context.
         tail: Further prefix of the document names, after the prefix of the namespace.
+        target: The space, or a transaction that joins all reads and writes.
+        prefix: The current prefix of the namespace.
     """
 
-    def __init__(self, namespace: Namespace, rules: ContextRules, tail: str = "") -> None:
-        self.namespace, self.rules, self.tail = namespace, rules, tail
+    namespace: Namespace
+    rules: ContextRules
+    tail: str
+    target: Space | Transaction
+    prefix: str
 
-    def __repr__(self) -> str:
-        return f"{self.tail or 'conversation'} in {self.namespace.target!r}"
+    # ---- names
 
-    async def current_prefix(self) -> str | None:
-        """Return the current prefix of the namespace, or None if there are no documents."""
-        prefix = await self.namespace.to_read()
-        if prefix is None and self.tail:
-            raise self._absent()
-        return prefix
+    @property
+    def context_name(self) -> str:
+        """The document name of the context's head."""
+        return f"{self.prefix}{self.tail}context"
 
-    def _absent(self) -> NotFoundError:
-        name = unescape(self.tail.split("/")[1])
-        return NotFoundError(
-            f"Fork {name!r} does not exist in {self.namespace.target!r}. Create it with fork()."
-        )
+    @property
+    def record_name(self) -> str:
+        """The document name of the conversation's record."""
+        return f"{self.prefix}{self.tail}{RECORD}"
+
+    def page_name(self, era: int, page: int) -> str:
+        """Return the document name of one page of the context."""
+        return f"{self.prefix}{self.tail}page/{era}/{page:0{_DIGITS}d}"
+
+    def _message_name(self, record: ConversationRecord, number: int) -> str:
+        """Return the document name of a message: of its last edit, or where the original is."""
+        if number in record.edited:
+            return f"{self.prefix}{self.tail}{EDITS}{number:0{_DIGITS}d}"
+        tail = next((tail for tail, upto in record.spans if number < upto), self.tail)
+        return f"{self.prefix}{tail}{MESSAGES}{number:0{_DIGITS}d}"
+
+    # ---- the context
 
     def window_of(self, record: WindowRecord | None) -> Window:
         """Return the context of a stored head, or an empty context without one."""
         if record is None and self.tail:
-            raise self._absent()
+            raise absent_fork(self.namespace, self.tail)
         return Window.of(record)
 
-    def message(self, prefix: str, number: int) -> str:
-        """Return the document name of an own, unedited message."""
-        return f"{prefix}{self.tail}{MESSAGES}{number:0{_DIGITS}d}"
-
-    def edit_name(self, prefix: str, number: int) -> str:
-        """Return the document name of a message's last edit."""
-        return f"{prefix}{self.tail}{EDITS}{number:0{_DIGITS}d}"
-
-    def context_name(self, prefix: str) -> str:
-        """Return the document name of the context's head."""
-        return f"{prefix}{self.tail}context"
-
-    def page_name(self, prefix: str, era: int, page: int) -> str:
-        """Return the document name of one page of the context."""
-        return f"{prefix}{self.tail}page/{era}/{page:0{_DIGITS}d}"
-
-    def record_name(self, prefix: str) -> str:
-        """Return the document name of the conversation's record."""
-        return f"{prefix}{self.tail}{RECORD}"
-
-    async def read_window_and_record(self, prefix: str) -> tuple[Window, ConversationRecord]:
-        """Read the context and the conversation's record, in one round trip."""
-        context, record_name = self.context_name(prefix), self.record_name(prefix)
-        entries = await self.namespace.target.documents.entries(context, record_name)
-        found = {name: entry.value for name, entry in entries.items()}
-        return self.window_of(found.get(context)), found.get(record_name) or ConversationRecord()
-
-    async def window(self, target: Space | Transaction, prefix: str) -> Window:
+    async def window(self) -> Window:
         """Read the context."""
-        return self.window_of(await target.documents.get(self.context_name(prefix), type=WindowRecord))
+        return self.window_of(await self.target.documents.get(self.context_name, type=WindowRecord))
 
-    async def put_window(self, tx: Transaction, prefix: str, window: Window) -> None:
+    async def window_and_record(self) -> tuple[Window, ConversationRecord]:
+        """Read the context and the conversation's record, in one round trip."""
+        entries = await self.target.documents.entries(self.context_name, self.record_name)
+        found = {name: entry.value for name, entry in entries.items()}
+        return self.window_of(found.get(self.context_name)), found.get(
+            self.record_name
+        ) or ConversationRecord()
+
+    async def put_window(self, window: Window) -> None:
         """Write the head of the context, and the pages that changed."""
         puts, deletes = window.page_changes()
         for page in puts:
-            await tx.documents.put(self.page_name(prefix, window.era, page), window.encode_page(page))
+            await self.target.documents.put(self.page_name(window.era, page), window.encode_page(page))
         for page in deletes:
-            await tx.documents.delete(self.page_name(prefix, window.era, page))
-        await tx.documents.put(self.context_name(prefix), window.record())
+            await self.target.documents.delete(self.page_name(window.era, page))
+        await self.target.documents.put(self.context_name, window.record())
 
-    async def load(
-        self, target: Space | Transaction, prefix: str, window: Window, pages: Iterable[int]
-    ) -> None:
+    async def load(self, window: Window, pages: Iterable[int]) -> None:
         """Read the pages of the context that were not read yet."""
         wanted = [page for page in pages if page not in window.pages]
         for start in range(0, len(wanted), READ_AT_ONCE):
-            names = {
-                self.page_name(prefix, window.era, page): page
-                for page in wanted[start : start + READ_AT_ONCE]
-            }
-            entries = await target.documents.entries(*names)
+            part = wanted[start : start + READ_AT_ONCE]
+            names = {self.page_name(window.era, page): page for page in part}
+            entries = await self.target.documents.entries(*names)
             for name, page in names.items():
                 window.load_page(page, entries[name].value if name in entries else ())
 
-    async def apply_change(
-        self, tx: Transaction, prefix: str, window: Window, change: Callable[[Window], T]
-    ) -> tuple[T, Window]:
+    async def apply_change(self, window: Window, change: Callable[[Window], T]) -> tuple[T, Window]:
         """Apply a change to a copy of the context, and return its result and the copy.
 
         Pages that the change needs are read on demand.
@@ -202,59 +192,86 @@ class ConversationDocuments:
             try:
                 return change(trial), trial
             except PageMissing as missing:
-                await self.load(tx, prefix, window, range(missing.page, missing.page + ahead))
+                await self.load(window, range(missing.page, missing.page + ahead))
                 ahead *= 2
 
-    async def recount_if_needed(self, tx: Transaction, prefix: str, window: Window) -> Window:
+    async def recount_if_needed(self, window: Window) -> Window:
         """Return the context with tokens counted by the counter of these rules."""
         if window.counter == self.rules.budget.counted_by or not (window.size or window.summary):
             return window
-        record = await self.record(tx, prefix)
-        await self.load(tx, prefix, window, window.needed)
-        found = await self.read(tx, prefix, record, [row.number for row in window.entries])
+        record = await self.record()
+        await self.load(window, window.needed)
+        found = await self.read(record, [row.number for row in window.entries])
         context_fit.recount(window, found, self.rules.budget)
-        return await self._fit_window(tx, prefix, record, window)
+        return await self._fit_window(record, window)
 
-    async def _fit_window(
-        self, tx: Transaction, prefix: str, record: ConversationRecord, window: Window
-    ) -> Window:
+    async def _fit_window(self, record: ConversationRecord, window: Window) -> Window:
         if window.total_tokens <= self.rules.budget.max_tokens:
             return window
-        found = await self.read(tx, prefix, record, [window.newest] if window.newest >= 0 else [])
+        found = await self.read(record, [window.newest] if window.newest >= 0 else [])
 
         def fit(trial: Window) -> None:
             context_fit.fit(trial, found.get(window.newest, {}), self.rules.budget)
 
-        return (await self.apply_change(tx, prefix, window, fit))[1]
+        return (await self.apply_change(window, fit))[1]
 
-    async def record(self, target: Space | Transaction, prefix: str) -> ConversationRecord:
+    # ---- the record and the messages
+
+    async def record(self) -> ConversationRecord:
         """Read the conversation's record."""
-        return await target.documents.get(
-            self.record_name(prefix), ConversationRecord(), type=ConversationRecord
+        return await self.target.documents.get(
+            self.record_name, ConversationRecord(), type=ConversationRecord
         )
 
-    async def put_record(self, tx: Transaction, prefix: str, record: ConversationRecord) -> None:
+    async def put_record(self, record: ConversationRecord) -> None:
         """Write the conversation's record."""
-        await tx.documents.put(self.record_name(prefix), record)
+        await self.target.documents.put(self.record_name, record)
 
-    async def read(
-        self, target: Space | Transaction, prefix: str, record: ConversationRecord, numbers: Sequence[int]
-    ) -> dict[int, Message]:
+    async def read(self, record: ConversationRecord, numbers: Sequence[int]) -> dict[int, Message]:
         """Read messages by number, with their last edits."""
         found: dict[int, Any] = {}
         for start in range(0, len(numbers), READ_AT_ONCE):
-            names = {
-                self._message_name(prefix, record, number): number
-                for number in numbers[start : start + READ_AT_ONCE]
-            }
-            entries = await target.documents.entries(*names)
+            part = numbers[start : start + READ_AT_ONCE]
+            names = {self._message_name(record, number): number for number in part}
+            entries = await self.target.documents.entries(*names)
             found |= {names[name]: entry.value for name, entry in entries.items()}
         return found
 
-    def _message_name(self, prefix: str, record: ConversationRecord, number: int) -> str:
-        if number in record.edited:
-            return self.edit_name(prefix, number)
-        for tail, upto in record.spans:
-            if number < upto:
-                return f"{prefix}{tail}{MESSAGES}{number:0{_DIGITS}d}"
-        return self.message(prefix, number)
+    async def add(self, messages: Sequence[Message], *, pinned: bool = False) -> tuple[list[int], bool]:
+        """Add messages, and return their numbers and whether a summary is due."""
+        window = await self.recount_if_needed(await self.window())
+
+        def add(trial: Window) -> list[int]:
+            return [context_fit.add(trial, each, self.rules.budget, pinned=pinned) for each in messages]
+
+        numbers, window = await self.apply_change(window, add)
+        for number, message in zip(numbers, messages, strict=True):
+            await self.target.documents.put(self._message_name(ConversationRecord(), number), message)
+        await self.put_window(window)
+        return numbers, bool(window.due)
+
+    async def edit(self, messages: Mapping[int, Message], record: ConversationRecord, window: Window) -> None:
+        """Replace messages, and update the conversation's record."""
+        window = await self.recount_if_needed(window)
+        for number, message in messages.items():
+            record.edits += 1
+            record.edited[number] = record.edits
+            await self.put_edit(number, message)
+
+        def replace(trial: Window) -> None:
+            for number, message in messages.items():
+                context_fit.replace(trial, number, message, self.rules.budget)
+
+        _, window = await self.apply_change(window, replace)
+        await self.put_record(record)
+        await self.put_window(await self._fit_window(record, window))
+
+    async def put_edit(self, number: int, message: Message) -> None:
+        """Write a message's last edit."""
+        await self.target.documents.put(f"{self.prefix}{self.tail}{EDITS}{number:0{_DIGITS}d}", message)
+
+
+def absent_fork(namespace: Namespace, tail: str) -> NotFoundError:
+    """Return the error for a fork that does not exist."""
+    name = unescape(tail.split("/")[1])
+    return NotFoundError(f"Fork {name!r} does not exist in {namespace.target!r}. Create it with fork().")

@@ -8,7 +8,7 @@ the meantime, the summary is discarded.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
@@ -21,12 +21,14 @@ from keepstate.sessions.context_fit import Budget
 from keepstate.sessions.conversation_documents import (
     PAGES_AT_ONCE,
     READ_AT_ONCE,
+    ContextRules,
     ConversationDocuments,
     ConversationRecord,
     Summarise,
+    absent_fork,
 )
 from keepstate.sessions.messages import Message, check_message, links
-from keepstate.sessions.namespace import hold_lease
+from keepstate.sessions.namespace import Namespace, hold_lease
 from keepstate.sessions.window import Window
 from keepstate.values import limits
 
@@ -35,8 +37,43 @@ _log = logging.getLogger("keepstate.sessions")
 T = TypeVar("T")
 
 
-class ConversationStore(ConversationDocuments):
-    """The operations of one conversation."""
+class ConversationStore:
+    """The operations of one conversation.
+
+    Args:
+        namespace: The namespace of the documents.
+        rules: The rules of the context.
+        tail: Further prefix of the document names, after the prefix of the namespace.
+    """
+
+    def __init__(self, namespace: Namespace, rules: ContextRules, tail: str = "") -> None:
+        self.namespace, self.rules, self.tail = namespace, rules, tail
+
+    def __repr__(self) -> str:
+        return f"{self.tail or 'conversation'} in {self.namespace.target!r}"
+
+    def at(self, target: Space | Transaction, prefix: str) -> ConversationDocuments:
+        """Return the documents under a prefix of the namespace."""
+        return ConversationDocuments(self.namespace, self.rules, self.tail, target, prefix)
+
+    async def current(self) -> ConversationDocuments | None:
+        """Return the documents under the current prefix, or None if there are none."""
+        prefix = await self.namespace.to_read()
+        if prefix is None and self.tail:
+            raise absent_fork(self.namespace, self.tail)
+        return None if prefix is None else self.at(self.namespace.target, prefix)
+
+    async def together(
+        self,
+        work: Callable[[ConversationDocuments], Awaitable[T]],
+        *,
+        message: str,
+        lease: Lease | None = None,
+    ) -> T:
+        """Apply work on the documents as one batch, and return its result."""
+        return await self.namespace.together(
+            lambda tx, prefix: work(self.at(tx, prefix)), message=message, lease=lease
+        )
 
     # ---- writing
 
@@ -48,32 +85,15 @@ class ConversationStore(ConversationDocuments):
                 added.
         """
         plain = [check_message(message) for message in messages]
-
-        async def work(tx: Transaction, prefix: str) -> tuple[list[int], bool]:
-            return await self.add_in(tx, prefix, plain, pinned=pinned)
-
-        numbers, is_due = await self.namespace.together(work, message="add a message")
+        numbers, is_due = await self.together(
+            lambda documents: documents.add(plain, pinned=pinned), message="add a message"
+        )
         if is_due and self.rules.summarise is not None and self.namespace.space is not None:
             try:
                 await self.summarise()
             except Exception:  # noqa: BLE001 - the message is added; the summary stays due
                 _log.warning("Summarising %r failed; the next addition tries again", self, exc_info=True)
         return numbers
-
-    async def add_in(
-        self, tx: Transaction, prefix: str, plain: Sequence[Message], *, pinned: bool = False
-    ) -> tuple[list[int], bool]:
-        """Add messages in a transaction, and return their numbers and whether a summary is due."""
-        window = await self.recount_if_needed(tx, prefix, await self.window(tx, prefix))
-
-        def add(trial: Window) -> list[int]:
-            return [context_fit.add(trial, message, self.rules.budget, pinned=pinned) for message in plain]
-
-        numbers, window = await self.apply_change(tx, prefix, window, add)
-        for number, message in zip(numbers, plain, strict=True):
-            await tx.documents.put(self.message(prefix, number), message)
-        await self.put_window(tx, prefix, window)
-        return numbers, bool(window.due)
 
     async def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
         """Replace a message, or only its text.
@@ -84,59 +104,35 @@ class ConversationStore(ConversationDocuments):
         """
         given = {} if isinstance(message, str) else check_message(message)
 
-        async def work(tx: Transaction, prefix: str) -> None:
-            record, window = await self.record(tx, prefix), await self.window(tx, prefix)
+        async def work(documents: ConversationDocuments) -> None:
+            record, window = await documents.record(), await documents.window()
             if type(number) is not int or not record.begin <= number < window.count:
                 raise _no_message(number, record, window)
-            before = (await self.read(tx, prefix, record, [number]))[number]
+            before = (await documents.read(record, [number]))[number]
             plain = given or {**before, "content": message}
             if links(before) != links(plain):
                 raise InvalidError(
                     f"The edit of message {number} changes its tool calls or results. Keep them, and change "
                     "only the text."
                 )
-            await self.edit_in(tx, prefix, {number: plain}, record, window)
+            await documents.edit({number: plain}, record, window)
 
-        await self.namespace.together(work, message=f"edit message {number}")
-
-    async def edit_in(
-        self,
-        tx: Transaction,
-        prefix: str,
-        messages: Mapping[int, Message],
-        record: ConversationRecord,
-        window: Window,
-    ) -> None:
-        """Replace messages in a transaction, and update the conversation's record."""
-        window = await self.recount_if_needed(tx, prefix, window)
-        for number, message in messages.items():
-            record.edits += 1
-            record.edited[number] = record.edits
-            await tx.documents.put(self.edit_name(prefix, number), message)
-
-        def replace(trial: Window) -> None:
-            for number, message in messages.items():
-                context_fit.replace(trial, number, message, self.rules.budget)
-
-        _, window = await self.apply_change(tx, prefix, window, replace)
-        await self.put_record(tx, prefix, record)
-        window = await self._fit_window(tx, prefix, record, window)
-        await self.put_window(tx, prefix, window)
+        await self.together(work, message=f"edit message {number}")
 
     async def clear(self) -> int:
         """Remove all messages from view and return their number. Later messages continue the numbering."""
 
-        async def work(tx: Transaction, prefix: str) -> int:
-            record, window = await self.record(tx, prefix), await self.window(tx, prefix)
+        async def work(documents: ConversationDocuments) -> int:
+            record, window = await documents.record(), await documents.window()
             count = window.count
             had, record.begin = count - record.begin, count
-            await self.put_record(tx, prefix, record)
-            await self.put_window(tx, prefix, Window(count, first=count, era=window.era + 1))
+            await documents.put_record(record)
+            await documents.put_window(Window(count, first=count, era=window.era + 1))
             return had
 
-        if await self.current_prefix() is None:
+        if await self.current() is None:
             return 0
-        return await self.namespace.together(work, message="clear the conversation")
+        return await self.together(work, message="clear the conversation")
 
     async def summarise(self) -> bool:
         """Summarise the messages that left the context and are due; see `summaries`."""
@@ -167,41 +163,17 @@ class ConversationStore(ConversationDocuments):
         Messages never change, so only an edit of one, or the end of the session, makes the read start again.
         """
         missing = None
-        while (prefix := await self.current_prefix()) is not None:
-            window, record = await self._read_whole_context(prefix)
+        while (documents := await self.current()) is not None:
+            window, record = await _read_whole_context(documents)
             numbers = [row.number for row in window.entries]
-            found = await self.read(self.namespace.target, prefix, record, numbers)
+            found = await documents.read(record, numbers)
             if not record.edited.keys().isdisjoint(numbers):
-                if (await self.record(self.namespace.target, prefix)).edits != record.edits:
+                if (await documents.record()).edits != record.edits:
                     continue
-            if len(found) == len(numbers) or missing == (prefix, numbers):
+            if len(found) == len(numbers) or missing == (documents.prefix, numbers):
                 return window, found
-            missing = prefix, numbers
+            missing = documents.prefix, numbers
         return Window(), {}
-
-    async def _read_whole_context(self, prefix: str) -> tuple[Window, ConversationRecord]:
-        """Read the context with all its pages, and the conversation's record, at one revision.
-
-        Only the head says which pages are needed. The head and the pages are read together, again until they
-        match.
-        """
-        context, record_name = self.context_name(prefix), self.record_name(prefix)
-        names: dict[str, int] = {}
-        while True:
-            found, heads = dict[str, Any](), set[int]()
-            for start in range(0, len(names) or 1, PAGES_AT_ONCE):
-                part = list(names)[start : start + PAGES_AT_ONCE]
-                entries = await self.namespace.target.documents.entries(context, record_name, *part)
-                heads.add(entries[context].version if context in entries else 0)
-                found |= {name: entry.value for name, entry in entries.items()}
-            window = self.window_of(found.get(context))
-            needed = [page for page in window.needed if page not in window.pages]
-            needed_names = {self.page_name(prefix, window.era, page): page for page in needed}
-            if len(heads) == 1 and needed_names.keys() <= names.keys():
-                for name, page in needed_names.items():
-                    window.load_page(page, found.get(name, ()))
-                return window, found.get(record_name) or ConversationRecord()
-            names = needed_names
 
     async def items(
         self, after: int | None = None, *, original: bool = False
@@ -209,16 +181,16 @@ class ConversationStore(ConversationDocuments):
         """Yield all messages with their numbers, in order, starting after the message `after`."""
         if after is not None and (type(after) is not int or after < 0):
             raise InvalidError(f"`after` is {after!r}. Pass the number of a message, from 0.")
-        prefix = await self.current_prefix()
-        if prefix is None:
+        documents = await self.current()
+        if documents is None:
             return
-        window, record = await self.read_window_and_record(prefix)
+        window, record = await documents.window_and_record()
         begin = record.begin if after is None else max(record.begin, after + 1)
         if original:
             record = ConversationRecord(spans=record.spans)
         for start in range(begin, window.count, READ_AT_ONCE):
             numbers = range(start, min(start + READ_AT_ONCE, window.count))
-            found = await self.read(self.namespace.target, prefix, record, numbers)
+            found = await documents.read(record, numbers)
             for number in numbers:
                 if number in found:
                     yield number, found[number]
@@ -229,34 +201,58 @@ class ConversationStore(ConversationDocuments):
         Raises:
             NotFoundError: The message does not exist.
         """
-        prefix = await self.current_prefix()
-        window, record = (
-            (Window(), ConversationRecord()) if prefix is None else await self.read_window_and_record(prefix)
-        )
+        documents = await self.current()
+        if documents is None:
+            raise _no_message(number, ConversationRecord(), Window())
+        window, record = await documents.window_and_record()
         if type(number) is not int or not record.begin <= number < window.count:
             raise _no_message(number, record, window)
-        assert prefix is not None
         if original:
             record = ConversationRecord(spans=record.spans)
-        return (await self.read(self.namespace.target, prefix, record, [number]))[number]
+        return (await documents.read(record, [number]))[number]
 
     async def count(self) -> int:
         """Return the number of messages."""
-        prefix = await self.current_prefix()
-        if prefix is None:
+        documents = await self.current()
+        if documents is None:
             return 0
-        window, record = await self.read_window_and_record(prefix)
+        window, record = await documents.window_and_record()
         return window.count - record.begin
 
     async def newest(self, limit: int) -> list[tuple[int, Message]]:
         """Return the newest messages with their numbers, in order."""
-        prefix = await self.current_prefix()
-        if prefix is None:
+        documents = await self.current()
+        if documents is None:
             return []
-        window, record = await self.read_window_and_record(prefix)
+        window, record = await documents.window_and_record()
         numbers = range(max(record.begin, window.count - limit), window.count)
-        found = await self.read(self.namespace.target, prefix, record, numbers)
+        found = await documents.read(record, numbers)
         return [(number, found[number]) for number in numbers if number in found]
+
+
+async def _read_whole_context(documents: ConversationDocuments) -> tuple[Window, ConversationRecord]:
+    """Read the context with all its pages, and the conversation's record, at one revision.
+
+    Only the head says which pages are needed. The head and the pages are read together, again until they
+    match.
+    """
+    context, record_name = documents.context_name, documents.record_name
+    names: dict[str, int] = {}
+    while True:
+        found, heads = dict[str, Any](), set[int]()
+        for start in range(0, len(names) or 1, PAGES_AT_ONCE):
+            part = list(names)[start : start + PAGES_AT_ONCE]
+            entries = await documents.target.documents.entries(context, record_name, *part)
+            heads.add(entries[context].version if context in entries else 0)
+            found |= {name: entry.value for name, entry in entries.items()}
+        window = documents.window_of(found.get(context))
+        needed = [page for page in window.needed if page not in window.pages]
+        needed_names = {documents.page_name(window.era, page): page for page in needed}
+        if len(heads) == 1 and needed_names.keys() <= names.keys():
+            for name, page in needed_names.items():
+                window.load_page(page, found.get(name, ()))
+            return window, found.get(record_name) or ConversationRecord()
+        names = needed_names
 
 
 def check_limit(max_tokens: int | None) -> None:
@@ -279,64 +275,60 @@ class _Obsolete(Exception):  # noqa: N818 - nothing went wrong
     """The messages to summarise are no longer due; nothing is written."""
 
 
-async def summarise_due(conversation: ConversationDocuments) -> bool:
+async def summarise_due(conversation: ConversationStore) -> bool:
     """Summarise the messages that left the context and are due, and return whether any were.
 
     Raises:
         InvalidError: There is no `summarise` function, or the conversation is inside a transaction.
     """
     summarise, space = conversation.rules.summarise, conversation.namespace.space
-    if summarise is None or space is None:
-        why = (
-            "has no summarise function. Pass summarise=."
-            if space
-            else "is inside a transaction. Summarise outside."
-        )
-        raise InvalidError(f"{conversation!r} {why}")
-    prefix = await conversation.current_prefix()
-    if prefix is None:
+    if summarise is None:
+        raise InvalidError(f"{conversation!r} has no summarise function. Pass summarise=.")
+    if space is None:
+        raise InvalidError(f"{conversation!r} is inside a transaction. Summarise outside.")
+    documents = await conversation.current()
+    if documents is None:
         return False
-    made, name = 0, f"{conversation.context_name(prefix)}/summary"
+    made = 0
     async with AsyncExitStack() as stack:
         try:
+            name = f"{documents.context_name}/summary"
             lease = await stack.enter_async_context(hold_lease(space, name, lease_s=_LEASE_S, turn_s=0))
         except ConflictError:
             return False  # another caller makes the summary
-        while await _summarise_next(conversation, space, prefix, lease, summarise):
+        while await _summarise_next(conversation, documents, lease, summarise):
             made += 1
     return made > 0
 
 
 async def _summarise_next(
-    conversation: ConversationDocuments, space: Space, prefix: str, lease: Lease, summarise: Summarise
+    conversation: ConversationStore, documents: ConversationDocuments, lease: Lease, summarise: Summarise
 ) -> bool:
     """Summarise the first due messages with the summary so far, and return whether there were any."""
-    window, record = await conversation.window(space, prefix), await conversation.record(space, prefix)
+    window, record = await documents.window(), await documents.record()
     budget = conversation.rules.budget
     numbers = window.due_numbers[: budget.summarise_first]
     if not numbers:
         return False
-    originals = await conversation.read(space, prefix, record, numbers)
+    originals = await documents.read(record, numbers)
     given = [originals[number] for number in numbers if number in originals]
     answer = await call_function(summarise, [*([window.summary] if window.summary else []), *given])
     summary = check_message({"role": "system", "content": answer} if isinstance(answer, str) else answer)
 
-    async def work(tx: Transaction, now_prefix: str) -> None:
+    async def work(inside: ConversationDocuments) -> None:
         def put(trial: Window) -> None:
             context_fit.summarise(trial, summary, numbers, budget)
 
-        if now_prefix != prefix:
+        if inside.prefix != documents.prefix:
             raise _Obsolete  # the session has ended
-        now = await conversation.window(tx, prefix)
+        now = await inside.window()
         if now.era != window.era or not set(numbers).issubset(now.due_numbers):
             raise _Obsolete  # the conversation was cleared
-        _, now = await conversation.apply_change(
-            tx, prefix, await conversation.recount_if_needed(tx, prefix, now), put
-        )
-        await conversation.put_window(tx, prefix, now)
+        _, now = await inside.apply_change(await inside.recount_if_needed(now), put)
+        await inside.put_window(now)
 
     try:
-        await conversation.namespace.together(work, lease=lease, message="summarise")
+        await conversation.together(work, lease=lease, message="summarise")
     except _Obsolete:
         return False
     return True

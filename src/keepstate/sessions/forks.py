@@ -11,11 +11,10 @@ from typing import Final, Literal
 
 from keepstate.engine.history.merge import MergeConflict
 from keepstate.engine.kernel.arguments import check_text
-from keepstate.engine.space.space import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
 from keepstate.names import escape
 from keepstate.sessions import context_fit
-from keepstate.sessions.conversation_documents import ConversationRecord
+from keepstate.sessions.conversation_documents import ConversationDocuments, ConversationRecord
 from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.messages import Message
 from keepstate.sessions.window import PINNED, ROWS, Window
@@ -48,10 +47,11 @@ async def begin(parent: ConversationStore, fork: ConversationStore, name: str, a
         NotFoundError: The message does not exist.
     """
 
-    async def work(tx: Transaction, prefix: str) -> None:
-        if await tx.documents.get(fork.record_name(prefix)) is not None:
+    async def work(ours: ConversationDocuments) -> None:
+        theirs = fork.at(ours.target, ours.prefix)
+        if await ours.target.documents.get(theirs.record_name) is not None:
             raise AlreadyExistsError(f"Fork {name!r} already exists in the session. Choose another name.")
-        record, window = await parent.record(tx, prefix), await parent.window(tx, prefix)
+        record, window = await ours.record(), await ours.window()
         last = window.count - 1 if at is None else at
         if type(last) is not int or not record.begin <= last < window.count:
             raise NotFoundError(
@@ -64,18 +64,18 @@ async def begin(parent: ConversationStore, fork: ConversationStore, name: str, a
                 f"The conversation has {len(made.edited)} edited messages. A fork supports at most "
                 f"{_AT_ONCE}."
             )
-        edits = await parent.read(tx, prefix, record, list(made.edited))
+        edits = await ours.read(record, list(made.edited))
         for number, message in edits.items():
-            await tx.documents.put(fork.edit_name(prefix, number), message)
-        await parent.load(tx, prefix, window, window.needed)
+            await theirs.put_edit(number, message)
+        await ours.load(window, window.needed)
         if last == window.count - 1 and len(window.pages) <= _AT_ONCE:
             window.changed |= window.pages.keys()
         else:
-            window = await _context_at(tx, prefix, parent, record, window, last)
-        await fork.put_record(tx, prefix, made)
-        await fork.put_window(tx, prefix, window)
+            window = await _context_at(ours, record, window, last)
+        await theirs.put_record(made)
+        await theirs.put_window(window)
 
-    await parent.namespace.together(work, message=f"fork {name}")
+    await parent.together(work, message=f"fork {name}")
 
 
 def _fork_record(parent: ConversationStore, record: ConversationRecord, last: int) -> ConversationRecord:
@@ -98,12 +98,7 @@ def _fork_record(parent: ConversationStore, record: ConversationRecord, last: in
 
 
 async def _context_at(
-    tx: Transaction,
-    prefix: str,
-    parent: ConversationStore,
-    record: ConversationRecord,
-    window: Window,
-    last: int,
+    documents: ConversationDocuments, record: ConversationRecord, window: Window, last: int
 ) -> Window:
     """Return the context as of an earlier message: what never leaves, and the last messages that fit."""
     first = max(record.begin, last + 1 - _LOOKED_BACK)
@@ -111,11 +106,11 @@ async def _context_at(
     pinned = {row.number for row in rows if row.kind == PINNED}
     earlier = [row.number for row in rows if row.number < first and row.stays]
     numbers = [*earlier, *range(first, last + 1)]
-    messages = await parent.read(tx, prefix, record, numbers)
+    messages = await documents.read(record, numbers)
     for number in numbers:
         made.count = number
         made.pages.setdefault(number // ROWS, {})
-        context_fit.add(made, messages[number], parent.rules.budget, pinned=number in pinned)
+        context_fit.add(made, messages[number], documents.rules.budget, pinned=number in pinned)
     made.due = []
     return made
 
@@ -128,44 +123,44 @@ async def merge(ours: ConversationStore, theirs: ConversationStore, name: str, p
         NotFoundError: This conversation has no fork of this name.
     """
 
-    async def work(tx: Transaction, prefix: str) -> int:
-        record, their_window = await theirs.record(tx, prefix), await theirs.window(tx, prefix)
+    async def work(parent: ConversationDocuments) -> int:
+        fork = theirs.at(parent.target, parent.prefix)
+        record, window = await fork.record(), await fork.window()
         if record.parent != ours.tail:
             raise NotFoundError(
                 f"Fork {name!r} was not created from {ours!r}. Merge it into the conversation it was created "
                 "from."
             )
-        own = await ours.record(tx, prefix)
+        own = await parent.record()
         upto = record.spans[-1][1]
-        taken = await _edits(tx, prefix, ours, own, theirs, record, prefer)
+        taken = await _edits(ours, parent, own, fork, record, prefer)
         if taken:
-            await ours.edit_in(tx, prefix, taken, own, await ours.window(tx, prefix))
+            await parent.edit(taken, own, await parent.window())
         first = max(record.merged, record.begin)
-        numbers = range(first, min(first + _AT_ONCE, their_window.count))
-        messages = await theirs.read(tx, prefix, record, numbers)
+        numbers = range(first, min(first + _AT_ONCE, window.count))
+        messages = await fork.read(record, numbers)
         if messages:
-            await ours.add_in(tx, prefix, [messages[number] for number in numbers])
+            await parent.add([messages[number] for number in numbers])
         if messages or taken:
             record.merged = numbers.stop if messages else record.merged
             record.own_base = {number: edit for number, edit in record.edited.items() if number < upto}
             record.parent_base = dict(own.edited)
-            await theirs.put_record(tx, prefix, record)
+            await fork.put_record(record)
         return len(messages)
 
     added = 0
     while True:
-        step = await ours.namespace.together(work, message=f"merge {name}")
+        step = await ours.together(work, message=f"merge {name}")
         added += step
         if step < _AT_ONCE:
             return added
 
 
 async def _edits(
-    tx: Transaction,
-    prefix: str,
     ours: ConversationStore,
+    parent: ConversationDocuments,
     own: ConversationRecord,
-    theirs: ConversationStore,
+    fork: ConversationDocuments,
     record: ConversationRecord,
     prefer: Side | None,
 ) -> dict[int, Message]:
@@ -176,8 +171,8 @@ async def _edits(
         for number, edit in record.edited.items()
         if own.begin <= number < upto and edit != record.own_base.get(number)
     ]
-    their_texts = await theirs.read(tx, prefix, record, changed)
-    our_texts = await ours.read(tx, prefix, own, changed)
+    their_texts = await fork.read(record, changed)
+    our_texts = await parent.read(own, changed)
     taken: dict[int, Message] = {}
     conflicts: list[MergeConflict] = []
     for number in changed:
