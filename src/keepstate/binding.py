@@ -177,8 +177,10 @@ class StoreBinding:
         """The source of time and randomness."""
         return self._target.clock
 
-    def resolve(self, kind: str, id: str, *, record: bool = False, what: str = "id") -> Space | Transaction:
-        """Return the space of a subject, or the space or transaction that was passed; no store access.
+    def locate(
+        self, kind: str, id: str, *, record: bool = False, what: str = "id"
+    ) -> tuple[Space | Transaction, str]:
+        """Return the space of a subject, or the one that was passed, and the prefix of its names; no access.
 
         Args:
             kind: The kind of subject.
@@ -193,19 +195,16 @@ class StoreBinding:
             raise InvalidError(f"`{what}` is empty. Pass the id of the {kind}.")
         name = check_space_name(what, space_name(kind, id))
         if self.handle is not None:
-            return self.handle.space(name, author=self._author, record=record or self._record)
+            return self.handle.space(name, author=self._author, record=record or self._record), ""
         assert self.passed is not None
         target = self.passed if self._author is None else self.passed.by(self._author)
-        is_recorded = record and isinstance(target, Space) and is_own_space(target, kind, id)
-        return recorded(target) if is_recorded else target
+        prefix = prefix_of(target, kind, id)
+        is_recorded = record and isinstance(target, Space) and not prefix
+        return recorded(target) if is_recorded else target, prefix
 
     def is_own_space(self, kind: str, id: str) -> bool:
         """Return whether the passed space, or the space of the passed transaction, is the subject's own."""
         return is_own_space(self.passed, kind, id)
-
-    def prefix(self, kind: str, id: str) -> str:
-        """Return the prefix of a subject's document names; empty in the subject's own space."""
-        return prefix_of(self.passed, kind, id)
 
     def sibling(self, kind: str, id: str) -> Space | None:
         """Return the recorded space of another subject, in the store of the space that was passed.

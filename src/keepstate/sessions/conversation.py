@@ -272,9 +272,7 @@ class BoundedState(Resource):
         rules = make_rules(
             max_tokens, counter, summarise, summarise_over, summarise_first, is_blocking=is_blocking
         )
-        namespace = Namespace(
-            self._binding.resolve("context", self.id), self._binding.prefix("context", self.id)
-        )
+        namespace = Namespace(*self._binding.locate("context", self.id))
         self._store = ConversationStore(namespace, rules)
 
     def __repr__(self) -> str:

@@ -106,8 +106,8 @@ class AgentStateMachine(Resource):
         self._binding = self._closing = StoreBinding(storage, default=PRIVATE if id is None else SHARED)
         self._check_functions(kind, self._binding.mode)
         id = "default" if id is None else id
-        self._target = self._binding.resolve("machine", id, record=True)
-        self.id, self._name = id, f"{self._binding.prefix('machine', id)}machine"
+        self._target, prefix = self._binding.locate("machine", id, record=True)
+        self.id, self._name = id, f"{prefix}machine"
         self._stream = shorten(self._name)
         self._view: View | None = None
         self._lock = Lock()

@@ -93,8 +93,7 @@ class Session(Resource):
             check_duration_ms("ttl_s", ttl_s)
         binding = StoreBinding(storage)
         generations = SessionGenerations(
-            binding.resolve("session", session_id, record=True),
-            binding.prefix("session", session_id),
+            *binding.locate("session", session_id, record=True),
             what=f"session {session_id!r}",
             user_id=user_id if user_id is None or user_id is ANY_USER else check_text("user_id", user_id),
             ttl_s=ttl_s,
@@ -400,7 +399,7 @@ class Session(Resource):
 def _user_namespace(binding: StoreBinding, session_id: str, user_id: str) -> Namespace:
     """Return the namespace of a session's user: in the shared space, or in the user's own."""
     if not binding.is_own_space("session", session_id):
-        return Namespace(binding.resolve("user", user_id, record=True), binding.prefix("user", user_id))
+        return Namespace(*binding.locate("user", user_id, record=True))
     own, passed = binding.sibling("user", user_id), binding.passed
     if own is not None:
         return Namespace(own)

@@ -78,8 +78,5 @@ class Sessions(Resource):
             yield id
 
     def _generations(self, id: str) -> SessionGenerations:
-        target, prefix = (
-            self._binding.resolve("session", id, record=True),
-            self._binding.prefix("session", id),
-        )
+        target, prefix = self._binding.locate("session", id, record=True)
         return SessionGenerations(target, prefix, what=f"session {id!r}", user_id=ANY_USER, ttl_s=None)

@@ -270,8 +270,8 @@ class _ThreadDocuments:
     """The documents of one thread."""
 
     def __init__(self, binding: StoreBinding, thread_id: str) -> None:
-        self.target: Target = binding.resolve("thread", thread_id)
-        self.thread_id, self._begin = thread_id, f"{binding.prefix('thread', thread_id)}chat/"
+        self.target, prefix = binding.locate("thread", thread_id)
+        self.thread_id, self._begin = thread_id, f"{prefix}chat/"
         self.thread = f"{self._begin}thread"
 
     async def together(self, work: Callable[[Transaction], Awaitable[T]], message: str) -> T:

@@ -104,7 +104,7 @@ class ValidatedState(Resource, Generic[M]):
         **storage: Unpack[StorageOptions],
     ) -> None:
         binding = StoreBinding(storage)
-        namespace = Namespace(binding.resolve("session", session_id), binding.prefix("session", session_id))
+        namespace = Namespace(*binding.locate("session", session_id))
         self._binding: StoreBinding | None = binding
         self._closing = binding
         self._begin(namespace, session_id, f"state of session {session_id!r}", Model(model), name, ttl_s)

@@ -78,9 +78,9 @@ class VersionedState(Resource):
     def _begin(self, binding: StoreBinding, id: str, fork: str | None, *, closes: bool = True) -> None:
         self._binding, self.id, self._fork = binding, id, fork
         self._closing = binding if closes else None
-        self._target = binding.resolve("versions", id)
+        self._target, prefix = binding.locate("versions", id)
         fork = "" if fork is None else escape(check_name("fork", fork))
-        self._name = f"{binding.prefix('versions', id)}versions{'/' if fork else ''}{fork}"
+        self._name = f"{prefix}versions{'/' if fork else ''}{fork}"
         self._branch = shorten(self._name)
         self._present = f"{self._branch}/present"
 

@@ -143,5 +143,5 @@ def names_of(binding: StoreBinding, thread_id: str) -> tuple[Space | Transaction
     Raises:
         InvalidError: The id is empty, or the name of its space would be over 200 bytes.
     """
-    target = binding.resolve("thread", thread_id, what="thread_id")
-    return target, Names(binding.prefix("thread", thread_id))
+    target, prefix = binding.locate("thread", thread_id, what="thread_id")
+    return target, Names(prefix)

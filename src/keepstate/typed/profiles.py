@@ -464,7 +464,7 @@ class ProfileAccess(Resource):
         return removed
 
     def _target(self, owner: str) -> Space | Transaction:
-        return self._binding.resolve("profile", owner)
+        return self._binding.locate("profile", owner)[0]
 
 
 def _check_keys(keys: Iterable[type[ProfileKey[Any]]]) -> list[type[ProfileKey[Any]]]:

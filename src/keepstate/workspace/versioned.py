@@ -242,15 +242,11 @@ class Versioned(MutableMapping[str, Any]):
                 replace the value.
             StoreFullError: The store is full; nothing was committed.
         """
-        order = make_request(
-            self._home.executor,
-            self.branch_name,
-            message,
-            author,
-            self._on_conflict if on_conflict is None else on_conflict,
-            self._rules if rules is None else rules,
-        )
-        commit = finish(self._draft.keep(order, always=self.current_commit is None))
+        order = self._order(message, author, on_conflict, rules)
+        return self._keep(order, always=self.current_commit is None)
+
+    def _keep(self, order: CommitRequest, *, always: bool) -> Commit:
+        commit = finish(self._draft.keep(order, always=always))
         assert commit is not None
         return commit
 
@@ -277,15 +273,18 @@ class Versioned(MutableMapping[str, Any]):
         self._require_unchanged("rolling back")
         target = self.checkout(f"{self._require_commit()}~{steps}" if to is None else to)
         self._draft.bring(dict(target))
-        order = self._order(message or f"roll back to {target.commit_hash[:10]}")
-        commit = finish(self._draft.keep(order, always=True))
-        assert commit is not None
-        return commit
+        return self._keep(self._order(message or f"roll back to {target.commit_hash[:10]}"), always=True)
 
-    def _order(self, message: str, author: str | None = None) -> CommitRequest:
-        return make_request(
-            self._home.executor, self.branch_name, message, author, self._on_conflict, self._rules
-        )
+    def _order(
+        self,
+        message: str,
+        author: str | None = None,
+        on_conflict: OnConflict | None = None,
+        rules: MergeRules | None = None,
+    ) -> CommitRequest:
+        conflict = self._on_conflict if on_conflict is None else on_conflict
+        rules = self._rules if rules is None else rules
+        return make_request(self._home.executor, self.branch_name, message, author, conflict, rules)
 
     def _require_commit(self) -> str:
         now = self.current_commit
