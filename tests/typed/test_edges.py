@@ -276,8 +276,7 @@ async def test_a_process_that_is_killed_leaves_a_run_that_can_be_taken_over(tmp_
     await first.step(lambda ctx: MutationBatch().update(Visits, 1))
     held = first._held  # pyright: ignore[reportPrivateUsage]
     assert held is not None
-    assert held.renewing is not None
-    await held.renewing.stop()
+    await held.heartbeat._work.stop()  # pyright: ignore[reportPrivateUsage]
 
     async with AgentRun(persistence=url, keys=KEYS) as second:
         record = await second.start_run("t", "r", resume=True, wait_s=10)

@@ -207,8 +207,7 @@ class AgentRunContract(RunsInTurnContract):
 
     async def _stops_renewing(self, run: AgentRun) -> None:
         held = run._current_run()  # pyright: ignore[reportPrivateUsage]
-        assert held.renewing is not None
-        await held.renewing.stop()
+        await held.heartbeat._work.stop()  # pyright: ignore[reportPrivateUsage]
 
     async def test_two_runs_on_one_thread_keep_the_updates_of_both(self) -> None:
         one, other = await self.begun("r1"), await self.begun("r2")
