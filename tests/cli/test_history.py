@@ -160,7 +160,7 @@ def test_a_state_of_any_ref_can_be_shown(keepstate: Keepstate) -> None:
         (("show", "run", "main", "nothing"), 1, "there is no nothing; the state has "),
         (("show", "nobody"), 1, "there is no space 'nobody'; `keepstate spaces` lists them"),
         (("blame", "nobody", "x"), 1, "there is no space 'nobody'"),
-        (("diff", "run", "a~b~c"), 2, "stands for no commit"),
+        (("diff", "run", "a~b~c"), 2, "is not a revision"),
     ],
 )
 def test_what_is_not_there_is_told_in_one_line(

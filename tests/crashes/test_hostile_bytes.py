@@ -138,12 +138,12 @@ def test_nesting_without_end_is_refused_without_looking_at_all_of_it() -> None:
 
 def test_a_folder_of_time_zones_is_no_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its own data installed, zoneinfo tries to open it, and raises what the system raises."""
-    from keepstate.values import datetimes
+    from keepstate.values import types
 
     def opens(key: str) -> object:
         raise IsADirectoryError(key)
 
-    monkeypatch.setattr(datetimes, "ZoneInfo", opens)
+    monkeypatch.setattr(types, "ZoneInfo", opens)
 
     with pytest.raises(KeepstateError):
         codec.decode(PLAIN + b"\xc7\x08\x0c\x02America")

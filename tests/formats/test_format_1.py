@@ -6,8 +6,8 @@ import pytest
 
 from keepstate.values import types
 from keepstate.values.codec import COMPRESSED, FORMAT, PLAIN, Codec
-from keepstate.values.digest import digest
 from keepstate.values.key import pack, stamp_suffix, stored_key, unpack
+from keepstate.values.refs import digest
 from tests.formats.format_1 import DIGESTS, KEYS, REGISTRY, STORED, VALUES
 from tests.values.sameness import same
 

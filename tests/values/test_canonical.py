@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepstate.values.codec import FORMAT, canonical, decode, encode
-from keepstate.values.digest import DIGEST_SIZE, digest
+from keepstate.values.refs import DIGEST_SIZE, digest
 from tests.values.strategies import keys, values
 
 

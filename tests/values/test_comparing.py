@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from keepstate.errors import InvalidError
 from keepstate.values.codec import Codec
-from keepstate.values.comparison import compared
 from keepstate.values.merkle import MerkleValue, shared
-from keepstate.values.patch import Edits, edited
+from keepstate.values.patch import Edits, compared, edited
 from tests.values.edits import a_value, changed
 from tests.values.fetching import Objects
 

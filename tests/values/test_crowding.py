@@ -20,8 +20,8 @@ from keepstate.engine.history.bundle import read_bundle
 from keepstate.stores.file.json_form import ReadableBytes
 from keepstate.values import codec, encode, encode_ext, limits, types
 from keepstate.values.codec import PLAIN
-from keepstate.values.hash_flooding import is_crowded
-from keepstate.values.inline import holds_pickle
+from keepstate.values.contents import holds_pickle
+from keepstate.values.guards import is_crowded
 from keepstate.values.nodes import classes_in, refs_in
 
 LONGEST_S = 5.0

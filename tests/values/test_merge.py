@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from keepstate.errors import InvalidError
 from keepstate.values.codec import Codec, canonical
-from keepstate.values.merge import Merged, merge
-from keepstate.values.merge_rules import Pattern, Rule, Rules
+from keepstate.values.merge import Merged, Pattern, Rule, Rules, merge
 from keepstate.values.merkle import gather
-from keepstate.values.missing import MISSING
+from keepstate.values.types import MISSING
 from tests.values.edits import a_value, changed
 from tests.values.fetching import Objects
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepstate.values.codec import canonical
-from keepstate.values.depth_limit import nesting, nests_deeper
+from keepstate.values.guards import nesting, nests_deeper
 from tests.values.strategies import values
 
 

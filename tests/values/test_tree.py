@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepstate.errors import CorruptError
-from keepstate.values import mapping, sequence
 from keepstate.values.codec import canonical
 from keepstate.values.nodes import INLINE_BYTES, LIST_STYLE, MAP_STYLE, Entry, item
-from keepstate.values.tree import Editing, Tree, all_items, read_tree
+from keepstate.values.tree import Editing, Tree, all_items, build, change_keys, find_key, read_tree
 from tests.values.fetching import Objects
 
 pytestmark = pytest.mark.searched
@@ -76,7 +75,7 @@ def test_several_edits_at_once_need_no_object_in_between(edits: list[tuple[int, 
 @pytest.mark.parametrize("count", [100, 1_000, 10_000])
 def test_an_append_asks_for_little_and_makes_little_however_long_the_list(count: int) -> None:
     objects = Objects()
-    made = sequence.build(items(*({"role": "user", "content": "x" * 400, "n": n} for n in range(count))))
+    made = build(LIST_STYLE, items(*({"role": "user", "content": "x" * 400, "n": n} for n in range(count))))
     objects.update(made.objects())
     tree, sizes = made.tree, list[int]()
     for n in range(200):
@@ -94,7 +93,7 @@ def test_an_append_asks_for_little_and_makes_little_however_long_the_list(count:
 
 def test_an_edit_of_the_beginning_makes_only_what_is_near_it() -> None:
     objects = Objects()
-    made = sequence.build(items(*({"content": "x" * 400, "n": n} for n in range(10_000))))
+    made = build(LIST_STYLE, items(*({"content": "x" * 400, "n": n} for n in range(10_000))))
     objects.update(made.objects())
 
     editing = Editing(made.tree)
@@ -106,7 +105,7 @@ def test_an_edit_of_the_beginning_makes_only_what_is_near_it() -> None:
 
 def test_items_that_are_all_alike_still_make_small_nodes() -> None:
     for value in range(20):  # some of these end a node, and some do not
-        editing = sequence.build(items(*[value] * 5_000))
+        editing = build(LIST_STYLE, items(*[value] * 5_000))
 
         assert max(map(len, editing.objects().values())) < 4_096
         assert editing.tree.count == 5_000
@@ -137,27 +136,27 @@ def test_a_dict_s_tree_is_the_same_whatever_the_order_of_its_changes(
             for key, value in change.items()
         }
         editing = Editing(tree)
-        objects.serve(mapping.change(editing, entries))
+        objects.serve(change_keys(editing, entries))
         objects.update(editing.objects())
         tree = read_tree(MAP_STYLE, objects[editing.tree.ref.name], is_deep=False)
         expected = {key: entry for key, entry in {**expected, **entries}.items() if entry is not None}
 
-    assert tree.ref == mapping.build([*expected.values()]).tree.ref
+    assert tree.ref == build(MAP_STYLE, [*expected.values()]).tree.ref
     for key in map(canonical, range(0, 121, 7)):
-        _, found = objects.serve(mapping.find(tree, key))
+        _, found = objects.serve(find_key(tree, key))
         assert (found.name if found else None) == (expected[key].name if key in expected else None)
 
 
 def test_one_of_a_thousand_keys_costs_its_value_and_a_path() -> None:
     objects, sizes = Objects(), list[int]()
     keys = [canonical(f"key{n:04}") for n in range(1_000)]
-    made = mapping.build([item(canonical("x" * 500 + str(key)), key=key) for key in keys])
+    made = build(MAP_STYLE, [item(canonical("x" * 500 + str(key)), key=key) for key in keys])
     objects.update(made.objects())
     tree = made.tree
 
     for n in range(0, 1_000, 10):
         editing = Editing(tree)
-        objects.serve(mapping.change(editing, {keys[n]: item(canonical("y" * 500 + str(n)), key=keys[n])}))
+        objects.serve(change_keys(editing, {keys[n]: item(canonical("y" * 500 + str(n)), key=keys[n])}))
         objects.update(editing.objects())
         sizes.append(sum(map(len, editing.objects().values())))
         tree = editing.tree

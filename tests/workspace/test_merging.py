@@ -18,7 +18,7 @@ from keepstate import (
     events,
     sync,
 )
-from keepstate.values.merge_rules import RuleName
+from keepstate.values.merge import RuleName
 from keepstate.workspace import Agent
 from tests.contracts.managers.trouble import TroubledStore
 from tests.workspace.conftest import Place

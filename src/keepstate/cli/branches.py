@@ -16,7 +16,7 @@ from keepstate.engine.history.history import History
 from keepstate.engine.history.merge import MergeConflict
 from keepstate.engine.history.paths import format_path, parse_path
 from keepstate.errors import InvalidError, MergeConflictError, NotFoundError
-from keepstate.values.merge_rules import RuleName
+from keepstate.values.merge import RuleName
 
 _PLAIN = Session()
 _AUTHOR = Parameter(help="Who does this; nobody if not given.")

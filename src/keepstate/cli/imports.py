@@ -25,8 +25,8 @@ from keepstate.engine.history.paths import CODEC
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, KeepstateError, NotFoundError
-from keepstate.values.digest import digest
 from keepstate.values.merkle import MerkleValue
+from keepstate.values.refs import digest
 
 _PLAIN = Session()
 _STDIN: Final = "-"

@@ -18,7 +18,7 @@ from keepstate.sessions.conversation_documents import ConversationDocuments, Con
 from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.messages import Message
 from keepstate.sessions.window import PINNED, ROWS, Window
-from keepstate.values.missing import MISSING
+from keepstate.values.types import MISSING
 
 Side = Literal["ours", "theirs"]
 

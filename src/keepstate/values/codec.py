@@ -13,10 +13,9 @@ from typing import Any, Final, TypeVar, overload
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import limits, merkle
 from keepstate.values.builtin import FORM_READERS
-from keepstate.values.compression import compress, decompress
+from keepstate.values.compression import Expansion, compress, decompress
 from keepstate.values.decode import ObjectReader, Reader
 from keepstate.values.encode import Writer
-from keepstate.values.expansion import Expansion
 from keepstate.values.fit import fit, fit_fields
 from keepstate.values.merkle import MerkleValue
 from keepstate.values.refs import TAG

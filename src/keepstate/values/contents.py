@@ -8,11 +8,12 @@ from typing import Final
 import msgspec
 
 from keepstate.errors import CorruptError
-from keepstate.values import mapping, sequence, types
-from keepstate.values.merkle import STYLES, TREE_BYTES, MerkleValue, compose
+from keepstate.values import types
+from keepstate.values.guards import decoder
+from keepstate.values.merkle import STYLES, TREE_BYTES, MerkleValue, compose, join_parts
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry, Style, blob, item, ref_of, refs_in, totals
-from keepstate.values.refs import Fetching
-from keepstate.values.tree import Editing, Tree, all_items, read_tree
+from keepstate.values.refs import Fetching, together
+from keepstate.values.tree import Editing, Tree, all_items, build, find_key, item_at, read_tree
 
 _TAGGED: Final = 0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8
 _raws: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
@@ -47,10 +48,10 @@ class Contents(msgspec.Struct, frozen=True):
         """Return the item at an index of a list, or under an encoded key of a dict, or None."""
         if isinstance(step, int):
             if self.tree is not None:
-                return (yield from sequence.find(self.tree, step))
+                return (yield from item_at(self.tree, step))
             return self.entries[step] if 0 <= step < len(self.entries) else None
         if self.tree is not None:
-            return (yield from mapping.find(self.tree, step))[1]
+            return (yield from find_key(self.tree, step))[1]
         return next((entry for entry in self.entries if entry.key == step), None)
 
 
@@ -128,8 +129,7 @@ def closed(style: Style, entries: Sequence[Entry]) -> Fetching[MerkleValue]:
     """Encode a list or dict of these items: as a tree if they are large."""
     if totals(entries)[1] <= TREE_BYTES:
         return MerkleValue((yield from _composed(style, entries)), {})
-    build = mapping.build if style.has_keys else sequence.build
-    made = build((yield from _whole(entries)))
+    made = build(style, (yield from _whole(entries)))
     return MerkleValue(made.tree.ref.encoding(), made.objects())
 
 
@@ -177,14 +177,34 @@ def _replanted(encoding: bytes, objects: dict[bytes, bytes]) -> tuple[bytes, boo
     there = fields(encoding) if has_keys else {}
     keys = list(there)
     parts = [_replanted(child, objects) for child in (there.values() if has_keys else split(encoding))]
-    children = [child for child, _ in parts]
-    is_deep = any(deep for _, deep in parts)
-    if sum(map(len, keys)) + sum(map(len, children)) <= TREE_BYTES:
-        return (compose(children, keys if has_keys else None) if is_deep else encoding), is_deep
-    entries = [
-        item(child, is_deep=deep, key=key)
-        for key, (child, deep) in zip(keys or [b""] * len(parts), parts, strict=True)
-    ]
-    made = (mapping.build if has_keys else sequence.build)(entries)
-    objects.update(made.objects())
-    return made.tree.ref.encoding(), True
+    return join_parts(encoding, keys if has_keys else None, parts, objects)
+
+
+def inlined(encoding: bytes) -> Fetching[bytes]:
+    """Return the full encoding of a value, without decoding it, so that its classes need not be registered.
+
+    Raises:
+        CorruptError: An object is missing or damaged.
+    """
+    if not refs_in(encoding):
+        return encoding
+    contents = yield from open_contents(encoding)
+    entries = yield from contents.items()
+    children = yield from together([inlined(child) for child in (yield from whole(entries))])
+    return compose(children, [entry.key for entry in entries] if contents.style.has_keys else None)
+
+
+def holds_pickle(encoding: bytes) -> bool:
+    """Return whether a full encoding contains a pickle."""
+    found = False
+
+    def look(tag: int, body: memoryview) -> None:
+        nonlocal found
+        if tag == types.PICKLE:
+            found = True
+        elif tag in types.CONTAINERS:
+            decode(body)
+
+    decode = decoder(look)
+    decode(encoding)
+    return found

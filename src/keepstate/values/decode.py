@@ -12,8 +12,7 @@ import msgspec
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
 from keepstate.values import limits, standard, types
 from keepstate.values.builtin import TYPE, Record
-from keepstate.values.depth_limit import nests_deeper
-from keepstate.values.hash_flooding import decoder, is_crowded
+from keepstate.values.guards import decoder, is_crowded, nests_deeper
 from keepstate.values.schema import Registration, Registry
 
 _DAMAGE: Final = (ValueError, TypeError, LookupError, ArithmeticError, struct.error, msgspec.MsgspecError)

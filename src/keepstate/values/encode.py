@@ -16,9 +16,8 @@ import ormsgpack
 
 from keepstate.errors import InvalidError
 from keepstate.values import limits, standard, types
-from keepstate.values.depth_limit import nests_deeper
 from keepstate.values.encode_ext import Lowering, Pickling, array_head, map_head
-from keepstate.values.hash_flooding import is_crowded
+from keepstate.values.guards import is_crowded, nests_deeper
 from keepstate.values.schema import Registry
 
 _OPTIONS: Final = (

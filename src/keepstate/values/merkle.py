@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
 import ormsgpack
 
 from keepstate.errors import CorruptError, InvalidError
-from keepstate.values import mapping, sequence, types
+from keepstate.values import types
+from keepstate.values.compression import Expansion, is_repeated
 from keepstate.values.encode_ext import array_head, map_head
-from keepstate.values.expansion import Expansion, is_repeated
-from keepstate.values.hash_flooding import is_crowded
+from keepstate.values.guards import is_crowded
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Style, item, read_children, refs_in
 from keepstate.values.refs import TAG, Fetching, Kind, Ref, name_of, unpack
-from keepstate.values.tree import child_ref, split_root
+from keepstate.values.tree import build, child_ref, split_root
 
 TREE_BYTES: Final = 4_096
 
@@ -68,20 +69,36 @@ def _plant(value: Any, encoding: bytes, write: Write, objects: dict[bytes, bytes
     kind = _kind(value)
     if len(encoding) <= TREE_BYTES or (kind is not list and kind is not dict):
         return encoding, False
-    keys = [] if kind is list else [write(key) for key in value]
-    planted = [
-        _plant(child, write(child), write, objects) for child in (value if kind is list else value.values())
+    keys = None if kind is list else [write(key) for key in value]
+    parts = [
+        _plant(child, write(child), write, objects) for child in (value if keys is None else value.values())
     ]
-    children = [child for child, _ in planted]
-    is_deep = any(deep for _, deep in planted)
-    if sum(map(len, keys)) + sum(map(len, children)) <= TREE_BYTES:
-        return (compose(children, keys if kind is dict else None) if is_deep else encoding), is_deep
-    if kind is list:
-        made = sequence.build([item(child, is_deep=deep) for child, deep in planted])
-    else:
-        made = mapping.build(
-            [item(child, is_deep=deep, key=key) for key, (child, deep) in zip(keys, planted, strict=True)]
-        )
+    return join_parts(encoding, keys, parts, objects)
+
+
+def join_parts(
+    encoding: bytes,
+    keys: Sequence[bytes] | None,
+    parts: Sequence[tuple[bytes, bool]],
+    objects: dict[bytes, bytes],
+) -> tuple[bytes, bool]:
+    """Return the Merkle form of a list, or with keys a dict, and whether it contains references.
+
+    Args:
+        encoding: The encoding with all parts in full, which is used if no part became a reference.
+        keys: The encoded keys of a dict.
+        parts: The Merkle form of each item, and whether it contains references.
+        objects: The new objects are added to these.
+    """
+    children = [child for child, _ in parts]
+    is_deep = any(deep for _, deep in parts)
+    if sum(map(len, keys or ())) + sum(map(len, children)) <= TREE_BYTES:
+        return (compose(children, keys) if is_deep else encoding), is_deep
+    items = [
+        item(child, is_deep=deep, key=key)
+        for key, (child, deep) in zip(repeat(b"") if keys is None else keys, parts, strict=False)
+    ]
+    made = build(LIST_STYLE if keys is None else MAP_STYLE, items)
     objects.update(made.objects())
     return made.tree.ref.encoding(), True
 

@@ -16,10 +16,9 @@ import msgspec
 
 from keepstate.errors import CorruptError
 from keepstate.values import types
-from keepstate.values.digest import DIGEST_SIZE
 from keepstate.values.encode_ext import array_head
-from keepstate.values.hash_flooding import decoder
-from keepstate.values.refs import TAG, Kind, Ref, name_of, read_number, unpack, write_number
+from keepstate.values.guards import decoder
+from keepstate.values.refs import DIGEST_SIZE, TAG, Kind, Ref, name_of, read_number, unpack, write_number
 
 INLINE_BYTES: Final = 64
 """An item of at most so many bytes is never a blob: a reference is hardly shorter."""

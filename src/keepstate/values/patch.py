@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Final
 
 import msgspec
 
-from keepstate.errors import InvalidError
-from keepstate.values import mapping
+from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.contents import (
     Contents,
     closed,
     closed_tree,
+    fields,
     is_container,
+    is_plain_list,
     open_contents,
+    replanted,
     split,
     whole,
 )
-from keepstate.values.diff import Change, Path, Step
-from keepstate.values.merkle import MerkleValue
+from keepstate.values.diff import Change, Path, Step, aligned
+from keepstate.values.encode_ext import array_count, array_head
+from keepstate.values.merkle import TREE_BYTES, MerkleValue
 from keepstate.values.nodes import Entry, item, ref_of, refs_in
 from keepstate.values.refs import Fetching, together
-from keepstate.values.tree import Editing
+from keepstate.values.tree import Editing, change_keys
 
 
 class Edits(msgspec.Struct):
@@ -123,7 +128,7 @@ def _edited_dict(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -
     removed = {key for key in edits.removed if isinstance(key, bytes)}
     if contents.tree is not None:
         editing = Editing(contents.tree)
-        yield from mapping.change(editing, {**changes, **dict.fromkeys(removed)})
+        yield from change_keys(editing, {**changes, **dict.fromkeys(removed)})
         planted = yield from closed_tree(editing)
         if not edits.order or ref_of(planted.encoding) is not None:
             return planted  # a tree has an order of its own
@@ -199,3 +204,115 @@ def _gather(edits: Edits, changes: Sequence[Change], depth: int) -> None:
             edits.puts[old] = new
     for old, below in inner.items():
         _gather(edits.inside.setdefault(old, Edits()), below, depth + 1)
+
+
+_ORDERED: Final = TREE_BYTES // 2
+"""A dict of more items is a tree, whose order is its own."""
+
+
+def compared(old: bytes, new: bytes) -> Edits | MerkleValue | None:
+    """Return the edits from `old` to `new`; None if nothing changed."""
+    if old == new:
+        return None
+    if len(old) > TREE_BYTES and len(new) > TREE_BYTES and is_container(old) and is_container(new):
+        if is_plain_list(old) and is_plain_list(new):
+            return _list_edits(old, new)
+        if not is_plain_list(old) and not is_plain_list(new):
+            return _dict_edits(fields(old), fields(new))
+    return replanted(new)
+
+
+def _dict_edits(old: dict[bytes, bytes], new: dict[bytes, bytes]) -> Edits:
+    edits = Edits(removed=set(old.keys() - new.keys()))
+    for key, encoding in new.items():
+        before = old.get(key)
+        _put(edits, key, replanted(encoding) if before is None else compared(before, encoding))
+    if len(new) <= _ORDERED:
+        edits.order = list(new)
+    return edits
+
+
+def _list_edits(old: bytes, new: bytes) -> Edits:
+    edits = Edits()
+    head, was, now = between(old, new, array_count(new))
+    for begin, end, new_begin, new_end in aligned(was, now):
+        if end - begin == new_end - new_begin:
+            for place, new_place in zip(range(begin, end), range(new_begin, new_end), strict=True):
+                _put(edits, head + place, compared(was[place], now[new_place]))
+            continue
+        edits.removed.update(range(head + begin, head + end))
+        if new_begin < new_end:
+            edits.inserted[head + begin] = [replanted(one) for one in now[new_begin:new_end]]
+    return edits
+
+
+def _put(edits: Edits, step: int | bytes, verdict: Edits | MerkleValue | None) -> None:
+    if isinstance(verdict, Edits):
+        edits.inside[step] = verdict
+    elif verdict is not None:
+        edits.puts[step] = verdict
+
+
+_raw: Final = msgspec.msgpack.Decoder(msgspec.Raw).decode
+_raws: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+
+def between(old: bytes, new: bytes, count: int) -> tuple[int, Sequence[bytes], Sequence[bytes]]:
+    """Return the number of common leading items, and the items of each list before the common end.
+
+    Args:
+        old: The encoding of a list.
+        new: The encoding of another list.
+        count: The number of items of the other list.
+
+    Raises:
+        CorruptError: One of them is not the encoding of a list.
+    """
+    try:
+        return _between(old, new, count)
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"a list is damaged: {error}") from error
+
+
+def _between(old: bytes, new: bytes, count: int) -> tuple[int, Sequence[bytes], Sequence[bytes]]:
+    raws = _raws(old)
+    begin, new_begin = len(array_head(len(raws))), len(array_head(count))
+    borders = [*accumulate(map(len, raws), initial=begin)]
+    same = _shared(old, begin, new, new_begin, 1)
+    head = bisect_right(borders, begin + same) - 1
+    at, new_at = borders[head], new_begin + borders[head] - begin
+    same = min(_shared(old, len(old), new, len(new), -1), len(old) - at, len(new) - new_at)
+    last = max(bisect_left(borders, len(old) - same), len(raws) + head - min(len(raws), count))
+    # Bytes that end alike are equal items only if one begins there on both sides: a text may look like some.
+    for end in (last, len(raws)):
+        new_end = len(new) - (len(old) - borders[end])
+        try:
+            fresh = _split(new, new_at, new_end, count - head - (len(raws) - end))
+        except msgspec.MsgspecError:
+            if end == len(raws):
+                raise
+            continue
+        return head, [bytes(raw) for raw in raws[head:end]], fresh
+    raise AssertionError("the second turn returns or raises")
+
+
+def _split(data: bytes, begin: int, end: int, count: int) -> list[bytes]:
+    items = memoryview(data)[begin:end]
+    if count == 1:  # which may be all there is, and is not copied to be looked at
+        return [bytes(_raw(items))]
+    return [bytes(raw) for raw in _raws(b"".join((array_head(count), items)))]
+
+
+def _shared(old: bytes, begin: int, new: bytes, new_begin: int, way: int) -> int:
+    """Return the number of equal bytes after two offsets, or before them if `way` is -1."""
+    view = memoryview(old)
+    most = min(len(old) - begin, len(new) - new_begin) if way > 0 else min(begin, new_begin)
+    low, high = 0, most
+    while low < high:  # each byte is compared about once: the halves get shorter
+        some = (low + high + 1) // 2
+        place, new_place = (begin + low, new_begin + low) if way > 0 else (begin - some, new_begin - some)
+        if new.startswith(view[place : place + some - low], new_place):
+            low = some
+        else:
+            high = some - 1
+    return low

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from keepstate.errors import InvalidError
 from keepstate.values import limits, types
-from keepstate.values.hash_flooding import is_crowded
+from keepstate.values.guards import is_crowded
 
 
 class Parts(NamedTuple):

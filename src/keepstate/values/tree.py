@@ -1,4 +1,6 @@
-"""A sequence of items as a tree of content-addressed nodes, and its edits.
+"""A list or dict as a tree of content-addressed nodes: lookups, and edits.
+
+The items of a dict are in the order of their encoded keys.
 
 A node ends where the hash of an entry says so (`Style.ends`), at every level. So the tree depends on its
 items alone, not on the edits that led to them, and an edit creates only the nodes around it, up to the root.
@@ -131,16 +133,16 @@ class Stretch(NamedTuple):
     entries: Sequence[Entry]
     is_tail: bool
 
-    def split(self, place: int) -> tuple[Sequence[Entry], Sequence[Entry]]:
+    def split(self, index: int) -> tuple[Sequence[Entry], Sequence[Entry]]:
         """Return the entries before an index and those from it on."""
-        if place >= self.end:
+        if index >= self.end:
             return self.entries, ()
         at = self.begin
-        for index, entry in enumerate(self.entries):
-            if at >= place:
-                return self.entries[:index], self.entries[index:]
+        for number, entry in enumerate(self.entries):
+            if at >= index:
+                return self.entries[:number], self.entries[number:]
             at += entry.count
-        raise CorruptError(f"a tree has fewer items than it counts: none at {place}")
+        raise CorruptError(f"a tree has fewer items than it counts: none at {index}")
 
 
 def child_ref(style: Style, entry: Entry, level: int) -> Ref:
@@ -148,18 +150,18 @@ def child_ref(style: Style, entry: Entry, level: int) -> Ref:
     return Ref(node_kind(style, level - 1), entry.name, entry.count, entry.size_bytes, entry.is_deep)
 
 
-def stretch_at(tree: Tree, place: int, level: int = 0) -> Fetching[Stretch]:
+def stretch_at(tree: Tree, index: int, level: int = 0) -> Fetching[Stretch]:
     """Return the stretch of a level that contains an index; after the last node that is the tail."""
     if level >= len(tree.tails):
         return Stretch(0, 0, (), True)
     begins = tree.begins
-    if place >= begins[level]:
+    if index >= begins[level]:
         tail = tree.tails[level]
         return Stretch(begins[level], begins[level] + tail.count, tail.entries, True)
-    above = next(height for height in range(level + 1, len(begins)) if begins[height] <= place)
+    above = next(height for height in range(level + 1, len(begins)) if begins[height] <= index)
     at, end, entries = begins[above], tree.count, tree.tails[above].entries
     for height in range(above, level, -1):
-        at, entry = _holding(entries, at, place)
+        at, entry = _holding(entries, at, index)
         end = at + entry.count
         ref = child_ref(tree.style, entry, height)
         objects = yield (ref,)
@@ -167,12 +169,12 @@ def stretch_at(tree: Tree, place: int, level: int = 0) -> Fetching[Stretch]:
     return Stretch(at, end, entries, False)
 
 
-def _holding(entries: Iterable[Entry], begin: int, place: int) -> tuple[int, Entry]:
+def _holding(entries: Iterable[Entry], begin: int, index: int) -> tuple[int, Entry]:
     for entry in entries:
-        if place < begin + entry.count:
+        if index < begin + entry.count:
             return begin, entry
         begin += entry.count
-    raise CorruptError(f"a tree has fewer items than it counts: none at {place}")
+    raise CorruptError(f"a tree has fewer items than it counts: none at {index}")
 
 
 class _Cut:
@@ -328,6 +330,63 @@ class Editing:
                 data, below = self._nodes[entry.name]
                 kept[entry.name] = data
                 self._keep(kept, below, level - 1, packed_bytes(self.tree.style))
+
+
+def build(style: Style, items: Sequence[Entry]) -> Editing:
+    """Return a new tree of items, and its objects. The items of a dict may be in any order."""
+    editing = Editing(Tree(style))
+    if style.has_keys:
+        items = sorted(items, key=lambda entry: entry.key)
+    for _ in editing.splice(0, 0, items):
+        raise AssertionError("a new tree requests no object")
+    return editing
+
+
+def change_keys(editing: Editing, changes: Mapping[bytes, Entry | None]) -> Fetching[None]:
+    """Set the item of each key of a dict, or remove it if it is None."""
+    # From the last to the first, because a change does not move the items before it.
+    for key in sorted(changes, reverse=True):
+        entry = changes[key]
+        index, old = yield from editing.reading(find_key(editing.tree, key))
+        if entry is None and old is None:
+            continue
+        yield from editing.splice(index, index + (old is not None), () if entry is None else (entry,))
+
+
+# ---- reading
+
+
+def item_at(tree: Tree, index: int) -> Fetching[Entry | None]:
+    """Return the item at an index, or None if there is none."""
+    if not 0 <= index < tree.count:
+        return None
+    stretch = yield from stretch_at(tree, index)
+    return stretch.entries[index - stretch.begin]
+
+
+def find_key(tree: Tree, key: bytes) -> Fetching[tuple[int, Entry | None]]:
+    """Return the index of the first item whose key is not below `key`, and that item if it has this key."""
+    for height in range(len(tree.tails) - 1, -1, -1):
+        index, entry = _first_from(tree.tails[height].entries, tree.begins[height], key)
+        if entry is None:
+            continue
+        for level in range(height, 0, -1):
+            ref = child_ref(tree.style, entry, level)
+            data = (yield (ref,))[ref.name]
+            entries = read_node(tree.style, data, level - 1, is_deep=ref.is_deep)
+            index, entry = _first_from(entries, index, key)
+            if entry is None:
+                raise CorruptError(f"object {ref.name.hex()} lacks its last key")
+        return index, entry if entry.key == key else None
+    return tree.count, None
+
+
+def _first_from(entries: Sequence[Entry], index: int, key: bytes) -> tuple[int, Entry | None]:
+    for entry in entries:
+        if entry.key >= key:
+            return index, entry
+        index += entry.count
+    return index, None
 
 
 def items_below(style: Style, entries: Sequence[Entry], level: int) -> Fetching[Sequence[Entry]]:

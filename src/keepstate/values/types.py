@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from types import EllipsisType
 from typing import Any, Final
 from uuid import UUID
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from keepstate.errors import InvalidError
-from keepstate.values import arrays, datetimes
+import msgspec
+
+from keepstate.errors import InvalidError, MissingExtraError
+from keepstate.values import arrays
 
 BIG_INT: Final = 1
 """An int beyond 64 bits: two's complement, big-endian."""
@@ -73,6 +75,20 @@ STANDARD: Final = frozenset({DEQUE, ORDERED, COUNTER, DEFAULT, RANGE, FRACTION, 
 """What `standard` takes apart and makes again."""
 CONTAINERS: Final = frozenset({TUPLE, SET, FROZENSET, MAP, OBJECT}) | STANDARD
 
+
+class Missing(msgspec.Struct, frozen=True):
+    """The type of `MISSING`."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = Missing()
+"""The marker for an absent value, because None is a value."""
+
+
+# ---- numbers, text and paths
+
 _DOUBLES: Final = struct.Struct(">dd")
 _NAN: Final = float("nan")
 _PATHS: Final[dict[type, bytes]] = {
@@ -83,16 +99,8 @@ _PATHS: Final[dict[type, bytes]] = {
 }
 
 
-def _write_int(number: int) -> bytes:
-    return number.to_bytes((number.bit_length() + 8) // 8, signed=True)
-
-
-def _read_int(data: bytes) -> int:
-    return int.from_bytes(data, signed=True)
-
-
 def write_loose_text(text: str) -> bytes:
-    """Return UTF-8 in which lone surrogates stand as three bytes, as they do for no other reader."""
+    """Return UTF-8 with lone surrogates as three bytes, which other readers reject."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -100,8 +108,8 @@ def _read_loose_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
-def _write_nothing(_: object) -> bytes:
-    return b""
+def _write_int(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 8) // 8, signed=True)
 
 
 def _read_ellipsis(data: bytes) -> EllipsisType:
@@ -115,32 +123,12 @@ def _write_complex(number: complex) -> bytes:
     return _DOUBLES.pack(real if real == real else _NAN, imaginary if imaginary == imaginary else _NAN)
 
 
-def _read_complex(data: bytes) -> complex:
-    return complex(*_DOUBLES.unpack(data))
-
-
-def _write_decimal(number: Decimal) -> bytes:
-    return str(number).encode()
-
-
-def _read_decimal(data: bytes) -> Decimal:
-    return Decimal(data.decode("ascii"))
-
-
-def _write_uuid(value: UUID) -> bytes:
-    return value.bytes
-
-
-def _read_uuid(data: bytes) -> UUID:
-    return UUID(bytes=data)
-
-
 def _write_path(path: PurePath) -> bytes:
     return _PATHS[type(path)] + write_loose_text(str(path))
 
 
 def _read_path(data: bytes) -> PurePath:
-    """Return the path; one of the other system's concrete class comes back as its pure class."""
+    """Return the path. A concrete path of another operating system comes back as a pure one."""
     text = _read_loose_text(data[1:])
     here = type(Path())
     kind = {b"P": PosixPath, b"W": WindowsPath}.get(data[:1])
@@ -149,8 +137,11 @@ def _read_path(data: bytes) -> PurePath:
     return {b"p": PurePosixPath, b"w": PureWindowsPath}[data[:1].lower()](text)
 
 
+# ---- pickles
+
+
 def pickled(name: str, dumped: bytes) -> bytes:
-    """Return what stands for a pickled object of a class of this name."""
+    """Return the bytes of a pickle of a class with this name."""
     text = name.encode()
     return len(text).to_bytes(2) + text + dumped
 
@@ -163,54 +154,150 @@ def pickled_parts(data: bytes) -> tuple[str, bytes]:
     return data[2:end].decode(), data[end:]
 
 
-def _refuse_pickle(data: bytes) -> object:
+def _reject_pickle(data: bytes) -> object:
     name, _ = pickled_parts(data)
     raise InvalidError(
-        f"a pickle of {name} stands here; a handle with pickle=SignedPickle(…) reads it where it was signed"
+        f"the value contains a pickle of {name}; a handle with pickle=SignedPickle(…) reads it where it was "
+        "signed"
     )
 
 
+# ---- dates, times and zones: naive ones stay naive, aware ones keep their zone by offset or name
+
+_DATETIME: Final = struct.Struct(">HBBBBBIB")
+_DATE: Final = struct.Struct(">HBB")
+_TIME: Final = struct.Struct(">BBBIB")
+_TIMEDELTA: Final = struct.Struct(">iII")
+_OFFSET: Final = struct.Struct(">q")
+
+_BY_OFFSET: Final = b"\x01"
+_BY_KEY: Final = b"\x02"
+_NAMED_OFFSET: Final = b"\x03"
+_UTC: Final = _BY_OFFSET + _OFFSET.pack(0)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def _write_datetime(moment: datetime) -> bytes:
+    """Return year to microsecond and fold, followed by the zone if there is one."""
+    day = moment.year, moment.month, moment.day
+    fields = _DATETIME.pack(*day, moment.hour, moment.minute, moment.second, moment.microsecond, moment.fold)
+    zone = moment.tzinfo
+    if zone is None:
+        return fields
+    return fields + (_UTC if zone is UTC else _write_zone(zone))
+
+
+def _read_datetime(data: bytes) -> datetime:
+    """Return what `_write_datetime` was given."""
+    year, month, day, hour, minute, second, microsecond, fold = _DATETIME.unpack_from(data)
+    zone = _optional_zone(data[_DATETIME.size :])
+    return datetime(year, month, day, hour, minute, second, microsecond, zone, fold=fold)
+
+
+def _write_time(moment: time) -> bytes:
+    """Return hour to microsecond and fold, followed by the zone if there is one."""
+    fields = _TIME.pack(moment.hour, moment.minute, moment.second, moment.microsecond, moment.fold)
+    return fields if moment.tzinfo is None else fields + _write_zone(moment.tzinfo)
+
+
+def _read_time(data: bytes) -> time:
+    """Return what `_write_time` was given."""
+    hour, minute, second, microsecond, fold = _TIME.unpack_from(data)
+    return time(hour, minute, second, microsecond, _optional_zone(data[_TIME.size :]), fold=fold)
+
+
+def _write_zone(zone: tzinfo) -> bytes:
+    """Return a fixed offset, with its custom name if it has one, or the key of a ZoneInfo.
+
+    Raises:
+        InvalidError: The zone is of another class, or a ZoneInfo without a key.
+    """
+    if type(zone) is timezone:
+        offset = zone.utcoffset(None)
+        name = zone.tzname(None)
+        amount = _OFFSET.pack(offset // _MICROSECOND)
+        if name == timezone(offset).tzname(None):
+            return _BY_OFFSET + amount
+        return _NAMED_OFFSET + amount + name.encode("utf-8", "surrogatepass")
+    if type(zone) is ZoneInfo and zone.key is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        return _BY_KEY + zone.key.encode()
+    kind = f"{type(zone).__module__}.{type(zone).__qualname__}"
+    raise InvalidError(
+        f"a time zone {kind} does not come back; use datetime.timezone or zoneinfo.ZoneInfo(key)"
+    )
+
+
+def _read_zone(data: bytes) -> tzinfo:
+    """Return the zone that `_write_zone` was given.
+
+    Raises:
+        MissingExtraError: This machine has no data for the zone.
+    """
+    kind, body = data[:1], data[1:]
+    if kind == _BY_KEY:
+        key = body.decode()
+        try:
+            return ZoneInfo(key)
+        except (ZoneInfoNotFoundError, OSError) as error:  # the name may be that of a folder of zones
+            install = "pip install tzdata"
+            raise MissingExtraError(
+                f"no time zone {key!r} on this machine; install its data: {install}", install=install
+            ) from error
+    offset = timedelta(microseconds=_OFFSET.unpack_from(body)[0])
+    if kind == _BY_OFFSET and len(body) == _OFFSET.size:
+        return timezone(offset)
+    if kind == _NAMED_OFFSET:
+        return timezone(offset, body[_OFFSET.size :].decode("utf-8", "surrogatepass"))
+    raise ValueError(f"no zone is written as {kind!r}")
+
+
+def _optional_zone(data: bytes) -> tzinfo | None:
+    return _read_zone(data) if data else None
+
+
+# ---- all leaves
+
 LEAF_WRITERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     int: (BIG_INT, _write_int),
-    EllipsisType: (ELLIPSIS, _write_nothing),
+    EllipsisType: (ELLIPSIS, lambda _: b""),
     complex: (COMPLEX, _write_complex),
-    Decimal: (DECIMAL, _write_decimal),
-    UUID: (UNIQUE_ID, _write_uuid),
+    Decimal: (DECIMAL, lambda number: str(number).encode()),
+    UUID: (UNIQUE_ID, lambda value: value.bytes),
     **dict.fromkeys(_PATHS, (PATH, _write_path)),
-    datetime: (DATETIME, datetimes.write_datetime),
-    date: (DATE, datetimes.write_date),
-    time: (TIME, datetimes.write_time),
-    timedelta: (TIMEDELTA, datetimes.write_timedelta),
-    timezone: (ZONE, datetimes.write_zone),
-    ZoneInfo: (ZONE, datetimes.write_zone),
+    datetime: (DATETIME, _write_datetime),
+    date: (DATE, lambda day: _DATE.pack(day.year, day.month, day.day)),
+    time: (TIME, _write_time),
+    timedelta: (TIMEDELTA, lambda span: _TIMEDELTA.pack(span.days, span.seconds, span.microseconds)),
+    timezone: (ZONE, _write_zone),
+    ZoneInfo: (ZONE, _write_zone),
 }
-"""By exact type: the tag, and the function that gives the bytes."""
+"""By exact type: the tag, and the function that returns the bytes."""
 
 LEAF_READERS: Final[dict[int, Callable[[bytes], object]]] = {
-    BIG_INT: _read_int,
+    BIG_INT: lambda data: int.from_bytes(data, signed=True),
     LOOSE_TEXT: _read_loose_text,
     ELLIPSIS: _read_ellipsis,
-    COMPLEX: _read_complex,
-    DECIMAL: _read_decimal,
-    UNIQUE_ID: _read_uuid,
+    COMPLEX: lambda data: complex(*_DOUBLES.unpack(data)),
+    DECIMAL: lambda data: Decimal(data.decode("ascii")),
+    UNIQUE_ID: lambda data: UUID(bytes=data),
     PATH: _read_path,
-    DATETIME: datetimes.read_datetime,
-    DATE: datetimes.read_date,
-    TIME: datetimes.read_time,
-    TIMEDELTA: datetimes.read_timedelta,
-    ZONE: datetimes.read_zone,
+    DATETIME: _read_datetime,
+    DATE: lambda data: date(*_DATE.unpack(data)),
+    TIME: _read_time,
+    TIMEDELTA: lambda data: timedelta(*_TIMEDELTA.unpack(data)),
+    ZONE: _read_zone,
     ARRAY: arrays.read_array,
     SCALAR: arrays.read_scalar,
-    PICKLE: _refuse_pickle,
+    PICKLE: _reject_pickle,
 }
-"""By tag; on bytes that were never written they raise what `reading` knows as damage."""
+"""By tag. On bytes that were never written they raise errors that `decode` treats as damage."""
 
 
 def leaf(value: object) -> tuple[int, bytes] | None:
     """Return tag and bytes of a value that is a leaf, or None.
 
     Raises:
-        InvalidError: It is one in kind, but cannot come back as it is.
+        InvalidError: The value is of a supported type, but would not come back equal.
     """
     writer = LEAF_WRITERS.get(type(value))
     if writer is not None:

@@ -26,14 +26,12 @@ from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Entry as StoredEntry
 from keepstate.stores.protocol import Store
 from keepstate.values.codec import canonical
-from keepstate.values.common_affixes import between
-from keepstate.values.comparison import compared
 from keepstate.values.contents import closed, closed_tree, open_contents, split
 from keepstate.values.diff import aligned
 from keepstate.values.encode_ext import array_head
 from keepstate.values.merkle import MerkleValue
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry, item, ref_of, refs_in
-from keepstate.values.patch import Edits, edited
+from keepstate.values.patch import Edits, between, compared, edited
 from keepstate.values.refs import TAG, Fetching
 from keepstate.values.tree import Editing, Tree
 

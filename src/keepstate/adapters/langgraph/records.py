@@ -21,8 +21,8 @@ from keepstate.engine.kernel.stored import (
     strip_checksum,
 )
 from keepstate.errors import CorruptError
-from keepstate.values.digest import DIGEST_SIZE
 from keepstate.values.key import pack, unpack
+from keepstate.values.refs import DIGEST_SIZE
 
 T = TypeVar("T")
 

@@ -31,13 +31,13 @@ from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.stores.protocol import Entry, Mark, Store
-from keepstate.values import missing
+from keepstate.values import types
 
 T = TypeVar("T")
 
 
-Missing = missing.Missing
-MISSING: Final = missing.MISSING
+Missing = types.Missing
+MISSING: Final = types.MISSING
 """The value of an omitted `default`, because None is a valid default."""
 Patch = Mapping[str, Any]
 Change = Callable[[Any], Any]

@@ -41,7 +41,7 @@ from keepstate.engine.history.record import (
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.values import limits
 from keepstate.values.codec import PLAIN
-from keepstate.values.hash_flooding import refuse_chosen_keys
+from keepstate.values.guards import refuse_chosen_keys
 from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref, name_of
 

@@ -16,8 +16,8 @@ from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, NotFoundError, NotLoadedError
 from keepstate.values.codec import canonical
+from keepstate.values.compression import Expansion
 from keepstate.values.contents import open_contents, whole
-from keepstate.values.expansion import Expansion
 from keepstate.values.merkle import gather
 from keepstate.values.nodes import Entry
 from keepstate.values.refs import Fetching, together

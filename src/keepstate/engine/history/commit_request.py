@@ -17,7 +17,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_author, check_message
 from keepstate.engine.kernel.executor import Executor, is_coroutine_function
 from keepstate.errors import ConflictError, InvalidError, NotFoundError, PrunedError
-from keepstate.values.merge_rules import Rules
+from keepstate.values.merge import Rules
 from keepstate.values.merkle import MerkleValue
 
 OnConflict: TypeAlias = Literal["raise", "merge"]

@@ -25,11 +25,10 @@ from keepstate.engine.kernel.locks import FifoLock
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.values.codec import STATES, Codec, canonical
-from keepstate.values.comparison import compared
 from keepstate.values.contents import open_contents, replanted, whole
 from keepstate.values.diff import aligned, unlike_keys
 from keepstate.values.merkle import gather
-from keepstate.values.patch import Edits
+from keepstate.values.patch import Edits, compared
 from keepstate.values.refs import together
 
 _LONG_BYTES: Final = 64 << 10

@@ -11,11 +11,9 @@ from keepstate.engine.history.paths import Steps, decode_or, decode_steps, encod
 from keepstate.engine.history.record import EMPTY_STATE, CommitRecord
 from keepstate.engine.history.session import HistorySession
 from keepstate.errors import MergeConflictError, NotFoundError, PrunedError
-from keepstate.values import merge_rules
-from keepstate.values.merge import Merged, merge
-from keepstate.values.merge_rules import Rule, Rules
+from keepstate.values.merge import Merged, Rule, Rules, ValueConflict, merge
 from keepstate.values.merkle import MerkleValue, gather
-from keepstate.values.missing import MISSING
+from keepstate.values.types import MISSING
 
 MergeRules = Mapping[Any, Rule]
 """Rules by path. None in a path stands for any step; `()` is the rule where no other applies."""
@@ -108,7 +106,7 @@ async def _base(session: HistorySession, bases: Sequence[bytes], rules: Rules) -
 
 async def _error(
     session: HistorySession,
-    conflicts: Sequence[merge_rules.MergeConflict],
+    conflicts: Sequence[ValueConflict],
     ours: CommitRecord,
     theirs: CommitRecord,
 ) -> MergeConflictError:
@@ -124,7 +122,7 @@ async def _error(
 
 
 async def _decode(
-    session: HistorySession, conflict: merge_rules.MergeConflict, ours: CommitRecord, theirs: CommitRecord
+    session: HistorySession, conflict: ValueConflict, ours: CommitRecord, theirs: CommitRecord
 ) -> MergeConflict:
     sides = (conflict.base, conflict.ours, conflict.theirs)
     objects = await session.serve(gather([side for side in sides if side is not None]))

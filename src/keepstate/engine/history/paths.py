@@ -16,7 +16,7 @@ from keepstate.values import limits
 from keepstate.values.codec import STATES, Codec
 from keepstate.values.contents import is_container, open_contents, whole
 from keepstate.values.diff import Step
-from keepstate.values.merge_rules import Pattern, Rule
+from keepstate.values.merge import Pattern, Rule
 from keepstate.values.refs import Fetching
 
 Path: TypeAlias = str | tuple[Any, ...]

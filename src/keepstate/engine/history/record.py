@@ -24,9 +24,8 @@ from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_store
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.stores.protocol import Entry, Store
-from keepstate.values.digest import DIGEST_SIZE, digest
 from keepstate.values.nodes import refs_in
-from keepstate.values.refs import Kind, name_of
+from keepstate.values.refs import DIGEST_SIZE, Kind, digest, name_of
 
 MAIN: Final = "main"
 NAME_BYTES: Final = 200

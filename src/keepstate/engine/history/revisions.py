@@ -25,7 +25,7 @@ from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.errors import InvalidError, NotFoundError, PrunedError
-from keepstate.values.digest import DIGEST_SIZE
+from keepstate.values.refs import DIGEST_SIZE
 
 Revision: TypeAlias = str | Commit | Branch | Tag | datetime
 

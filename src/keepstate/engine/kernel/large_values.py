@@ -30,7 +30,7 @@ from keepstate.stores.protocol import (
     Store,
 )
 from keepstate.values import limits
-from keepstate.values.digest import DIGEST_SIZE
+from keepstate.values.refs import DIGEST_SIZE
 
 MANIFEST_BYTE: Final = b"\xd7"
 """The first byte of a manifest, instead of a value's format byte. `values.codec` does not use it."""

@@ -16,7 +16,7 @@ from typing import cast
 
 from keepstate.errors import HistoryLostError
 from keepstate.stores.protocol import DetectsLosses, Listener, Listening, NamesObjects, Store
-from keepstate.values.digest import DIGEST_SIZE
+from keepstate.values.refs import DIGEST_SIZE
 
 _POLL_S = 0.05
 """Seconds between two polls of a store that does not queue hints for a listener that is not waiting."""

@@ -26,8 +26,8 @@ from keepstate.engine.queue import tasks
 from keepstate.errors import CompactedError, CorruptError, InvalidError
 from keepstate.stores.protocol import Entry, Store
 from keepstate.values import codec
-from keepstate.values.digest import DIGEST_SIZE
 from keepstate.values.key import Stamp, pack, stamp_suffix, unpack
+from keepstate.values.refs import DIGEST_SIZE
 
 _READ_AT_ONCE: Final = 8
 """As many as always fit into one answer."""

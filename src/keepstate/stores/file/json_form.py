@@ -17,7 +17,7 @@ from keepstate.errors import CorruptError, KeepstateError
 from keepstate.stores.file import items
 from keepstate.stores.protocol import Leap
 from keepstate.values.codec import PLAIN
-from keepstate.values.hash_flooding import refuse_chosen_keys
+from keepstate.values.guards import refuse_chosen_keys
 from keepstate.values.key import Segment, Stamp, stored_key, unpack
 
 _LARGEST_INT: Final = 2**63 - 1

@@ -19,7 +19,7 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.sync import OrchestrationStateManager, ToolStateManager
 from keepstate.values import codec
-from keepstate.values.digest import DIGEST_SIZE
+from keepstate.values.refs import DIGEST_SIZE
 
 PIN = "4711"
 PINS = [f"{number:04}" for number in range(10_000)]

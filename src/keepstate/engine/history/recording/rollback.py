@@ -17,9 +17,8 @@ from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.values import limits
 from keepstate.values.codec import canonical, packed
-from keepstate.values.contents import open_contents, whole
+from keepstate.values.contents import holds_pickle, inlined, open_contents, whole
 from keepstate.values.diff import unlike_keys
-from keepstate.values.inline import holds_pickle, inlined
 from keepstate.values.merkle import MerkleValue, gather
 from keepstate.values.nodes import Entry
 from keepstate.values.refs import together

@@ -46,7 +46,7 @@ from keepstate.stores.wrappers.encrypted.sealing import (
 from keepstate.stores.wrappers.keyless import RECORD, list_spaces, reject_record_space
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values import limits
-from keepstate.values.digest import DIGEST_SIZE
+from keepstate.values.refs import DIGEST_SIZE
 
 _NO_STORE: Final = bytes(STORE_ID_BYTES)
 _SECRET_BYTES: Final = 32
