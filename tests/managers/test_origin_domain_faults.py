@@ -34,10 +34,10 @@ from keepstate import (
     parameters_hash,
     sync,
 )
+from keepstate.engine.kernel.transitions import Transitions
 from keepstate.managers.knowledge.records import INDEXING_STEPS
 from keepstate.managers.speech.records import SESSION_STEPS, TRANSCRIPTION_STEPS
 from keepstate.managers.tools.records import EXECUTION_STEPS
-from keepstate.managers.transitions import Transitions
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from keepstate.managers.backends import PostgresBackend as PostgresBackend
     from keepstate.managers.backends import RedisBackend as RedisBackend
     from keepstate.managers.backends import SQLiteBackend as SQLiteBackend
-    from keepstate.managers.key_history import StateMoment as StateMoment
     from keepstate.managers.knowledge.manager import KnowledgeStateManager as KnowledgeStateManager
     from keepstate.managers.knowledge.records import FailedDocument as FailedDocument
     from keepstate.managers.knowledge.records import IndexingProgress as IndexingProgress
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from keepstate.managers.speech.records import TTSState as TTSState
     from keepstate.managers.speech.records import VoiceConversationState as VoiceConversationState
     from keepstate.managers.state.config import StateConfig as StateConfig
+    from keepstate.managers.state.key_history import StateMoment as StateMoment
     from keepstate.managers.state.manager import StateManager as StateManager
     from keepstate.managers.teams.manager import OrchestrationStateManager as OrchestrationStateManager
     from keepstate.managers.teams.records import AgentCoordinationState as AgentCoordinationState

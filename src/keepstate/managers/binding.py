@@ -8,17 +8,17 @@ the subject's prefix.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from keepstate._clock import Clock
 from keepstate._runner import Mode, Runner
 from keepstate.binding import check_storage, prefix_of, subjects_in
+from keepstate.engine.documents.collection import Collection
 from keepstate.engine.kernel.arguments import check_target, check_text, reject_twin
-from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.space.joint_work import recorded
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
@@ -29,7 +29,10 @@ from keepstate.opening import OpenStore, source_of
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
+T = TypeVar("T")
+
 _HANDLES: Final = 1_024
+CHANGED_AT_ONCE: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +84,55 @@ class Namespace:
         """Return the same namespace, with a message for its next records."""
         return self.with_space(self.space.by(message=message))
 
-    async def names(self, *segments: str) -> AsyncIterator[str]:
-        """Yield the last segments of the names of documents that begin with these segments."""
-        begin = self.name_prefix(*segments)
-        async for key in self.space.documents.keys(escape_pattern(begin) + "*"):
-            yield key[len(begin) :]
+    def collection(self, *segments: str) -> Collection[Any]:
+        """Return the documents whose names begin with these segments."""
+        return Collection(
+            self.space.documents, self.name_prefix(*segments), lambda id: self.name(*segments, id)
+        )
 
-    async def values(self, *segments: str, after: str | None = None) -> AsyncIterator[tuple[str, Any]]:
-        """Yield the last segments with their values, starting after the segment `after`."""
-        begin = self.name_prefix(*segments)
-        start = None if after is None else begin + after
-        async for key, value in self.space.documents.items(escape_pattern(begin) + "*", after=start):
-            yield key[len(begin) :], value
+    async def get(self, *segments: str, default: Any = None) -> Any:
+        """Return a copy of a document's value, or the default if it does not exist."""
+        return await self.space.documents.get(self.name(*segments), default)
+
+    async def put(self, value: object, *segments: str, ttl_s: float | None = None) -> None:
+        """Write a document."""
+        await self.space.documents.put(self.name(*segments), value, ttl_s=ttl_s)
+
+    async def delete(self, *segments: str) -> bool:
+        """Delete a document, and return whether it existed."""
+        return await self.space.documents.delete(self.name(*segments))
 
 
 ApplyWork = Callable[..., Awaitable[Any]]
 """Applies work on a namespace as one batch."""
+
+
+async def change_pages(
+    apply: ApplyWork,
+    namespace: Namespace,
+    items: Sequence[T],
+    work: Callable[[Namespace, Sequence[T]], Awaitable[int]],
+    *,
+    message: str = "",
+) -> int:
+    """Change any number of things, at most 300 in one batch, and return the sum of the results.
+
+    Args:
+        apply: Applies work as one batch.
+        namespace: The namespace of the subject.
+        items: The things to change.
+        work: Changes some of them.
+        message: Message in the record of the space.
+    """
+    changed = 0
+    for begin in range(0, len(items), CHANGED_AT_ONCE):
+        page = items[begin : begin + CHANGED_AT_ONCE]
+
+        async def change(inside: Namespace, page: Sequence[T] = page) -> int:
+            return await work(inside, page)
+
+        changed += await apply(namespace, change, message=message)
+    return changed
 
 
 class StoreBinding:

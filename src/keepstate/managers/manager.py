@@ -25,6 +25,7 @@ from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, KeepstateError
 from keepstate.managers.backends import Backend
 from keepstate.managers.binding import Namespace, StoreBinding
+from keepstate.managers.callbacks import Subscriptions
 from keepstate.managers.deadlines import check_age, subtract_age
 from keepstate.managers.sizes import AlertCallback, ManagerSize, SizeAlerts, SizeCache
 from keepstate.stores.protocol import Store
@@ -46,6 +47,8 @@ class Manager:
     """The kind of subject: the first segment of the names of the subjects' spaces."""
     _records: bool = True
     """Whether the spaces of subjects record every version of their documents."""
+    _local: ClassVar[tuple[str, ...]] = ("_alerts", "_measured", "_subscriptions")
+    """The attributes that belong to one process."""
 
     def __init__(
         self,
@@ -67,15 +70,25 @@ class Manager:
             mode=_mode,
             records=self._records,
         )
-        self._alerts, self._measured = SizeAlerts(), SizeCache()
         self._sweep_s, self._due_s = _SWEEP_S, self._clock.monotonic_s() + _SWEEP_S
+        self._init_local()
+
+    def _init_local(self) -> None:
+        """Make the objects that belong to one process. They are not sent with the manager."""
+        self._alerts, self._measured = SizeAlerts(), SizeCache()
+        self._subscriptions = Subscriptions(self._runner)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} in {self._binding!r}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that rebuilds the manager in another process; size alerts are not sent."""
-        return {**self.__dict__, "_alerts": SizeAlerts(), "_measured": SizeCache(), "_due_s": 0.0}
+        """Return the state that rebuilds the manager in another process."""
+        sent = {name: value for name, value in self.__dict__.items() if name not in self._local}
+        return {**sent, "_due_s": 0.0}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._init_local()
 
     # ---- opening and closing
 
@@ -92,8 +105,14 @@ class Manager:
         await self.close()
 
     async def close(self) -> None:
-        """Release the store. Its last user closes it. A store that was passed in open stays open."""
-        await self._binding.close()
+        """End subscriptions, and release the store. Its last user closes it.
+
+        A store that was passed in open stays open.
+        """
+        try:
+            await self._subscriptions.close()
+        finally:
+            await self._binding.close()
 
     # ---- how much there is
 
@@ -224,7 +243,7 @@ class Manager:
         Raises:
             InvalidError: The subject has too many documents for the current transaction.
         """
-        names = [name async for name in namespace.names()]
+        names = [name async for name in namespace.collection().ids()]
         if namespace.has_own_space:
             await self._binding.drop(namespace)
             return bool(names)
@@ -237,9 +256,9 @@ class Manager:
             await self._delete_pages(namespace, [name for name in names if name != last])
 
         async def work(inside: Namespace) -> bool:
-            left = [name async for name in inside.names()]
+            left = [name async for name in inside.collection().ids()]
             for name in left:
-                await inside.space.documents.delete(inside.name(name))
+                await inside.delete(name)
             for branch in branches:
                 await inside.space.history.delete_branch(inside.label(branch))
             return bool(left)
@@ -253,7 +272,7 @@ class Manager:
 
             async def work(inside: Namespace, page: Sequence[str] = page) -> None:
                 for name in page:
-                    await inside.space.documents.delete(inside.name(name))
+                    await inside.delete(name)
 
             await self._run_together(namespace, work, message=f"delete {namespace.id}")
 

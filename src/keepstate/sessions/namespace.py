@@ -20,7 +20,7 @@ from typing import Final, NoReturn, TypeVar
 from keepstate._runner import Runner, process_name
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.stored import to_milliseconds
-from keepstate.engine.queue.lease import Heartbeat, Lease
+from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, NotOwnerError
@@ -333,8 +333,5 @@ async def hold_lease(space: Space, name: str, *, lease_s: float, turn_s: float) 
     """
     own = space if space.author is not None else space.by(process_name())
     lease = await own.leases.acquire(name, lease_s, wait_s=turn_s)
-    heartbeat = Heartbeat(lease)
-    try:
+    async with lease.kept_alive():
         yield lease
-    finally:
-        await heartbeat.stop()

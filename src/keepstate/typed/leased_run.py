@@ -143,7 +143,7 @@ async def begin_run(
     except BaseException:  # also a cancellation; raised again
         await release_logged(lease)
         raise
-    return HeldRun(space, names, state, record, lease, FifoLock(space.runner), Heartbeat(lease))
+    return HeldRun(space, names, state, record, lease, FifoLock(space.runner), lease.kept_alive())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keepstate.managers.manager import namespace_of, run_together
 from keepstate.managers.teams.creation import TeamCreation
 from keepstate.managers.teams.manager import OrchestrationStateManager
-from keepstate.managers.teams.records import AgentCoordinationState, TaskQueueState, TeamState
-from keepstate.managers.teams.task_lists import TaskList
+from keepstate.managers.teams.records import AgentCoordinationState, TaskList, TaskQueueState, TeamState
 from tests.contracts.managers.agents import AWKWARD_IDS
 from tests.contracts.managers.stage import ManagerStage
 

@@ -18,8 +18,7 @@ from keepstate.errors import (
     TransitionError,
 )
 from keepstate.managers.teams.manager import OrchestrationStateManager
-from keepstate.managers.teams.records import AgentCoordinationState, TeamTask
-from keepstate.managers.teams.task_lists import TaskList
+from keepstate.managers.teams.records import AgentCoordinationState, TaskList, TeamTask
 from tests.contracts.managers.rosters import RosterContract, team
 
 

@@ -8,11 +8,13 @@ A renewal changes the version of the entry but not its creation, so the token st
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from keepstate._runner import Signal, present_process
+from keepstate._runner import Runner, Signal, present_process
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_duration_ms, check_wait
 from keepstate.engine.kernel.executor import Executor
@@ -161,6 +163,24 @@ class Lease:
             token=self.token,
         )
 
+    def kept_alive(self, also: Callable[[], Awaitable[object]] | None = None) -> Heartbeat:
+        """Return a block that renews the lease until it ends, three times per TTL, and releases it then.
+
+        A renewal or release that fails is logged and not raised, because the lease expires by itself, and the
+        writes that it fences are then rejected.
+
+        Args:
+            also: Called after each renewal.
+        """
+
+        async def beat() -> None:
+            await self.renew()
+            if also is not None:
+                await also()
+
+        release = partial(release_logged, self)
+        return Heartbeat(self._executor.runner, repr(self), self.ttl_s, beat, release=release)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -176,32 +196,58 @@ class Lease:
 
 
 class Heartbeat:
-    """Renews a lease in the background, three times within its TTL, until it is stopped or the lease is lost.
+    """Calls a function in the background, three times within a TTL, until it is stopped or an error ends it.
 
-    A failed renewal or release is logged and not raised, because the lease expires by itself, and the writes
-    that it fences are then rejected.
+    A context manager that stops at the end of the block. Other errors are logged and not raised, because the
+    next call may succeed in time.
+
+    Args:
+        runner: Runs the calls.
+        what: Description for the log.
+        ttl_s: Seconds after which missing calls count as a loss.
+        beat: The function.
+        ends: The errors after which it is not called again.
+        release: Called once it is stopped.
     """
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-        runner = lease._executor.runner  # pyright: ignore[reportPrivateUsage]
-        self._work = runner.start(self._beat, f"heartbeat of {lease.name}")
+    def __init__(
+        self,
+        runner: Runner,
+        what: str,
+        ttl_s: float,
+        beat: Callable[[], Awaitable[object]],
+        *,
+        ends: tuple[type[KeepstateError], ...] = (LeaseLostError,),
+        release: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._what, self._every_s, self._beat = what, ttl_s / 3, beat
+        self._ends, self._release = ends, release
+        self._work = runner.start(self._repeat, f"heartbeat of {what}")
 
-    async def _beat(self, signal: Signal) -> None:
-        while not await signal.wait(self._lease.ttl_s / 3):
+    async def _repeat(self, signal: Signal) -> None:
+        while not await signal.wait(self._every_s):
             try:
-                await self._lease.renew()
-            except LeaseLostError:
+                await self._beat()
+            except self._ends:
                 return  # the next write raises it
             except KeepstateError as error:
-                _log.warning("Renewing %r failed and will be retried: %s", self._lease, error)
+                _log.warning("A heartbeat of %s failed and will be retried: %s", self._what, error)
 
     async def stop(self) -> None:
-        """Stop renewing, and release the lease."""
+        """Call the function no more, and release what it kept."""
         try:
             await self._work.stop()
         finally:
-            await release_logged(self._lease)
+            if self._release is not None:
+                await self._release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
 
 
 async def release_logged(lease: Lease) -> None:

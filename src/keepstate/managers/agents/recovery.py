@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
-from keepstate._runner import Mode, Signal, process_name
+from keepstate._runner import Mode, process_name
 from keepstate.engine.kernel.arguments import check_duration_ms, check_flag, check_text
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.queue.lease import Lease
@@ -24,10 +25,9 @@ from keepstate.errors import (
     ConflictError,
     InvalidError,
     KeepstateError,
-    LeaseLostError,
     NotFoundError,
 )
-from keepstate.managers.agents.store import RECOVERABLE, AgentCheckpoint, AgentStateStore
+from keepstate.managers.agents.store import RECOVERABLE, AgentCheckpoint, AgentStateStore, checkpoints_in
 from keepstate.managers.binding import Namespace
 from keepstate.managers.manager import mode_of, namespace_of, run_together
 from keepstate.managers.record_history import LATEST, RecordHistory
@@ -252,14 +252,14 @@ class AgentRecoveryManager:
         self, agent_id: str, from_checkpoint: str, lease: Lease, error: Exception | None
     ) -> Recovery:
         """Count an attempt after the pause that is due, and return the checkpoint to restore."""
-        namespace = namespace_of(self._store, agent_id)
-        checkpoint = await RecordHistory(namespace, "checkpoint").require(from_checkpoint, RECOVERABLE)
+        checkpoints = self._checkpoints(agent_id)
+        namespace = checkpoints.namespace
+        checkpoint = await checkpoints.require(from_checkpoint, RECOVERABLE)
         known = await self._attempts(namespace, checkpoint)
         if known.attempts >= self.max_recovery_attempts:
             raise AttemptsExhaustedError(
-                f"agent {agent_id!r} was recovered {known.attempts} times and made no progress. Fix the "
-                "cause "
-                "of its failures, then call reset().",
+                f"agent {agent_id!r} was recovered {known.attempts} times and made no progress. "
+                "Fix the cause of its failures, then call reset().",
                 attempts=known.attempts,
             )
         await self._pause(namespace, known)
@@ -270,16 +270,14 @@ class AgentRecoveryManager:
 
     async def attempts(self, agent_id: str) -> int:
         """Return the number of recovery attempts since the agent last made progress."""
-        namespace = namespace_of(self._store, agent_id)
-        latest = await RecordHistory(namespace, "checkpoint").find_newest(RECOVERABLE)
-        checkpoint = None if latest is None else await RecordHistory(namespace, "checkpoint").read(latest)
-        return (await self._attempts(namespace, checkpoint)).attempts
+        checkpoints = self._checkpoints(agent_id)
+        return (await self._attempts(checkpoints.namespace, await checkpoints.newest(RECOVERABLE))).attempts
 
     async def reset(self, agent_id: str) -> None:
         """Reset the recovery attempts of an agent, so that all are available again."""
         namespace = namespace_of(self._store, agent_id)
-        if await namespace.space.documents.entry(namespace.name("recovery")) is not None:
-            await namespace.by("recovered").space.documents.delete(namespace.name("recovery"))
+        if await namespace.get("recovery") is not None:
+            await namespace.by("recovered").delete("recovery")
 
     async def _attempts(self, namespace: Namespace, checkpoint: AgentCheckpoint | None) -> RecoveryRecord:
         """Return the attempts since the agent reached a higher step.
@@ -287,7 +285,7 @@ class AgentRecoveryManager:
         A newer checkpoint alone is not progress. Otherwise an agent that saves one and fails each time would
         never stop.
         """
-        known: RecoveryRecord | None = await namespace.space.documents.get(namespace.name("recovery"))
+        known: RecoveryRecord | None = await namespace.get("recovery")
         step = -1 if checkpoint is None else checkpoint.step
         if known is None:
             return RecoveryRecord(step=step)
@@ -317,11 +315,14 @@ class AgentRecoveryManager:
                 last_at=await inside.space.now(),
                 last_error=None if error is None else repr(error)[: limits.ERROR_BYTES],
             )
-            await inside.space.documents.put(inside.name("recovery"), counted)
+            await inside.put(counted, "recovery")
             return counted.attempts
 
         message = f"recover, attempt {known.attempts + 1}"
         return await run_together(self._store, namespace, work, message=message, lease=lease)
+
+    def _checkpoints(self, agent_id: str) -> RecordHistory[AgentCheckpoint]:
+        return checkpoints_in(namespace_of(self._store, agent_id), partial(run_together, self._store))
 
     # ---- claims
 
@@ -337,23 +338,8 @@ class AgentRecoveryManager:
         namespace = namespace_of(self._store, agent_id)
         leases = namespace.space.by(process_name()).leases
         lease = await leases.acquire(namespace.label("recovery"), self.claim_s)
-
-        async def renew(signal: Signal) -> None:
-            while not await signal.wait(self.claim_s / 3):
-                try:
-                    await lease.renew()
-                except LeaseLostError:
-                    return  # the recovery notices the loss at its next check
-                except KeepstateError as error:
-                    _log.warning("Could not renew %r; trying again: %s", lease, error)
-
-        heartbeat = namespace.space.runner.start(renew, f"recovery of {agent_id!r}")
-        try:
+        async with lease.kept_alive():
             yield lease
-        finally:
-            await heartbeat.stop()
-            with suppress(KeepstateError):  # the lease expires by itself, and must not hide the outcome
-                await lease.release()
 
 
 async def _call_agent(agent: Any, work: Any, *given: Any) -> tuple[Any, Exception | None]:

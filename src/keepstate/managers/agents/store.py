@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from keepstate.engine.kernel.arguments import check_flag, check_text
-from keepstate.managers.binding import Namespace
+from keepstate.managers.binding import ApplyWork, Namespace
 from keepstate.managers.manager import Manager
-from keepstate.managers.record_history import RecordHistory, SavedRecord, check_record_id, delete_old_records
+from keepstate.managers.record_history import RecordHistory, check_record_id
 from keepstate.managers.records import check_record, record
 
 RECOVERABLE: Final = "recoverable"
@@ -76,23 +76,18 @@ class AgentStateStore(Manager):
 
     _kind: ClassVar[str] = "agent"
 
-    def _snapshots(self, agent_id: str) -> RecordHistory:
-        return RecordHistory(self._namespace(agent_id), "snapshot")
+    def _snapshots(self, agent_id: str) -> RecordHistory[AgentSnapshot]:
+        return RecordHistory(self._namespace(agent_id), "snapshot", self._run_together)
 
-    def _checkpoints(self, agent_id: str) -> RecordHistory:
-        return RecordHistory(self._namespace(agent_id), "checkpoint")
+    def _checkpoints(self, agent_id: str) -> RecordHistory[AgentCheckpoint]:
+        return checkpoints_in(self._namespace(agent_id), self._run_together)
 
     # ---- snapshots
 
     async def save_snapshot(self, snapshot: AgentSnapshot) -> str:
         """Save a snapshot in addition to earlier ones, and return the id of its commit."""
         check_record("snapshot", snapshot, AgentSnapshot)
-        history = self._snapshots(snapshot.agent_id)
-
-        async def work(inside: Namespace) -> SavedRecord:
-            return await history.inside(inside).add(snapshot, message="snapshot")
-
-        return (await self._run_together(history.namespace, work, message="snapshot")).commit
+        return await self._snapshots(snapshot.agent_id).save(snapshot, message="snapshot")
 
     async def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
         """Return an agent's snapshots, oldest first.
@@ -105,31 +100,21 @@ class AgentStateStore(Manager):
 
     async def latest_snapshot(self, agent_id: str) -> AgentSnapshot | None:
         """Return the newest snapshot, or None if there is none."""
-        history = self._snapshots(agent_id)
-        saved = await history.find_newest()
-        return None if saved is None else await history.read(saved)
+        return await self._snapshots(agent_id).newest()
 
     # ---- checkpoints
 
     async def save_checkpoint(self, checkpoint: AgentCheckpoint) -> str:
         """Save a checkpoint, and return the id of its commit. A replaced checkpoint stays in the history."""
         check_record("checkpoint", checkpoint, AgentCheckpoint)
-        check_record_id("checkpoint_id", checkpoint.checkpoint_id)
-        history = self._checkpoints(checkpoint.agent_id)
-        message = f"checkpoint {checkpoint.checkpoint_id}"
-
-        async def work(inside: Namespace) -> SavedRecord:
-            facts = [RECOVERABLE] if checkpoint.recoverable else []
-            return await history.inside(inside).add(
-                checkpoint, id=checkpoint.checkpoint_id, facts=facts, message=message
-            )
-
-        return (await self._run_together(history.namespace, work, message=message)).commit
+        id = check_record_id("checkpoint_id", checkpoint.checkpoint_id)
+        facts = [RECOVERABLE] if checkpoint.recoverable else []
+        checkpoints = self._checkpoints(checkpoint.agent_id)
+        return await checkpoints.save(checkpoint, id=id, facts=facts, message=f"checkpoint {id}")
 
     async def get_checkpoint(self, agent_id: str, checkpoint_id: str) -> AgentCheckpoint | None:
         """Return a checkpoint, or None if there is none with this id."""
-        found: AgentCheckpoint | None = await self._checkpoints(agent_id).get(checkpoint_id)
-        return found
+        return await self._checkpoints(agent_id).get(checkpoint_id)
 
     async def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
         """Return an agent's checkpoints, oldest first.
@@ -150,19 +135,13 @@ class AgentStateStore(Manager):
             recoverable_only: Consider only checkpoints that recovery may start from.
         """
         check_flag("recoverable_only", recoverable_only)
-        history = self._checkpoints(agent_id)
-        saved = await history.find_newest(RECOVERABLE if recoverable_only else "")
-        return None if saved is None else await history.read(saved)
+        return await self._checkpoints(agent_id).newest(RECOVERABLE if recoverable_only else "")
 
     async def delete_checkpoint(self, agent_id: str, checkpoint_id: str) -> bool:
         """Delete a checkpoint, and return whether it existed. It stays in the history."""
         check_text("checkpoint_id", checkpoint_id)
-        history = self._checkpoints(agent_id)
-
-        async def work(inside: Namespace) -> bool:
-            return await history.inside(inside).remove(checkpoint_id)
-
-        return await self._run_together(history.namespace, work, message=f"forget checkpoint {checkpoint_id}")
+        message = f"forget checkpoint {checkpoint_id}"
+        return await self._checkpoints(agent_id).remove(checkpoint_id, message=message)
 
     # ---- agents
 
@@ -176,8 +155,12 @@ class AgentStateStore(Manager):
 
     async def _clean(self, namespace: Namespace, before: datetime) -> int:
         """Remove old snapshots and checkpoints, except the newest, and prune the history."""
-        removed, since = await delete_old_records(
-            namespace, ("snapshot", "checkpoint"), before, self._run_together
-        )
-        await self._prune(namespace, since)
-        return removed
+        snapshots, needed = await self._snapshots(namespace.id).clean(before)
+        checkpoints, also_needed = await self._checkpoints(namespace.id).clean(before)
+        await self._prune(namespace, min(needed, also_needed))
+        return snapshots + checkpoints
+
+
+def checkpoints_in(namespace: Namespace, apply: ApplyWork) -> RecordHistory[AgentCheckpoint]:
+    """Return the checkpoints of an agent."""
+    return RecordHistory(namespace, "checkpoint", apply)

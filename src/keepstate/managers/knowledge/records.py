@@ -7,9 +7,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
+from keepstate.engine.kernel.transitions import Transitions
 from keepstate.errors import InvalidError
 from keepstate.managers.records import record, require_counts, stored_enum
-from keepstate.managers.transitions import Transitions
 
 MEBIBYTE: Final = 1 << 20
 
@@ -223,6 +223,18 @@ def add_counts(
     )
     require_counts_valid(after)
     return after
+
+
+def subtract_document(progress: IndexingProgress, gone: IndexedDocument | None) -> IndexingProgress:
+    """Subtract a document from the progress, at most to 0, because an update may have reported less."""
+    if gone is None:
+        return progress
+    return add_counts(
+        progress,
+        processed=-min(1, progress.processed_documents),
+        embeddings=-min(gone.embeddings, progress.embeddings or 0),
+        size_bytes=-min(gone.size_bytes, progress.size_bytes or 0),
+    )
 
 
 def require_counts_valid(progress: IndexingProgress) -> None:

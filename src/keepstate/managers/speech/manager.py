@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
 from typing import Any, ClassVar, Final
 
 from keepstate.engine.kernel.arguments import check_text, require_instance
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
 from keepstate.managers.binding import Namespace
-from keepstate.managers.latest_value import LatestCallback, LatestValueLoop
+from keepstate.managers.callbacks import LatestCallback, LatestFollower, Subscription
 from keepstate.managers.manager import Manager
 from keepstate.managers.names import new_id
 from keepstate.managers.records import check_record
@@ -55,13 +54,6 @@ class SpeechStateManager(Manager):
     _kind: ClassVar[str] = "speech"
     _records: bool = False
 
-    @cached_property
-    def _subscriptions(self) -> list[LatestValueLoop]:
-        return []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_subscriptions": []}
-
     # ---- sessions
 
     async def create_session(
@@ -92,12 +84,12 @@ class SpeechStateManager(Manager):
         )
 
         async def work(speech: Namespace) -> None:
-            if await speech.space.documents.get(speech.name("session")) is not None:
+            if await speech.get("session") is not None:
                 raise AlreadyExistsError(
                     f"session {id!r} exists already. Use another id, or none for a new one."
                 )
             kept = replace(session, created_at=await speech.space.now())
-            await speech.space.documents.put(speech.name("session"), kept)
+            await speech.put(kept, "session")
 
         await self._run_together(self._namespace(id), work, message="create the session")
         return id
@@ -154,8 +146,8 @@ class SpeechStateManager(Manager):
             if SESSION_STEPS.is_final(status):
                 session = replace(session, reason=reason, ended_at=await speech.space.now())
                 if tts is not None and tts.is_speaking:
-                    await speech.space.documents.put(speech.name("tts"), replace(tts, is_speaking=False))
-            await speech.space.documents.put(speech.name("session"), session)
+                    await speech.put(replace(tts, is_speaking=False), "tts")
+            await speech.put(session, "session")
             return session
 
         return await self._run_together(
@@ -233,7 +225,7 @@ class SpeechStateManager(Manager):
                 (before,) = await _read(speech, "conversation")
                 count = max(count, before.turn_count if before else 0)
             kept = replace(state, stt_state=None, tts_state=None, transcript=[], turn_count=count)
-            await speech.space.documents.put(speech.name("conversation"), kept)
+            await speech.put(kept, "conversation")
 
         await self._run_together(self._namespace(state.session_id), work)
 
@@ -253,7 +245,7 @@ class SpeechStateManager(Manager):
             (kept,) = await _read(speech, "conversation")
             state = kept or VoiceConversationState(speech.id)
             state = replace(state, turn_count=state.turn_count + 1, current_speaker=role)
-            await speech.space.documents.put(speech.name("conversation"), state)
+            await speech.put(state, "conversation")
             branch = speech.label(_TRANSCRIPT)
             await speech.space.history.append(_TURNS, turn, branch=branch, message=f"turn of {role}"[:200])
             count: int = state.turn_count
@@ -292,36 +284,23 @@ class SpeechStateManager(Manager):
         """
         self._binding.require_outside_transaction("subscribing")
         self._check_callback(callback, "callback")
-        loop = LatestValueLoop(
-            self._runner, self._namespace(session_id), callback, check_interval("interval_s", interval_s)
-        )
-        await loop.begin()
-        self._subscriptions.append(loop)
+        interval_s = check_interval("interval_s", interval_s)
+        follower = LatestFollower(self._runner, self._namespace(session_id), callback, interval_s)
+        await follower.find_start()
+        self._subscriptions.start(Subscription(session_id, callback, [follower]))
 
     async def unsubscribe(self, session_id: str, callback: LatestCallback) -> bool:
         """Start no further call of a callback, and return whether it was subscribed."""
-        ended = [
-            each for each in self._subscriptions if each.subject == session_id and each.callback == callback
-        ]
-        self._subscriptions = [each for each in self._subscriptions if each not in ended]
-        for each in ended:
-            await each.end()
-        return bool(ended)
-
-    async def close(self) -> None:
-        """End subscriptions, and release the store."""
-        ending, self._subscriptions = self._subscriptions, []
-        try:
-            for each in ending:
-                await each.end()
-        finally:
-            await super().close()
+        ended = self._subscriptions.remove(session_id, callback)
+        for follower in ended or ():
+            await follower.end()
+        return ended is not None
 
     # ---- helpers
 
     async def _get(self, session_id: str, what: str) -> Any:
         speech = self._namespace(session_id)
-        return await speech.space.documents.get(speech.name(what))
+        return await speech.get(what)
 
     async def _clean(self, namespace: Namespace, before: datetime) -> int:
         """Remove a session that has ended, with its conversation."""
@@ -363,12 +342,12 @@ async def _put_stt(speech: Namespace, state: STTState) -> None:
     _reject_ended(_require_session(speech, session))
     if before is not None and before.status is not state.status:
         TRANSCRIPTION_STEPS.check(speech.id, before.status, state.status)
-    await speech.space.documents.put(speech.name("stt"), state)
+    await speech.put(state, "stt")
 
 
 async def _put_tts(speech: Namespace, state: TTSState) -> None:
     await _require_live(speech)
-    await speech.space.documents.put(speech.name("tts"), state)
+    await speech.put(state, "tts")
 
 
 async def _read_turns(speech: Namespace) -> list[dict[str, Any]]:

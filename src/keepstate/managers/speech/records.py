@@ -7,9 +7,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
+from keepstate.engine.kernel.transitions import Transitions
 from keepstate.errors import InvalidError
 from keepstate.managers.records import check_record, record, require_counts, stored_enum
-from keepstate.managers.transitions import Transitions
 
 
 @stored_enum("StreamingMode")

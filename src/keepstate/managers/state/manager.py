@@ -20,12 +20,16 @@ from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
 from keepstate.managers.backends import Backend
 from keepstate.managers.binding import Namespace
-from keepstate.managers.key_history import StateMoment, read_key_history
+from keepstate.managers.callbacks import Follower, StateCallback
 from keepstate.managers.manager import Manager
 from keepstate.managers.state.config import StateConfig
+from keepstate.managers.state.key_history import (
+    StateMoment,
+    delete_old_keys,
+    read_key_history,
+    record_time,
+)
 from keepstate.managers.state.staging import Staging, check_patch
-from keepstate.managers.state.subscriptions import StateCallback, Subscriptions
-from keepstate.managers.write_times import delete_old_keys, record_time
 from keepstate.names import escape
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
@@ -45,6 +49,7 @@ class StateManager(Manager):
     """
 
     _kind: ClassVar[str] = "state"
+    _local: ClassVar[tuple[str, ...]] = (*Manager._local, "_staging")
     config: StateConfig
 
     def __init__(
@@ -94,19 +99,10 @@ class StateManager(Manager):
         self._sweep_s = self.config.save_interval
         self._due_s = self._clock.monotonic_s() + self._sweep_s
         self._has_written = False
-        self._init_local()
 
     def _init_local(self) -> None:
+        super()._init_local()
         self._staging = Staging(self._runner, self._apply)
-        self._subscriptions = Subscriptions(self._runner)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state that rebuilds the manager elsewhere, without staged writes and subscriptions."""
-        return {**super().__getstate__(), "_staging": None, "_subscriptions": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._init_local()
 
     # ---- one key
 
@@ -328,11 +324,12 @@ class StateManager(Manager):
         """
         self._binding.require_outside_transaction("subscribing")
         self._check_callback(callback, "callback")
-        self._subscriptions.add(pattern, callback)
+        compile_pattern(pattern)
+        self._subscriptions.register(pattern, callback)
 
     def unsubscribe(self, pattern: str, callback: StateCallback) -> bool:
         """Start no further call of a callback, and return whether it was subscribed."""
-        return self._subscriptions.remove(pattern, callback)
+        return self._subscriptions.remove(pattern, callback) is not None
 
     async def drain(self) -> None:
         """Wait until callbacks were called for all changes until now.
@@ -384,7 +381,12 @@ class StateManager(Manager):
     async def _start_subscriptions(self) -> None:
         """Start the subscriptions that were registered."""
         if self._subscriptions.is_waiting:
-            await self._subscriptions.begin(self._shards)
+            await self._subscriptions.begin(self._follow)
+
+    def _follow(self, pattern: str, callback: StateCallback) -> list[Follower]:
+        return [
+            Follower(self._runner, namespace, pattern, callback, repr(pattern)) for namespace in self._shards
+        ]
 
     async def _namespace_of(self, key: str) -> Namespace:
         """Return the namespace of a key, after starting subscriptions.

@@ -93,13 +93,13 @@ class Staging:
     async def get(self, namespace: Namespace, key: str, default: Any) -> Any:
         """Return the staged or stored value of a key, or the default."""
         if key not in self.keys:
-            return await namespace.space.documents.get(namespace.name(key), default)
+            return await namespace.get(key, default=default)
         return await self._queue.run(lambda: self._get(namespace, key, default))
 
     async def _get(self, namespace: Namespace, key: str, default: Any) -> Any:
         staged = self.keys.get(key)
         if staged is None:  # flushed before this call's turn
-            return await namespace.space.documents.get(namespace.name(key), default)
+            return await namespace.get(key, default=default)
         value = await _compute(namespace, key, staged)
         return default if value is MISSING else value
 
@@ -212,7 +212,7 @@ async def _compute(namespace: Namespace, key: str, staged: Staged) -> Any:
     """Return a copy of the value that a write gives, or `MISSING`."""
     stored: Any = MISSING
     if staged.value is STORED:
-        stored = await namespace.space.documents.get(namespace.name(key), MISSING)
+        stored = await namespace.get(key, default=MISSING)
     value = staged.apply_to(stored)
     return value if value is MISSING else codec.decode(codec.encode(value))
 

@@ -17,7 +17,6 @@ from keepstate.managers.binding import Namespace
 from keepstate.managers.parameters import encode_canonical
 from keepstate.managers.records import check_record
 from keepstate.managers.teams import tasks
-from keepstate.managers.teams.agents import put_agent
 from keepstate.managers.teams.records import AgentCoordinationState, TeamState
 
 _WRITES_AT_ONCE: Final = 900
@@ -77,8 +76,7 @@ class TeamCreation:
         if forming["tasks"] != self._name:
             raise AlreadyExistsError(
                 f"team {team.id!r} is being created with other tasks. If its creator has stopped, create it "
-                "with "
-                "those tasks, or call delete_team() first."
+                "with those tasks, or call delete_team() first."
             )
         left = self._tasks[forming["next"] :]
         if len(left) > self._room:
@@ -88,7 +86,7 @@ class TeamCreation:
             return False
         await documents.put(name, TeamState(team.id, metadata=self._team.metadata))
         for agent in self._team.agents.values():
-            await put_agent(team, agent)
+            await tasks.put_agent(team, agent)
         for task in left:
             await tasks.put(team, task)
         await documents.delete(forming_name)

@@ -6,43 +6,44 @@ task and the agent's document change in one batch.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from os import PathLike
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
-from keepstate._runner import Mode, Signal
-from keepstate.engine.kernel.arguments import check_duration_ms, check_wait, single_use
-from keepstate.engine.kernel.stored import shorten
+from keepstate._runner import Mode
+from keepstate.engine.documents.documents import MISSING, Missing
+from keepstate.engine.kernel.arguments import (
+    check_duration_ms,
+    check_flag,
+    check_text,
+    check_wait,
+    single_use,
+)
+from keepstate.engine.queue.lease import Heartbeat
+from keepstate.engine.queue.tasks import TaskInfo
 from keepstate.engine.space.joint_work import read_ahead
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space, Transaction, on_claim
-from keepstate.errors import (
-    ConflictError,
-    KeepstateError,
-    LeaseLostError,
-    NotFoundError,
-    TransitionError,
-)
+from keepstate.engine.space.space import Space, Transaction
+from keepstate.errors import ConflictError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.managers.backends import Backend
 from keepstate.managers.binding import Namespace
+from keepstate.managers.manager import Manager
 from keepstate.managers.names import new_id
 from keepstate.managers.recent import ReadCache
 from keepstate.managers.records import check_record
 from keepstate.managers.sizes import check_interval
-from keepstate.managers.teams import tasks
-from keepstate.managers.teams.agents import (
-    agent_name,
-    assign_to_agent,
-    find_agent,
-    is_held,
-    require_team,
-    take_from_agent,
+from keepstate.managers.teams import tasks as team_tasks
+from keepstate.managers.teams.creation import TeamCreation
+from keepstate.managers.teams.records import (
+    IDLE,
+    AgentCoordinationState,
+    TaskQueueState,
+    TeamState,
+    TeamTask,
 )
-from keepstate.managers.teams.records import AgentCoordinationState, TaskQueueState, TeamTask, is_fit
-from keepstate.managers.teams.rosters import TeamRosters
 from keepstate.stores.protocol import Store
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ T = TypeVar("T")
 ASSIGNED_S: Final = 86_400.0
 
 
-class OrchestrationStateManager(TeamRosters):
+class OrchestrationStateManager(Manager):
     """Teams of agents, and their tasks: each given to one agent at a time, and completed once.
 
     An agent must complete or renew a task within its lease; otherwise the task becomes available again. After
@@ -68,6 +69,8 @@ class OrchestrationStateManager(TeamRosters):
             turns the cache off.
         lease_s: Default lease of a task, in seconds.
     """
+
+    _kind: ClassVar[str] = "team"
 
     def __init__(
         self,
@@ -94,6 +97,134 @@ class OrchestrationStateManager(TeamRosters):
         keep_s = check_interval("sync_interval", sync_interval)
         self._cache = ReadCache(self._clock, 0 if self._binding.transaction is not None else keep_s)
 
+    # ---- teams
+
+    async def create_team(self, team_state: TeamState) -> None:
+        """Create a team with its agents, and enqueue the `pending` tasks of its queue.
+
+        The team, its agents and about 300 tasks are created in one batch. More tasks are stored before it,
+        and cannot be claimed before the team exists. If creation fails in between, creating the same team
+        again continues it.
+
+        Raises:
+            AlreadyExistsError: The team exists, or is being created with other tasks; nothing was changed.
+            InvalidError: Its queue has tasks that are not pending. Or it has more than 900 agents; add the
+                others with `add_agent`.
+        """
+        creation = TeamCreation(team_state)
+        while not await self._change(team_state.team_id, creation.step, "create the team"):
+            pass
+
+    async def delete_team(self, team_id: str) -> bool:
+        """Remove a team with its agents and all its tasks, and return whether there was any data.
+
+        Agents that hold its tasks lose them.
+        """
+        team = self._namespace(team_id)
+        try:
+            existed = await self._forget(team)
+            # A shared space also shares its queue. Without the team no tasks are added.
+            removed = 0 if team.has_own_space else await team_tasks.remove_all(team)
+        finally:
+            self._cache.invalidate(team_id)
+        return existed or removed > 0
+
+    async def get_team(self, team_id: str, *, tasks: bool = True) -> TeamState | None:
+        """Return a team with its agents and tasks, or None if it does not exist.
+
+        Args:
+            team_id: The team.
+            tasks: Whether to count and read its tasks, which costs as much as `get_queue_status`.
+        """
+        check_flag("tasks", tasks)
+        team = self._namespace(team_id)
+
+        async def read() -> TeamState | None:
+            kept: TeamState | None = await team.get("team")
+            if kept is None:
+                return None
+            found = replace(kept, agents={each.agent_id: each for each in await team_tasks.read_agents(team)})
+            if not tasks:
+                return found
+            return replace(found, task_queue=await team_tasks.read_queue(team, self._runner.mode))
+
+        return await self._cache.get(team_id, "team" if tasks else "team alone", read)
+
+    async def list_teams(self) -> list[str]:
+        """Return the ids of all teams."""
+        return await self._ids()
+
+    # ---- agents
+
+    async def add_agent(self, team_id: str, agent: AgentCoordinationState) -> None:
+        """Add an agent to a team, or replace the agent with this id, whose tasks stay.
+
+        Raises:
+            NotFoundError: The team does not exist.
+        """
+        check_record("agent", agent, AgentCoordinationState)
+
+        async def work(team: Namespace) -> None:
+            await team_tasks.require_team(team)
+            known = await team_tasks.agents_of(team).get(agent.agent_id)
+            await team_tasks.put_agent(team, agent if known is None else replace(agent, tasks=known.tasks))
+
+        await self._change(team_id, work, f"add agent {agent.agent_id}")
+
+    async def remove_agent(self, team_id: str, agent_id: str) -> bool:
+        """Remove an agent from a team, and return whether it existed. Its tasks stay claimed."""
+        return await self._change(
+            team_id, lambda team: team_tasks.agents_of(team).delete(agent_id), f"remove agent {agent_id}"
+        )
+
+    async def update_agent_status(
+        self, team_id: str, agent_id: str, status: str, current_task: str | Missing | None = MISSING
+    ) -> AgentCoordinationState:
+        """Set the status of an agent, and return the agent.
+
+        Args:
+            team_id: The team.
+            agent_id: The agent.
+            status: Any text; an agent that is `idle` can be given a task.
+            current_task: The task it works on; None for none. By default it is unchanged, or None for an idle
+                agent.
+
+        Raises:
+            NotFoundError: The team has no such agent.
+        """
+        check_text("status", status)
+
+        async def work(team: Namespace) -> AgentCoordinationState:
+            agent = await team_tasks.find_agent(team, agent_id)
+            task = current_task
+            if isinstance(task, Missing):
+                task = None if status == IDLE else agent.current_task
+            agent = replace(agent, status=status, current_task=task)
+            await team_tasks.put_agent(team, agent)
+            return agent
+
+        return await self._change(team_id, work, f"{agent_id} is {status}")
+
+    async def get_available_agents(
+        self, team_id: str, capability: str | None = None
+    ) -> list[AgentCoordinationState]:
+        """Return the idle agents of a team, ordered by id; with `capability`, only agents that have it.
+
+        An agent that has lost all its tasks, because their leases ended, is idle too.
+
+        Raises:
+            NotFoundError: The team does not exist.
+        """
+        team = self._namespace(team_id)
+        agents = await self._cache.get(team_id, "agents", lambda: team_tasks.read_agents(team))
+        if not agents:
+            await team_tasks.require_team(team)
+        return [
+            agent
+            for agent in agents
+            if agent.status == IDLE and (capability is None or capability in agent.capabilities)
+        ]
+
     # ---- tasks
 
     async def enqueue_task(
@@ -112,12 +243,12 @@ class OrchestrationStateManager(TeamRosters):
         Raises:
             NotFoundError: The team does not exist.
         """
-        kept = tasks.with_id(task, new_id(self._clock))
+        kept = team_tasks.with_id(task, new_id(self._clock))
 
         async def work(team: Namespace) -> None:
-            await _read_ahead(team, kept["id"], team.name("team"))
-            await require_team(team)
-            await tasks.put(team, kept, delay_s=delay_s, max_attempts=max_attempts)
+            await read_ahead(team.space, documents=[team.name("team")], task_ids=[team.task(kept["id"])])
+            await team_tasks.require_team(team)
+            await team_tasks.put(team, kept, delay_s=delay_s, max_attempts=max_attempts)
 
         await self._change(team_id, work)
         name: str = kept["id"]
@@ -139,22 +270,7 @@ class OrchestrationStateManager(TeamRosters):
             NotFoundError: The team has no such task or agent.
             TransitionError: The task is completed or dead.
         """
-
-        async def work(team: Namespace) -> TeamTask | ConflictError:
-            await _read_ahead(team, task_id, agent_name(team, agent_id))
-            await find_agent(team, agent_id)
-            info = await tasks.find(team, task_id)
-            if is_held(info, await team.space.now()):
-                if info.worker == agent_id:
-                    return tasks.to_team_task(team, info)
-                # Raised here, it would be retried again and again.
-                return ConflictError(
-                    f"task {task_id!r} of team {team.id!r} is held by {shorten(info.worker or '')!r}"
-                )
-            await team.space.queue.take(team.task(task_id), agent_id, lease_s=lease_s)
-            await assign_to_agent(team, agent_id, task_id, instead_of=info.worker)
-            return tasks.to_team_task(team, await tasks.find(team, task_id))
-
+        work = partial(team_tasks.assign, task_id=task_id, agent_id=agent_id, lease_s=lease_s)
         task = await self._change(team_id, work, f"assign {task_id} to {agent_id}")
         if isinstance(task, ConflictError):
             raise task
@@ -182,39 +298,15 @@ class OrchestrationStateManager(TeamRosters):
         Raises:
             NotFoundError: The team has no such agent.
         """
-        team, agent_document = self._namespace(team_id), agent_name(self._namespace(team_id), agent_id)
         check_wait("wait_s", wait_s)
-        claimed: list[TeamTask] = []
-
-        def match(name: str, task: Any, documents: Mapping[str, Any]) -> bool:
-            agent: AgentCoordinationState | None = documents.get(agent_document)
-            if agent is None or not name.startswith(team.prefix):
-                return False
-            return is_fit(task, capability, agent.capabilities)
-
-        async def also(tx: Transaction, name: str, former: str | None) -> None:
-            task_id = name.removeprefix(team.prefix)
-            claiming = team.with_space(tx.by(agent_id, message=f"claim {task_id}"))
-            await assign_to_agent(claiming, agent_id, task_id, instead_of=former)
-            claimed[:] = [tasks.to_team_task(team, await tasks.find(claiming, task_id))]
-
-        claim = partial(
-            team.space.queue.claim_with,
-            agent_id,
-            lease_s=self._lease_s if lease_s is None else lease_s,
-            match=match,
-            on_claim=on_claim(team.space.executor, also),
-            documents=(agent_document,),
-        )
+        team, hold_s = self._namespace(team_id), self._lease_s if lease_s is None else lease_s
         try:
-            if not await claim(wait_s=0):
-                await find_agent(team, agent_id)
-                if not wait_s or not await claim(wait_s=wait_s):
-                    return None
+            claimed = await team_tasks.claim(team, agent_id, capability, lease_s=hold_s, wait_s=wait_s)
         finally:
             self._cache.invalidate(team_id)
-        await self._after_write()
-        return claimed[0]
+        if claimed is not None:
+            await self._after_write()
+        return claimed
 
     async def heartbeat_task(
         self,
@@ -234,8 +326,8 @@ class OrchestrationStateManager(TeamRosters):
         hold_s = self._lease_s if lease_s is None else lease_s
 
         async def work(team: Namespace) -> None:
-            info = await tasks.find(team, task_id, payload=False)
-            claim = tasks.make_claim(team, info, agent_id, token)
+            info = await team_tasks.find(team, task_id, payload=False)
+            claim = team_tasks.make_claim(team, info, agent_id, token)
             await team.space.queue.heartbeat(claim, hold_s)
 
         await self._change(team_id, work)
@@ -254,20 +346,12 @@ class OrchestrationStateManager(TeamRosters):
         check_record("task", task, TeamTask)
         check_duration_ms("lease_s", hold_s)
 
-        async def beat(signal: Signal) -> None:
-            while not await signal.wait(hold_s / 3):
-                try:
-                    await self.heartbeat_task(team_id, task.id, token=task.token, lease_s=hold_s)
-                except (LeaseLostError, NotFoundError, TransitionError):
-                    return
-                except KeepstateError:
-                    continue  # the next heartbeat may succeed in time
+        async def beat() -> None:
+            await self.heartbeat_task(team_id, task.id, token=task.token, lease_s=hold_s)
 
-        beating = self._runner.start(beat, f"heartbeat of task {task.id}")
-        try:
+        ends = (LeaseLostError, NotFoundError, TransitionError)
+        async with Heartbeat(self._runner, f"task {task.id}", hold_s, beat, ends=ends):
             yield task
-        finally:
-            await beating.stop()
 
     async def complete_task(
         self,
@@ -296,17 +380,14 @@ class OrchestrationStateManager(TeamRosters):
             TransitionError: The task was never claimed, is dead, or is completed with another result.
         """
 
-        async def work(team: Namespace) -> None:
-            await _read_ahead(team, task_id, *_agent_names(team, agent_id))
-            info = await tasks.find(team, task_id)
+        async def end(team: Namespace, info: TaskInfo) -> None:
             if info.state == "done":
-                tasks.make_claim(team, replace(info, state="claimed"), agent_id, token)
-                tasks.check_repeated(team, info, result, is_part=self._binding.transaction is not None)
-                return
-            await tasks.complete(team, info, result, agent_id, token)
-            await take_from_agent(team, info.worker, task_id)
+                team_tasks.make_claim(team, replace(info, state="claimed"), agent_id, token)
+                team_tasks.check_repeated(team, info, result, is_part=self._binding.transaction is not None)
+            else:
+                await team_tasks.complete(team, info, result, agent_id, token)
 
-        await self._change(team_id, work, f"complete {task_id}")
+        await self._end_task(team_id, task_id, agent_id, "complete", end)
 
     async def fail_task(
         self,
@@ -334,26 +415,39 @@ class OrchestrationStateManager(TeamRosters):
             TransitionError: The task is not held.
         """
 
-        async def work(team: Namespace) -> None:
-            await _read_ahead(team, task_id, *_agent_names(team, agent_id))
-            info = await tasks.find(team, task_id)
-            await team.space.queue.fail(tasks.make_claim(team, info, agent_id, token), error, retry_in_s)
-            await take_from_agent(team, info.worker, task_id)
+        async def end(team: Namespace, info: TaskInfo) -> None:
+            await team.space.queue.fail(team_tasks.make_claim(team, info, agent_id, token), error, retry_in_s)
 
-        await self._change(team_id, work, f"fail {task_id}")
+        await self._end_task(team_id, task_id, agent_id, "fail", end)
 
     async def release_task(
         self, team_id: str, task_id: str, *, agent_id: str | None = None, token: int | None = None
     ) -> None:
         """Give a task back unused, and set its agent to idle; raises as `fail_task`."""
 
-        async def work(team: Namespace) -> None:
-            await _read_ahead(team, task_id, *_agent_names(team, agent_id))
-            info = await tasks.find(team, task_id)
-            await team.space.queue.release(tasks.make_claim(team, info, agent_id, token))
-            await take_from_agent(team, info.worker, task_id)
+        async def end(team: Namespace, info: TaskInfo) -> None:
+            await team.space.queue.release(team_tasks.make_claim(team, info, agent_id, token))
 
-        await self._change(team_id, work, f"release {task_id}")
+        await self._end_task(team_id, task_id, agent_id, "release", end)
+
+    async def _end_task(
+        self,
+        team_id: str,
+        task_id: str,
+        agent_id: str | None,
+        verb: str,
+        end: Callable[[Namespace, TaskInfo], Awaitable[None]],
+    ) -> None:
+        """Take a task from its holder, as `end` does it, and from the holder's document."""
+
+        async def work(team: Namespace) -> None:
+            await team_tasks.read_task_ahead(team, task_id, agent_id)
+            info = await team_tasks.find(team, task_id)
+            await end(team, info)
+            if info.state != "done":
+                await team_tasks.take_from_agent(team, info.worker, task_id)
+
+        await self._change(team_id, work, f"{verb} {task_id}")
 
     async def requeue_task(self, team_id: str, task_id: str) -> None:
         """Make a dead task available again, with all its attempts.
@@ -363,7 +457,7 @@ class OrchestrationStateManager(TeamRosters):
         """
 
         async def work(team: Namespace) -> None:
-            info = await tasks.find(team, task_id, payload=False)
+            info = await team_tasks.find(team, task_id, payload=False)
             if info.state != "dead":
                 raise NotFoundError(
                     f"task {task_id!r} of team {team.id!r} is not dead. Check it with get_task()."
@@ -376,7 +470,7 @@ class OrchestrationStateManager(TeamRosters):
         """Return a task, or None if it does not exist or was completed more than a week ago."""
         team = self._namespace(team_id)
         info = await team.space.queue.get(team.task(task_id), payload=True)
-        return None if info is None else tasks.to_team_task(team, info)
+        return None if info is None else team_tasks.to_team_task(team, info)
 
     async def get_queue_status(self, team_id: str) -> TaskQueueState:
         """Return the tasks of a team: all counted at one moment, the newest 100 of each kind loaded.
@@ -389,22 +483,21 @@ class OrchestrationStateManager(TeamRosters):
         team = self._namespace(team_id)
 
         async def read() -> TaskQueueState:
-            await require_team(team)
-            return await tasks.read_queue(team, self._runner.mode)
+            await team_tasks.require_team(team)
+            return await team_tasks.read_queue(team, self._runner.mode)
 
         return await self._cache.get(team_id, "queue", read)
 
+    async def _change(self, team_id: str, work: Callable[[Namespace], Awaitable[T]], message: str = "") -> T:
+        team = self._namespace(team_id)
+        try:
+            return await self._run_together(team, work, message=message)
+        finally:
+            self._cache.invalidate(team_id)
+
     async def _clean(self, namespace: Namespace, before: datetime) -> int:
         """Remove completed and dead tasks, and old history of the team."""
-        removed = await tasks.remove_ended(namespace, before)
+        removed = await team_tasks.remove_ended(namespace, before)
         await self._prune(namespace, before)
         self._cache.invalidate(namespace.id)
         return removed
-
-
-async def _read_ahead(team: Namespace, task_id: str, *documents: str) -> None:
-    await read_ahead(team.space, documents=documents, task_ids=(team.task(task_id),))
-
-
-def _agent_names(team: Namespace, agent_id: str | None) -> tuple[str, ...]:
-    return () if agent_id is None else (agent_name(team, agent_id),)

@@ -1,21 +1,42 @@
-"""The tasks of a team in the queue."""
+"""The tasks of a team in the queue, and the agents that hold them.
+
+An agent's document lists the tasks it was given. The end of a lease does not update the document. Therefore
+each read checks the list against the queue.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
 from keepstate._runner import Mode
+from keepstate.engine.documents.collection import Collection
+from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.queue.queue import Claim
 from keepstate.engine.queue.tasks import STATES, TaskInfo, TaskState
-from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
+from keepstate.engine.space.joint_work import read_ahead
+from keepstate.engine.space.space import Transaction, on_claim
+from keepstate.errors import ConflictError, InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.managers.binding import Namespace
 from keepstate.managers.parameters import encode_canonical
-from keepstate.managers.teams.records import TaskQueueState, TeamTask, TeamTaskStatus, priority_of
-from keepstate.managers.teams.task_lists import LOADED, LoadingTaskList, LoadTasks, TaskList
+from keepstate.managers.teams.records import (
+    IDLE,
+    LOADED,
+    WORKING,
+    AgentCoordinationState,
+    LoadingTaskList,
+    LoadTasks,
+    TaskList,
+    TaskQueueState,
+    TeamTask,
+    TeamTaskStatus,
+    is_fit,
+    priority_of,
+)
 from keepstate.values import limits
 
 _ANY_LEASE_S: Final = 60
@@ -94,6 +115,59 @@ def make_claim(team: Namespace, info: TaskInfo, agent_id: str | None, token: int
             wanted="in_progress",
         )
     return Claim(info.id, info.token)
+
+
+async def assign(team: Namespace, *, task_id: str, agent_id: str, lease_s: float) -> TeamTask | ConflictError:
+    """Give a task to an agent, and return it; an error if another agent holds it.
+
+    The error is not raised here, where it would be retried again and again.
+    """
+    await read_task_ahead(team, task_id, agent_id)
+    await find_agent(team, agent_id)
+    info = await find(team, task_id)
+    if is_held(info, await team.space.now()):
+        if info.worker == agent_id:
+            return to_team_task(team, info)
+        return ConflictError(
+            f"task {task_id!r} of team {team.id!r} is held by {shorten(info.worker or '')!r}"
+        )
+    await team.space.queue.take(team.task(task_id), agent_id, lease_s=lease_s)
+    await assign_to_agent(team, agent_id, task_id, instead_of=info.worker)
+    return to_team_task(team, await find(team, task_id))
+
+
+async def claim(
+    team: Namespace, agent_id: str, capability: str | None, *, lease_s: float, wait_s: float
+) -> TeamTask | None:
+    """Claim the best available task for an agent, and return it, or None if there is none."""
+    agent_document = agents_of(team).name(agent_id)
+    claimed: list[TeamTask] = []
+
+    def match(name: str, task: Any, documents: Mapping[str, Any]) -> bool:
+        agent: AgentCoordinationState | None = documents.get(agent_document)
+        if agent is None or not name.startswith(team.prefix):
+            return False
+        return is_fit(task, capability, agent.capabilities)
+
+    async def also(tx: Transaction, name: str, former: str | None) -> None:
+        task_id = name.removeprefix(team.prefix)
+        claiming = team.with_space(tx.by(agent_id, message=f"claim {task_id}"))
+        await assign_to_agent(claiming, agent_id, task_id, instead_of=former)
+        claimed[:] = [to_team_task(team, await find(claiming, task_id))]
+
+    claim_next = partial(
+        team.space.queue.claim_with,
+        agent_id,
+        lease_s=lease_s,
+        match=match,
+        on_claim=on_claim(team.space.executor, also),
+        documents=(agent_document,),
+    )
+    if not await claim_next(wait_s=0):
+        await find_agent(team, agent_id)
+        if not wait_s or not await claim_next(wait_s=wait_s):
+            return None
+    return claimed[0]
 
 
 async def complete(
@@ -214,3 +288,116 @@ async def _iterate_state(team: Namespace, state: TaskState) -> AsyncIterator[Tas
             if info.id.startswith(team.prefix):
                 yield info
         after = page[-1].cursor
+
+
+# ---- agents
+
+
+def agents_of(team: Namespace) -> Collection[AgentCoordinationState]:
+    """Return the agents of a team, as stored."""
+    return team.collection("agent")
+
+
+async def require_team(team: Namespace) -> None:
+    """Raise `NotFoundError` if the team does not exist."""
+    if await team.get("team") is None:
+        raise NotFoundError(f"team {team.id!r} does not exist. Call create_team() first.")
+
+
+async def find_agent(team: Namespace, agent_id: str) -> AgentCoordinationState:
+    """Return the stored document of an agent.
+
+    Raises:
+        NotFoundError: The team does not exist, or has no such agent.
+    """
+    agent = await agents_of(team).get(agent_id)
+    if agent is None:
+        await require_team(team)
+        raise NotFoundError(f"team {team.id!r} has no agent {agent_id!r}. Call add_agent() first.")
+    return agent
+
+
+async def put_agent(team: Namespace, agent: AgentCoordinationState) -> None:
+    """Write an agent."""
+    await agents_of(team).put(agent.agent_id, agent)
+
+
+async def read_agents(team: Namespace) -> list[AgentCoordinationState]:
+    """Return the agents of a team, ordered by id. An agent that has lost all its tasks is idle."""
+    agents = [agent async for agent in agents_of(team).values()]
+    given = list(dict.fromkeys(task_id for agent in agents for task_id in agent.tasks))
+    if not given:
+        return agents
+    now, infos = await team.space.now(), dict[str, TaskInfo]()
+    for begin in range(0, len(given), limits.READ_KEYS):
+        infos |= await _read_infos(team, given[begin : begin + limits.READ_KEYS])
+    return [_with_held_tasks(agent, _filter_held(agent, infos, now)) for agent in agents]
+
+
+def _with_held_tasks(agent: AgentCoordinationState, held: list[str]) -> AgentCoordinationState:
+    """Return an agent with the tasks that it still holds. A status of the application stays."""
+    if agent.status != WORKING or agent.current_task not in agent.tasks or agent.current_task in held:
+        return agent if agent.tasks == held else replace(agent, tasks=held)
+    return _continue_with(agent, held)
+
+
+def _continue_with(agent: AgentCoordinationState, held: list[str]) -> AgentCoordinationState:
+    if not held:
+        return replace(agent, status=IDLE, current_task=None, tasks=[])
+    return replace(agent, status=WORKING, current_task=held[-1], tasks=held)
+
+
+async def assign_to_agent(team: Namespace, agent_id: str, task_id: str, *, instead_of: str | None) -> None:
+    """Give a task to an agent, and take it from its last holder."""
+    if instead_of is not None and instead_of != agent_id:
+        await take_from_agent(team, instead_of, task_id)
+    agent = await find_agent(team, agent_id)
+    held = [*await _other_tasks(team, agent, task_id), task_id]
+    await put_agent(team, replace(agent, status=WORKING, current_task=task_id, tasks=held))
+
+
+async def take_from_agent(team: Namespace, agent_id: str | None, task_id: str) -> None:
+    """Take a task from an agent. The agent continues with another task that it holds, or is idle."""
+    if agent_id is None:
+        return
+    agent = await agents_of(team).get(agent_id)
+    if agent is None or (task_id not in agent.tasks and agent.current_task != task_id):
+        return
+    held = await _other_tasks(team, agent, task_id)
+    is_over = agent.current_task == task_id
+    await put_agent(team, _continue_with(agent, held) if is_over else _with_held_tasks(agent, held))
+
+
+async def _other_tasks(team: Namespace, agent: AgentCoordinationState, task_id: str) -> list[str]:
+    """Return the other tasks that an agent holds."""
+    given = [each for each in agent.tasks if each != task_id]
+    if not given:
+        return []
+    return _filter_held(replace(agent, tasks=given), await _read_infos(team, given), await team.space.now())
+
+
+async def _read_infos(team: Namespace, task_ids: Sequence[str]) -> dict[str, TaskInfo]:
+    # An agent's document that other code wrote may have values that are not ids, and so not tasks.
+    given = cast("Sequence[object]", task_ids)
+    ids = [task_id for task_id in given if isinstance(task_id, str)]
+    found = await team.space.queue.get_each(*(team.task(task_id) for task_id in ids))
+    return {task_id: info for task_id, info in zip(ids, found, strict=True) if info is not None}
+
+
+def _filter_held(agent: AgentCoordinationState, infos: dict[str, TaskInfo], now: datetime) -> list[str]:
+    return [
+        task_id
+        for task_id in agent.tasks
+        if (info := infos.get(task_id)) is not None and is_held(info, now) and info.worker == agent.agent_id
+    ]
+
+
+def is_held(info: TaskInfo, now: datetime) -> bool:
+    """Return whether a task is held at this time of the store."""
+    return info.state == "claimed" and now < info.due_at
+
+
+async def read_task_ahead(team: Namespace, task_id: str, agent_id: str | None) -> None:
+    """Read a task and an agent in one round trip."""
+    documents = [] if agent_id is None else [agents_of(team).name(agent_id)]
+    await read_ahead(team.space, documents=documents, task_ids=[team.task(task_id)])

@@ -161,13 +161,10 @@ class ToolEffects(ToolRetries):
                 token=new_id(self._clock),
             )
             until_ms = to_milliseconds(now) + lease_ms
-            await namespace.space.documents.put(
-                namespace.name("effect", to_segment(execution_id), name),
-                {"value": effect, "until_ms": until_ms},
+            await namespace.put(
+                {"value": effect, "until_ms": until_ms}, "effect", to_segment(execution_id), name
             )
-            await namespace.space.documents.put(
-                namespace.name("begun", to_segment(execution_id), name), execution_id
-            )
+            await namespace.put(execution_id, "begun", to_segment(execution_id), name)
             return effect
 
         return await self._run_together(self._namespace_for("execution_id", execution_id), work)
@@ -226,7 +223,7 @@ class ToolEffects(ToolRetries):
 
         async def read(namespace: Namespace) -> list[ToolEffect]:
             found: list[ToolEffect] = []
-            async for key, execution_id in namespace.values("begun"):
+            async for key, execution_id in namespace.collection("begun").items():
                 effect = await _find(namespace, execution_id, key.partition("/")[2])
                 if effect is not None and effect.status is EffectStatus.UNKNOWN:
                     found.append(effect)
@@ -275,9 +272,7 @@ def _result_of(effect: ToolEffect) -> Any:
 
 
 async def _find(namespace: Namespace, execution_id: str, name: str) -> ToolEffect | None:
-    kept: dict[str, Any] | None = await namespace.space.documents.get(
-        namespace.name("effect", to_segment(execution_id), name)
-    )
+    kept: dict[str, Any] | None = await namespace.get("effect", to_segment(execution_id), name)
     if kept is None:
         return None
     effect: ToolEffect = kept["value"]
@@ -299,9 +294,7 @@ async def _put_end(
 ) -> ToolEffect:
     ended = replace(effect, status=status, result=result, error=error, ended_at=await namespace.space.now())
     execution = to_segment(effect.execution_id)
-    await namespace.space.documents.put(
-        namespace.name("effect", execution, effect.name), {"value": ended, "until_ms": 0}
-    )
+    await namespace.put({"value": ended, "until_ms": 0}, "effect", execution, effect.name)
     if status is not EffectStatus.UNKNOWN:
-        await namespace.space.documents.delete(namespace.name("begun", execution, effect.name))
+        await namespace.delete("begun", execution, effect.name)
     return ended

@@ -184,7 +184,7 @@ class ToolExecutions(ToolEffects):
 
         async def read(namespace: Namespace) -> list[tuple[bytes, ToolExecution]]:
             found: list[tuple[bytes, ToolExecution]] = []
-            async for name, execution in namespace.values("log", tool, after=behind):
+            async for name, execution in namespace.collection("log", tool).items(behind):
                 if status in (None, execution.status):
                     found.append((name.encode(), execution))
                     if len(found) == limit:
@@ -253,9 +253,9 @@ class ToolExecutions(ToolEffects):
 
         async def remove(namespace: Namespace) -> int:
             removed = 0
-            async for _, execution in namespace.values("log", tool):
+            async for execution in namespace.collection("log", tool).values():
                 removed += await self._run_together(namespace, _make_removal(execution.execution_id))
-            await namespace.space.documents.delete(namespace.name("stats", tool))
+            await namespace.delete("stats", tool)
             return removed
 
         return sum(await self._read_each(remove))
@@ -271,11 +271,11 @@ class ToolExecutions(ToolEffects):
         removed = 0
         async for _, execution_id in log.find_stale(namespace, to_milliseconds(before)):
             removed += await self._run_together(namespace, _make_removal(execution_id, before))
-        async for _, execution in namespace.values("log"):
+        async for execution in namespace.collection("log").values():
             if execution.completed_at is not None and execution.completed_at < before:
                 removed += await self._run_together(namespace, _make_removal(execution.execution_id, before))
         removed += await self._clean_retries(namespace, before)
-        async for name, kept in namespace.values("effect"):
+        async for name, kept in namespace.collection("effect").items():
             if _is_not_done(kept, before):
                 removed += await self._run_together(namespace, _make_effect_removal(name, before))
         return removed

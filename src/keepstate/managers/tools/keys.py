@@ -87,7 +87,7 @@ class ToolSpaces(Manager):
         await self._store_lookups()
 
         async def read(namespace: Namespace) -> ToolStats | None:
-            kept: ToolStats | None = await namespace.space.documents.get(namespace.name("stats", name))
+            kept: ToolStats | None = await namespace.get("stats", name)
             return kept
 
         return add_stats(tool_name, *filter(None, await self._read_each(read)))

@@ -46,7 +46,7 @@ def new_key(namespace: Namespace, execution: ToolExecution, now_ms: int) -> str:
 
 async def find(namespace: Namespace, execution_id: str) -> LoggedExecution | None:
     """Return an execution, or None if there is none with this id."""
-    known: dict[str, Any] | None = await namespace.space.documents.get(namespace.name("run", execution_id))
+    known: dict[str, Any] | None = await namespace.get("run", execution_id)
     if known is None:
         return None
     execution: ToolExecution | None = await namespace.space.documents.get(known["place"])
@@ -70,14 +70,14 @@ async def put(namespace: Namespace, before: LoggedExecution | None, now: LoggedE
 async def remove(namespace: Namespace, logged: LoggedExecution) -> None:
     """Remove an execution."""
     await namespace.space.documents.delete(logged.key)
-    await namespace.space.documents.delete(namespace.name("run", logged.execution.execution_id))
+    await namespace.delete("run", logged.execution.execution_id)
     if logged.until_ms is not None:
         await namespace.space.documents.delete(_open_key(namespace, logged))
 
 
 async def find_stale(namespace: Namespace, before_ms: int) -> AsyncIterator[tuple[str, str]]:
     """Yield executions whose leases ended by a time: the end of the lease as text, and the id."""
-    async for name, execution_id in namespace.values("open"):
+    async for name, execution_id in namespace.collection("open").items():
         until = name.partition("/")[0]
         if until > to_ascending(before_ms):  # the earliest come first
             return

@@ -7,8 +7,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
+from keepstate.engine.kernel.transitions import Transitions
 from keepstate.managers.records import record, stored_enum
-from keepstate.managers.transitions import Transitions
 
 
 @stored_enum("ToolExecutionStatus")

@@ -68,7 +68,7 @@ class ToolRetries(ToolSpaces):
             raise InvalidError(f"`backoff_factor` is {backoff_factor!r}. Pass a number of 1 or more.")
 
         async def work(namespace: Namespace) -> RetryState:
-            kept = await namespace.space.documents.get(namespace.name("retry", execution_id))
+            kept = await namespace.get("retry", execution_id)
             attempts = kept["value"].attempts + 1 if kept else 1
             wait_s = backoff_s(attempts, backoff_factor, first_s=first_delay_s, longest_s=longest_delay_s)
             retry = RetryState(
@@ -87,7 +87,7 @@ class ToolRetries(ToolSpaces):
     async def get_retry_state(self, execution_id: str) -> RetryState | None:
         """Return the retry schedule of an execution, or None if there is none."""
         namespace = self._namespace_for("execution_id", execution_id)
-        kept = await namespace.space.documents.get(namespace.name("retry", execution_id))
+        kept = await namespace.get("retry", execution_id)
         return None if kept is None else kept["value"]
 
     async def cancel_retry(self, execution_id: str) -> bool:
@@ -106,7 +106,7 @@ class ToolRetries(ToolSpaces):
 
         async def read(namespace: Namespace) -> list[tuple[str, bytes, RetryState]]:
             found: list[tuple[str, bytes, RetryState]] = []
-            async for name, retry in namespace.values("due"):
+            async for name, retry in namespace.collection("due").items():
                 found.append((name.partition("/")[0], retry.execution_id.encode(), retry))
                 if len(found) == limit:
                     break
@@ -133,12 +133,12 @@ class ToolRetries(ToolSpaces):
             due_key = namespace.name("due", to_ascending(due_ms), to_last_segment(retry.execution_id))
             await namespace.space.documents.put(due_key, retry)
         kept = {"value": retry, "due": due_key, "at_ms": to_milliseconds(now)}
-        await namespace.space.documents.put(namespace.name("retry", retry.execution_id), kept)
+        await namespace.put(kept, "retry", retry.execution_id)
 
     async def _clean_retries(self, namespace: Namespace, before: datetime) -> int:
         """Remove schedules of unknown executions that had no attempts left before a time."""
         removed = 0
-        async for execution_id, kept in namespace.values("retry"):
+        async for execution_id, kept in namespace.collection("retry").items():
             if _is_spent(kept, before):
                 removed += await self._run_together(namespace, _make_removal(execution_id, before))
         return removed
@@ -152,7 +152,7 @@ def _make_removal(execution_id: str, before: datetime) -> Callable[[Namespace], 
     """Return work that removes a spent schedule, unless it was renewed or its execution exists."""
 
     async def work(namespace: Namespace) -> int:
-        kept = await namespace.space.documents.get(namespace.name("retry", execution_id))
+        kept = await namespace.get("retry", execution_id)
         if not _is_spent(kept, before) or await log.find(namespace, execution_id) is not None:
             return 0
         return int(await delete_retry(namespace, execution_id))
@@ -166,10 +166,10 @@ def _due_order(found: tuple[str, bytes, Any]) -> tuple[str, bytes]:
 
 async def delete_retry(namespace: Namespace, execution_id: str) -> bool:
     """Delete the retry schedule of an execution, and return whether it existed."""
-    kept = await namespace.space.documents.get(namespace.name("retry", execution_id))
+    kept = await namespace.get("retry", execution_id)
     if kept is None:
         return False
-    await namespace.space.documents.delete(namespace.name("retry", execution_id))
+    await namespace.delete("retry", execution_id)
     if kept["due"] is not None:
         await namespace.space.documents.delete(kept["due"])
     return True

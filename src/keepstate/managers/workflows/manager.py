@@ -1,38 +1,54 @@
-"""Workflows: creation, pause and resumption, their end, and waiting for them."""
+"""Workflows: their states, their steps in any order and any number of times, and their checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from keepstate._runner import Mode
+from keepstate.engine.documents.collection import Collection
 from keepstate.engine.kernel.arguments import check_text, check_wait, require_instance
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
-from keepstate.errors import AlreadyExistsError
+from keepstate.errors import AlreadyExistsError, NotFoundError
 from keepstate.managers.backends import Backend
 from keepstate.managers.binding import Namespace
-from keepstate.managers.record_history import delete_old_records
-from keepstate.managers.workflows.records import WORKFLOW, WorkflowRecord, WorkflowState, WorkflowStatus
-from keepstate.managers.workflows.rules import check_initial_state, is_complete
-from keepstate.managers.workflows.steps import (
-    CHECKPOINT,
-    STATE,
-    WorkflowSteps,
-    find_workflow,
-    require_workflow,
-    write_workflow,
+from keepstate.managers.manager import Manager
+from keepstate.managers.record_history import LATEST, RecordHistory, check_record_id
+from keepstate.managers.records import check_record
+from keepstate.managers.workflows.records import (
+    DONE,
+    STEP,
+    WORKFLOW,
+    StepRecord,
+    StepState,
+    WorkflowCheckpoint,
+    WorkflowRecord,
+    WorkflowState,
+    WorkflowStatus,
+    check_allowed,
+    check_initial_state,
+    check_number,
+    check_step,
+    check_within,
+    is_complete,
+    is_repeated,
 )
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
+STATE: Final = "state"
+CHECKPOINT: Final = "checkpoint"
 
-class WorkflowStateManager(WorkflowSteps):
+Change = Callable[[Namespace, WorkflowRecord], Awaitable[WorkflowRecord]]
+
+
+class WorkflowStateManager(Manager):
     """Stores workflows, each in its space `workflow/<id>`.
 
     Attributes:
@@ -92,7 +108,7 @@ class WorkflowStateManager(WorkflowSteps):
         async def work(inside: Namespace) -> WorkflowState:
             if await inside.space.documents.entry(inside.name(STATE)) is not None:
                 raise AlreadyExistsError(f"workflow {state.workflow_id!r} exists already. Use another id.")
-            return await write_workflow(inside, begun, begun.state)
+            return await write_workflow(inside, begun)
 
         return await self._run_together(namespace, work, message="create")
 
@@ -119,10 +135,10 @@ class WorkflowStateManager(WorkflowSteps):
         """Put keys into a workflow's context, and return the workflow. Concurrent updates lose no key."""
         require_instance("patch", patch, Mapping)
 
-        async def change(inside: Namespace, now: WorkflowRecord) -> WorkflowState:
-            return replace(now.state, context={**now.state.context, **patch})
+        async def change(inside: Namespace, now: WorkflowRecord) -> WorkflowRecord:
+            return now.with_state(context={**now.state.context, **patch})
 
-        return await self._change_state(workflow_id, change, "update the context")
+        return await self._change(workflow_id, change, "update the context")
 
     async def delete(self, workflow_id: str) -> bool:
         """Remove a workflow with its history, and return whether it existed."""
@@ -147,17 +163,16 @@ class WorkflowStateManager(WorkflowSteps):
             TransitionError: The workflow is not paused.
         """
 
-        async def change(inside: Namespace, now: WorkflowRecord) -> WorkflowState:
-            state = now.state
-            if state.status is WorkflowStatus.RUNNING:
-                return state
-            if state.status is not WorkflowStatus.PAUSED:
-                raise WORKFLOW.make_error(workflow_id, state.status, "RUNNING by resuming")
-            return replace(
-                state, status=WorkflowStatus.COMPLETED if is_complete(state) else WorkflowStatus.RUNNING
-            )
+        async def change(inside: Namespace, now: WorkflowRecord) -> WorkflowRecord:
+            status = now.state.status
+            if status is WorkflowStatus.RUNNING:
+                return now
+            if status is not WorkflowStatus.PAUSED:
+                raise WORKFLOW.make_error(workflow_id, status, "RUNNING by resuming")
+            is_done = is_complete(now.state)
+            return now.with_state(status=WorkflowStatus.COMPLETED if is_done else WorkflowStatus.RUNNING)
 
-        return await self._change_state(workflow_id, change, "resume")
+        return await self._change(workflow_id, change, "resume")
 
     async def cancel(self, workflow_id: str, reason: str | None = None) -> WorkflowState:
         """Cancel a workflow, and return it. A second call does nothing and keeps the first reason.
@@ -210,16 +225,188 @@ class WorkflowStateManager(WorkflowSteps):
                     return status
                 await watch.take(left_s)
 
+    # ---- steps
+
+    async def update_step(self, workflow_id: str, step: StepState) -> WorkflowState:
+        """Write the state of a step, and return the workflow.
+
+        The first step starts a pending workflow, and the last one completes it. Reporting a completed step
+        again does nothing. While a workflow is paused or has failed, steps can end but not begin.
+
+        Args:
+            workflow_id: The workflow.
+            step: The step.
+
+        Raises:
+            NotFoundError: The workflow does not exist.
+            TransitionError: The state of the workflow or of the step does not allow the change.
+        """
+        check_step(step)
+        message = f"step {step.step_number} {step.status}"
+        return await self._change(workflow_id, partial(self._apply_step, step=step), message)
+
+    async def _apply_step(self, inside: Namespace, now: WorkflowRecord, step: StepState) -> WorkflowRecord:
+        state, what = now.state, f"{step.step_number} of {now.state.workflow_id}"
+        check_within(state, step.step_number)
+        known = await _find_step(inside, now, step.step_number)
+        if known is not None and known.status in DONE and is_repeated(known, step):
+            return now
+        check_allowed(state, step)
+        if known is not None and known.status != step.status:
+            STEP.check(what, known.status, step.status)
+        elif known is not None and known.status in DONE:
+            raise STEP.make_error(what, known.status, f"{step.status} with another result")
+        step = replace(step, updated_at=await inside.space.now())
+        await _steps(inside).put(_step_id(step.step_number), StepRecord(step, len(now.resumed)))
+        if state.status is WorkflowStatus.PENDING:
+            state = replace(state, status=WorkflowStatus.RUNNING)
+        if step.status in DONE and step.step_number > now.done_before:
+            state = await self._count_step(inside, state, step)
+        return replace(now, state=state)
+
+    async def _count_step(self, inside: Namespace, state: WorkflowState, step: StepState) -> WorkflowState:
+        """Return the state of a workflow after one more step is done."""
+        state = replace(
+            state,
+            steps_completed=state.steps_completed + 1,
+            current_step=max(state.current_step, step.step_number),
+        )
+        if state.status is WorkflowStatus.RUNNING and is_complete(state):
+            state = replace(state, status=WorkflowStatus.COMPLETED)
+        if self.checkpoint_interval and state.steps_completed % self.checkpoint_interval == 0:
+            checkpoint = WorkflowCheckpoint(
+                workflow_id=state.workflow_id,
+                checkpoint_id=f"auto-{state.steps_completed}",
+                step=state.current_step,
+                state=state,
+                context=state.context,
+                timestamp=await inside.space.now(),
+            )
+            await self._add_checkpoint(inside, checkpoint)
+        return state
+
+    async def get_step(self, workflow_id: str, step_number: int) -> StepState | None:
+        """Return a step, or None if it was not reported, or the workflow was resumed from before it."""
+        check_number("step_number", step_number, 1)
+        namespace = self._namespace(workflow_id)
+        now = await find_workflow(namespace)
+        return None if now is None else await _find_step(namespace, now, step_number)
+
+    async def list_steps(self, workflow_id: str) -> list[StepState]:
+        """Return the reported steps, ordered by number."""
+        namespace = self._namespace(workflow_id)
+        now = await find_workflow(namespace)
+        if now is None:
+            return []
+        return [stored.step async for stored in _steps(namespace).values() if stored.counts_in(now)]
+
+    # ---- checkpoints
+
+    async def checkpoint(self, checkpoint: WorkflowCheckpoint) -> str:
+        """Save a checkpoint, and return the id of its commit. A replaced checkpoint stays in the history.
+
+        Raises:
+            NotFoundError: The workflow does not exist.
+        """
+        check_record("checkpoint", checkpoint, WorkflowCheckpoint)
+        check_record_id("checkpoint_id", checkpoint.checkpoint_id)
+        check_number("step", checkpoint.step, 0)
+        namespace = self._namespace(checkpoint.workflow_id)
+
+        async def work(inside: Namespace) -> str:
+            now = require_workflow(await find_workflow(inside), checkpoint.workflow_id)
+            check_within(now.state, checkpoint.step)
+            context = now.state.context if checkpoint.context is None else checkpoint.context
+            return await self._add_checkpoint(inside, replace(checkpoint, context=context))
+
+        return await self._run_together(namespace, work, message=f"checkpoint {checkpoint.checkpoint_id}")
+
+    async def _add_checkpoint(self, inside: Namespace, checkpoint: WorkflowCheckpoint) -> str:
+        id = checkpoint.checkpoint_id
+        return await self._checkpoints(inside).add(checkpoint, id=id, message=f"checkpoint {id}")
+
+    def _checkpoints(self, namespace: Namespace) -> RecordHistory[WorkflowCheckpoint]:
+        return RecordHistory(namespace, CHECKPOINT, self._run_together)
+
+    async def get_checkpoint(self, workflow_id: str, checkpoint_id: str) -> WorkflowCheckpoint | None:
+        """Return a checkpoint, or None if there is none with this id."""
+        return await self._checkpoints(self._namespace(workflow_id)).get(checkpoint_id)
+
+    async def list_checkpoints(
+        self, workflow_id: str, *, limit: int | None = None
+    ) -> list[WorkflowCheckpoint]:
+        """Return a workflow's checkpoints, oldest first.
+
+        Args:
+            workflow_id: The workflow.
+            limit: Return only the last `limit` checkpoints.
+        """
+        return await self._checkpoints(self._namespace(workflow_id)).list(limit)
+
+    async def resume_from(self, workflow_id: str, checkpoint_id: str = LATEST) -> WorkflowCheckpoint:
+        """Go back to a checkpoint, and return it.
+
+        Step and context become those of the checkpoint, and later steps must be done again. The workflow is
+        then running, or stays paused if it was.
+
+        Args:
+            workflow_id: The workflow.
+            checkpoint_id: The checkpoint; `latest` selects the newest.
+
+        Raises:
+            NotFoundError: The workflow or checkpoint does not exist.
+            TransitionError: The workflow is completed or cancelled.
+        """
+        check_text("checkpoint_id", checkpoint_id)
+        found: list[WorkflowCheckpoint] = []
+
+        async def change(inside: Namespace, now: WorkflowRecord) -> WorkflowRecord:
+            found[:] = [await self._checkpoints(inside).require(checkpoint_id)]
+            return await self._go_back(inside, now, found[0])
+
+        await self._change(workflow_id, change, f"resume from {checkpoint_id}")
+        return found[0]
+
+    async def _go_back(
+        self, inside: Namespace, now: WorkflowRecord, checkpoint: WorkflowCheckpoint
+    ) -> WorkflowRecord:
+        status = now.state.status
+        if status not in (WorkflowStatus.PAUSED, WorkflowStatus.RUNNING):
+            WORKFLOW.check(now.state.workflow_id, status, WorkflowStatus.RUNNING)
+            status = WorkflowStatus.RUNNING
+        done_before = min(now.done_before, checkpoint.step)
+        now = replace(now, resumed=(*now.resumed, checkpoint.step), done_before=done_before)
+        done = [
+            stored
+            async for _, stored in _steps(inside).items(_step_id(done_before))
+            if stored.counts_in(now) and stored.step.status in DONE
+        ]
+        return now.with_state(
+            status=status,
+            current_step=checkpoint.step,
+            context=now.state.context if checkpoint.context is None else checkpoint.context,
+            error=None,
+            steps_completed=done_before + len(done),
+        )
+
     # ---- changes
 
-    async def _move_to(self, workflow_id: str, wanted: WorkflowStatus, **facts: Any) -> WorkflowState:
-        async def change(inside: Namespace, now: WorkflowRecord) -> WorkflowState:
-            if now.state.status is wanted:
-                return now.state
-            WORKFLOW.check(workflow_id, now.state.status, wanted)
-            return replace(now.state, status=wanted, **facts)
+    async def _change(self, workflow_id: str, change: Change, message: str) -> WorkflowState:
+        async def work(inside: Namespace) -> WorkflowState:
+            now = require_workflow(await find_workflow(inside), workflow_id)
+            new = await change(inside, now)
+            return now.state if new.state is now.state else await write_workflow(inside, new)
 
-        return await self._change_state(workflow_id, change, wanted.value)
+        return await self._run_together(self._namespace(workflow_id), work, message=message)
+
+    async def _move_to(self, workflow_id: str, wanted: WorkflowStatus, **facts: Any) -> WorkflowState:
+        async def change(inside: Namespace, now: WorkflowRecord) -> WorkflowRecord:
+            if now.state.status is wanted:
+                return now
+            WORKFLOW.check(workflow_id, now.state.status, wanted)
+            return now.with_state(status=wanted, **facts)
+
+        return await self._change(workflow_id, change, wanted.value)
 
     async def _clean(self, namespace: Namespace, before: datetime) -> int:
         """Remove a workflow that ended before a time, or old checkpoints and history of a live one."""
@@ -231,7 +418,7 @@ class WorkflowStateManager(WorkflowSteps):
                 return 0
             is_over = await self._run_together(namespace, partial(_cancel_ended, before=before))
             return int(is_over and await self.delete(namespace.id))
-        removed, since = await delete_old_records(namespace, (CHECKPOINT,), before, self._run_together)
+        removed, since = await self._checkpoints(namespace).clean(before)
         await self._prune(namespace, since)
         return removed
 
@@ -250,6 +437,43 @@ async def _cancel_ended(inside: Namespace, before: datetime) -> bool:
     if found is None or not _ended_before(found.state, before):
         return False
     if found.state.status is WorkflowStatus.FAILED:
-        cancelled = replace(found.state, status=WorkflowStatus.CANCELLED)
-        await inside.space.documents.put(inside.name(STATE), replace(found, state=cancelled))
+        await inside.put(found.with_state(status=WorkflowStatus.CANCELLED), STATE)
     return True
+
+
+def _steps(namespace: Namespace) -> Collection[StepRecord]:
+    return namespace.collection("step")
+
+
+def _step_id(number: int) -> str:
+    return f"{number:09d}"
+
+
+async def _find_step(namespace: Namespace, now: WorkflowRecord, number: int) -> StepState | None:
+    """Return a step, unless a later resumption of the workflow went back to before it."""
+    stored = await _steps(namespace).get(_step_id(number))
+    return stored.step if stored is not None and stored.counts_in(now) else None
+
+
+async def find_workflow(namespace: Namespace) -> WorkflowRecord | None:
+    """Return the stored workflow, or None if there is none."""
+    found: WorkflowRecord | None = await namespace.get(STATE)
+    return found
+
+
+async def write_workflow(inside: Namespace, record: WorkflowRecord) -> WorkflowState:
+    """Write a workflow with the store's time, and return its state."""
+    record = record.with_state(updated_at=await inside.space.now())
+    await inside.put(record, STATE)
+    return record.state
+
+
+def require_workflow(found: WorkflowRecord | None, workflow_id: str) -> WorkflowRecord:
+    """Return a workflow that was read, or raise.
+
+    Raises:
+        NotFoundError: The workflow does not exist.
+    """
+    if found is None:
+        raise NotFoundError(f"workflow {workflow_id!r} does not exist. Call create() first.")
+    return found

@@ -1,15 +1,19 @@
-"""Records of a workflow."""
+"""Records of a workflow, and the rules that are checked before anything is written."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import datetime
 from enum import Enum
+from math import inf
 from typing import Any, Final
 
-from keepstate.managers.records import record, stored_enum
-from keepstate.managers.transitions import Transitions
+from keepstate.engine.kernel.transitions import Transitions
+from keepstate.errors import InvalidError
+from keepstate.managers.parameters import encode_canonical
+from keepstate.managers.records import check_record, record, stored_enum
+from keepstate.values import limits
 
 
 @stored_enum("WorkflowStatus")
@@ -153,6 +157,10 @@ class WorkflowRecord:
     resumed: tuple[int, ...] = ()
     done_before: int = 0
 
+    def with_state(self, **changes: Any) -> WorkflowRecord:
+        """Return the workflow with changes of its state."""
+        return replace(self, state=replace(self.state, **changes))
+
 
 @record("StepRecord")
 class StepRecord:
@@ -169,3 +177,67 @@ class StepRecord:
     def counts_in(self, workflow: WorkflowRecord) -> bool:
         """Return whether no later resumption went back to before this step."""
         return all(self.step.step_number <= step for step in workflow.resumed[self.round :])
+
+
+def is_complete(state: WorkflowState) -> bool:
+    """Return whether all steps are done, if their number is known."""
+    return 0 < state.total_steps <= state.steps_completed
+
+
+def is_repeated(known: StepState, step: StepState) -> bool:
+    """Return whether a report repeats the known state of a step."""
+    return known.status == step.status and encode_canonical(known.result) == encode_canonical(step.result)
+
+
+def check_allowed(state: WorkflowState, step: StepState) -> None:
+    """Raise `TransitionError` if the state of the workflow does not allow this state of a step."""
+    is_beginning = step.status in ("pending", "running")
+    is_held = state.status in (WorkflowStatus.PAUSED, WorkflowStatus.FAILED)
+    if WORKFLOW.is_final(state.status) or (is_held and is_beginning):
+        raise WORKFLOW.make_error(
+            state.workflow_id, state.status, f"one whose step {step.step_number} is {step.status}"
+        )
+
+
+def check_initial_state(state: WorkflowState) -> None:
+    """Raise `InvalidError` for a state that a workflow cannot start with."""
+    check_record("state", state, WorkflowState)
+    for name in ("total_steps", "current_step", "steps_completed"):
+        check_number(name, getattr(state, name), 0)
+    check_within(state, state.current_step)
+    if state.steps_completed not in (0, state.current_step):
+        raise InvalidError(
+            f"`steps_completed` is {state.steps_completed}, which does not say which steps. Pass the value "
+            "of `current_step` if they are the first steps, or start at 0 and report each step."
+        )
+    is_done = 0 < state.total_steps == state.current_step
+    if is_done and state.status in (WorkflowStatus.PENDING, WorkflowStatus.RUNNING):
+        raise InvalidError(
+            f"`status` is {state.status.name}, but all {state.total_steps} steps are done. Pass COMPLETED."
+        )
+
+
+def check_within(state: WorkflowState, step: int) -> None:
+    """Raise `InvalidError` for a number above the number of steps."""
+    if 0 < state.total_steps < step:
+        raise InvalidError(
+            f"workflow {state.workflow_id!r} has {state.total_steps} steps, so {step} is not one"
+        )
+
+
+def check_step(step: StepState) -> None:
+    """Raise `InvalidError` for an invalid step."""
+    check_record("step", step, StepState)
+    check_number("step_number", step.step_number, 1)
+    if step.status not in STEP.table:
+        raise InvalidError(f"`status` is {step.status!r}. Use one of {', '.join(STEP.table)}.")
+    if step.duration_ms is not None and not 0 <= step.duration_ms < inf:
+        raise InvalidError(
+            f"`duration_ms` is {step.duration_ms!r}. Pass a number of milliseconds, 0 or more."
+        )
+
+
+def check_number(name: str, number: object, least: int) -> None:
+    """Raise `InvalidError` for a value that is not an int of at least `least`."""
+    if type(number) is not int or not least <= number <= limits.COUNT:
+        raise InvalidError(f"`{name}` is {number!r}. Pass an int of {least} or more.")

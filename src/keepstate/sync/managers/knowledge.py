@@ -12,6 +12,7 @@ from keepstate._finish import finish
 from keepstate.managers.backends import Backend
 from keepstate.managers.knowledge import manager as managers
 from keepstate.managers.knowledge.records import (
+    FailedDocument,
     IndexingProgress,
     IndexingStatus,
     KnowledgeBaseState,
@@ -19,12 +20,12 @@ from keepstate.managers.knowledge.records import (
 )
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.managers.knowledge_documents import KnowledgeDocuments
+from keepstate.sync.managers.manager import Manager
 from keepstate.sync.space import Space, Transaction
 from keepstate.sync.twin import inner_of
 
 
-class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
+class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
     """Knowledge bases that any number of workers index concurrently.
 
     A base never finishes, so `cleanup` only deletes old records of indexed documents. `delete` removes a
@@ -173,6 +174,44 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
             older_than: Include sources whose last synchronization is older.
         """
         return finish(self._inner.needs_sync(knowledge_base_id, older_than=older_than))
+
+    def fail_document(
+        self, knowledge_base_id: str, document_id: str, error: object, *, source_id: str | None = None
+    ) -> FailedDocument:
+        """Record a document that could not be indexed, and count it as failed if it was not listed yet.
+
+        If the document was indexed earlier in this run, its count and sizes are subtracted.
+        """
+        return finish(self._inner.fail_document(knowledge_base_id, document_id, error, source_id=source_id))
+
+    def complete_document(
+        self, knowledge_base_id: str, document_id: str, *, embeddings: int = 0, size_bytes: int = 0
+    ) -> None:
+        """Count a document as indexed, with its sizes, and remove it from the failed documents.
+
+        Completed again in the same run, it counts once, with its latest sizes.
+        """
+        finish(
+            self._inner.complete_document(
+                knowledge_base_id, document_id, embeddings=embeddings, size_bytes=size_bytes
+            )
+        )
+
+    def get_failed_documents(
+        self, knowledge_base_id: str, *, limit: int = 100, after: str | None = None
+    ) -> list[FailedDocument]:
+        """Return failed documents, ordered by id, starting after the id `after`."""
+        return finish(self._inner.get_failed_documents(knowledge_base_id, limit=limit, after=after))
+
+    def retry_failed_documents(
+        self, knowledge_base_id: str, *, limit: int = 100, lease_s: float = 300
+    ) -> list[FailedDocument]:
+        """Return failed documents to index again. No other caller receives them for `lease_s` seconds.
+
+        They stay listed and counted as failed until `complete_document`. After `fail_document`, or when the
+        time is over, they can be returned again.
+        """
+        return finish(self._inner.retry_failed_documents(knowledge_base_id, limit=limit, lease_s=lease_s))
 
     def get_knowledge_base_state(self, knowledge_base_id: str) -> KnowledgeBaseState | None:
         """Return the overview of a base, or None if there is no data."""

@@ -30,7 +30,10 @@ class Manager(Twin[Inner]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Release the store. Its last user closes it. A store that was passed in open stays open."""
+        """End subscriptions, and release the store. Its last user closes it.
+
+        A store that was passed in open stays open.
+        """
         finish(self._inner.close())
 
     def size(self) -> ManagerSize:

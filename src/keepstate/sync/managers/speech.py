@@ -11,7 +11,7 @@ from typing import Any
 
 from keepstate._finish import finish
 from keepstate.managers.backends import Backend
-from keepstate.managers.latest_value import LatestCallback
+from keepstate.managers.callbacks import LatestCallback
 from keepstate.managers.speech import manager as managers
 from keepstate.managers.speech.records import (
     AudioSession,
@@ -190,7 +190,3 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
     def unsubscribe(self, session_id: str, callback: LatestCallback) -> bool:
         """Start no further call of a callback, and return whether it was subscribed."""
         return finish(self._inner.unsubscribe(session_id, callback))
-
-    def close(self) -> None:
-        """End subscriptions, and release the store."""
-        finish(self._inner.close())

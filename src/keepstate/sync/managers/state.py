@@ -13,10 +13,10 @@ from typing import Any, Self
 from keepstate._finish import entered, finish
 from keepstate.engine.documents.documents import MISSING, DocumentEntry
 from keepstate.managers.backends import Backend
-from keepstate.managers.key_history import StateMoment
+from keepstate.managers.callbacks import StateCallback
 from keepstate.managers.state import manager as managers
 from keepstate.managers.state.config import StateConfig
-from keepstate.managers.state.subscriptions import StateCallback
+from keepstate.managers.state.key_history import StateMoment
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.managers.manager import Manager
