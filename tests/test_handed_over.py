@@ -132,5 +132,5 @@ def test_a_foreign_store_has_no_twin() -> None:
 
         async def apply(self, batches: object) -> None: ...
 
-    with pytest.raises(UnsupportedError, match="has no twin in another colour; open it there"):
+    with pytest.raises(UnsupportedError, match="cannot be used in another mode"):
         _ = of(keepstate.open(Foreign()))  # type: ignore[arg-type]  # no store of ours

@@ -249,9 +249,9 @@ def test_the_twin_of_what_is_no_asynchronous_handle_is_refused() -> None:
 
 
 def test_a_store_of_the_wrong_mode_names_the_right_call() -> None:
-    with pytest.raises(InvalidError, match=r"is async; hand it to keepstate\.open"):
+    with pytest.raises(InvalidError, match=r"is async; pass it to keepstate\.open"):
         sync.open(MemoryStore(runner=TaskRunner()))
-    with pytest.raises(InvalidError, match=r"is blocking; hand it to keepstate\.sync\.open"):
+    with pytest.raises(InvalidError, match=r"is blocking; pass it to keepstate\.sync\.open"):
         keepstate.open(MemoryStore(runner=ThreadRunner()))
 
 

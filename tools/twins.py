@@ -63,8 +63,8 @@ SEAMS = {
 REWORDED = {
     "Keepstate": {
         "Made by `keepstate.open`.": "Made by `keepstate.sync.open`.",
-        "An asynchronous context manager, and awaitable: both open the store. Without either it opens with "
-        "the\nfirst operation. In blocking use `keepstate.sync.open` gives the same without `await`.": (
+        "An asynchronous context manager, and awaitable: both open the store. Otherwise the first operation "
+        "opens\nit. For blocking code, `keepstate.sync.open` returns the same without `await`.": (
             "A context manager that closes the store at its end. Threads may share it."
         ),
     },

@@ -1,8 +1,8 @@
-"""The state layer under AI agents: no update is lost, every moment can be read again.
+"""State for AI agents: no update is lost, and every recorded state can be read again.
 
-`open(url)` gives a handle for use in an event loop, `keepstate.sync.open(url)` the same for blocking code. A
-handle has spaces; a space has documents, events, a queue, leases, transactions and a history. Names are
-loaded when they are first used, so that importing keepstate imports no driver.
+`open(url)` returns a handle for an event loop, `keepstate.sync.open(url)` one for blocking code. A handle has
+spaces. A space has documents, events, a queue, leases, transactions and a history. Names are loaded on first
+use, so importing keepstate imports no driver.
 """
 
 from importlib import import_module
@@ -73,113 +73,14 @@ if TYPE_CHECKING:
     from keepstate.errors import StateError as StateError
     from keepstate.errors import TaskFailedError as TaskFailedError
     from keepstate.errors import UnsupportedError as UnsupportedError
-    from keepstate.managers.agents.recovery import AgentRecoveryManager as AgentRecoveryManager
-    from keepstate.managers.agents.recovery import Recoverable as Recoverable
-    from keepstate.managers.agents.recovery import Recovery as Recovery
-    from keepstate.managers.agents.store import AgentCheckpoint as AgentCheckpoint
-    from keepstate.managers.agents.store import AgentSnapshot as AgentSnapshot
-    from keepstate.managers.agents.store import AgentStateStore as AgentStateStore
-    from keepstate.managers.backends import FileBackend as FileBackend
-    from keepstate.managers.backends import MemoryBackend as MemoryBackend
-    from keepstate.managers.backends import PostgresBackend as PostgresBackend
-    from keepstate.managers.backends import RedisBackend as RedisBackend
-    from keepstate.managers.backends import SQLiteBackend as SQLiteBackend
-    from keepstate.managers.knowledge.manager import KnowledgeStateManager as KnowledgeStateManager
-    from keepstate.managers.knowledge.records import FailedDocument as FailedDocument
-    from keepstate.managers.knowledge.records import IndexingProgress as IndexingProgress
-    from keepstate.managers.knowledge.records import IndexingStatus as IndexingStatus
-    from keepstate.managers.knowledge.records import KnowledgeBaseState as KnowledgeBaseState
-    from keepstate.managers.knowledge.records import SourceState as SourceState
-    from keepstate.managers.knowledge.records import SyncStatus as SyncStatus
-    from keepstate.managers.parameters import parameters_hash as parameters_hash
-    from keepstate.managers.sizes import ManagerSize as ManagerSize
-    from keepstate.managers.sizes import SizeAlert as SizeAlert
-    from keepstate.managers.speech.manager import SpeechStateManager as SpeechStateManager
-    from keepstate.managers.speech.records import AudioSession as AudioSession
-    from keepstate.managers.speech.records import AudioSessionStatus as AudioSessionStatus
-    from keepstate.managers.speech.records import StreamingMode as StreamingMode
-    from keepstate.managers.speech.records import STTState as STTState
-    from keepstate.managers.speech.records import TranscriptionStatus as TranscriptionStatus
-    from keepstate.managers.speech.records import TTSState as TTSState
-    from keepstate.managers.speech.records import VoiceConversationState as VoiceConversationState
-    from keepstate.managers.state.config import StateConfig as StateConfig
-    from keepstate.managers.state.key_history import StateMoment as StateMoment
-    from keepstate.managers.state.manager import StateManager as StateManager
-    from keepstate.managers.teams.manager import OrchestrationStateManager as OrchestrationStateManager
-    from keepstate.managers.teams.records import AgentCoordinationState as AgentCoordinationState
-    from keepstate.managers.teams.records import TaskQueueState as TaskQueueState
-    from keepstate.managers.teams.records import TeamState as TeamState
-    from keepstate.managers.teams.records import TeamTask as TeamTask
-    from keepstate.managers.tools.manager import ToolStateManager as ToolStateManager
-    from keepstate.managers.tools.records import EffectStatus as EffectStatus
-    from keepstate.managers.tools.records import RetryState as RetryState
-    from keepstate.managers.tools.records import ToolCacheEntry as ToolCacheEntry
-    from keepstate.managers.tools.records import ToolEffect as ToolEffect
-    from keepstate.managers.tools.records import ToolExecution as ToolExecution
-    from keepstate.managers.tools.records import ToolExecutionStatus as ToolExecutionStatus
-    from keepstate.managers.tools.records import ToolStats as ToolStats
-    from keepstate.managers.workflows.manager import WorkflowStateManager as WorkflowStateManager
-    from keepstate.managers.workflows.records import StepState as StepState
-    from keepstate.managers.workflows.records import WorkflowCheckpoint as WorkflowCheckpoint
-    from keepstate.managers.workflows.records import WorkflowState as WorkflowState
-    from keepstate.managers.workflows.records import WorkflowStatus as WorkflowStatus
+    from keepstate.managers import *  # noqa: F403 - its `__all__`, as for the next two
     from keepstate.opening import open as open
-    from keepstate.sessions.conversation import BoundedState as BoundedState
-    from keepstate.sessions.conversation import Conversation as Conversation
-    from keepstate.sessions.machine import AgentStateMachine as AgentStateMachine
-    from keepstate.sessions.machine_data import Transition as Transition
-    from keepstate.sessions.messages import estimate_tokens as estimate_tokens
-    from keepstate.sessions.namespace import ANY_USER as ANY_USER
-    from keepstate.sessions.session import Session as Session
-    from keepstate.sessions.session_records import SessionContext as SessionContext
-    from keepstate.sessions.session_records import SessionMoment as SessionMoment
-    from keepstate.sessions.session_records import TaskState as TaskState
-    from keepstate.sessions.sweep import Sessions as Sessions
-    from keepstate.sessions.table import StepResult as StepResult
-    from keepstate.sessions.thread_records import MessagePage as MessagePage
-    from keepstate.sessions.thread_records import Thread as Thread
-    from keepstate.sessions.thread_records import ThreadMessage as ThreadMessage
-    from keepstate.sessions.threads import ThreadMessages as ThreadMessages
-    from keepstate.sessions.threads import Threads as Threads
-    from keepstate.sessions.token_counter import TokenCounter as TokenCounter
-    from keepstate.sessions.user import UserState as UserState
-    from keepstate.sessions.validated import ValidatedState as ValidatedState
-    from keepstate.sessions.versioned import VersionedState as VersionedState
+    from keepstate.sessions import *  # noqa: F403
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore as EncryptedStore
     from keepstate.stores.wrappers.encrypted import KeyRing
     from keepstate.stores.wrappers.tiered import TieredStore as TieredStore
-    from keepstate.typed.batch import MutationBatch as MutationBatch
-    from keepstate.typed.changes import CommitEvent as CommitEvent
-    from keepstate.typed.changes import CommitHook as CommitHook
-    from keepstate.typed.changes import KeyDifference as KeyDifference
-    from keepstate.typed.changes import StateChange as StateChange
-    from keepstate.typed.changes import StateWatch as StateWatch
-    from keepstate.typed.key import KeyScope as KeyScope
-    from keepstate.typed.key import MergeStrategy as MergeStrategy
-    from keepstate.typed.key import ProfileKey as ProfileKey
-    from keepstate.typed.key import StateKey as StateKey
-    from keepstate.typed.persisted import PersistedState as PersistedState
-    from keepstate.typed.profiles import ProfileAccess as ProfileAccess
-    from keepstate.typed.profiles import ProfileEntry as ProfileEntry
-    from keepstate.typed.profiles import StateScope as StateScope
-    from keepstate.typed.ready_keys import CounterKey as CounterKey
-    from keepstate.typed.ready_keys import ListKey as ListKey
-    from keepstate.typed.ready_keys import MapKey as MapKey
-    from keepstate.typed.ready_keys import MaximumKey as MaximumKey
-    from keepstate.typed.ready_keys import RegisterKey as RegisterKey
-    from keepstate.typed.ready_keys import SetKey as SetKey
-    from keepstate.typed.records import RunRecord as RunRecord
-    from keepstate.typed.registry import Plugin as Plugin
-    from keepstate.typed.registry import PluginRegistrar as PluginRegistrar
-    from keepstate.typed.registry import StateKeyOptions as StateKeyOptions
-    from keepstate.typed.run import AgentRun as AgentRun
-    from keepstate.typed.state import KeyedState as KeyedState
-    from keepstate.typed.state_map import Snapshot as Snapshot
-    from keepstate.typed.state_map import StateMap as StateMap
-    from keepstate.typed.tools import RunStep as RunStep
-    from keepstate.typed.tools import ToolCallContext as ToolCallContext
-    from keepstate.typed.tools import ToolOutput as ToolOutput
+    from keepstate.typed import *  # noqa: F403
     from keepstate.values.pickles import SignedPickle as SignedPickle
     from keepstate.values.schema import downcast, register, upcast
     from keepstate.values.schema import register_write_version as register_write_version
@@ -192,33 +93,26 @@ if TYPE_CHECKING:
     from keepstate.workspace import view as view
 
 _HOMES = {
-    "engine.documents.documents": ("MISSING", "Document", "DocumentEntry", "Documents"),
-    "engine.events.record": ("ANY", "EXISTS", "NO_STREAM", "Event"),
+    "engine.documents.documents": ("Document", "DocumentEntry", "Documents", "MISSING"),
+    "engine.documents.watch": ("DocumentChange", "Watch"),
     "engine.events.events": ("EventStream", "Events"),
     "engine.events.folds": ("FoldEntry",),
+    "engine.events.record": ("ANY", "EXISTS", "Event", "NO_STREAM"),
+    "engine.events.reducers": ("Fold",),
     "engine.history.archive": ("confirm_archives",),
     "engine.history.checkout": ("Checkout",),
     "engine.history.commits": (
-        "Blame",
-        "Branch",
-        "Commit",
-        "Difference",
-        "HistoryStats",
-        "Pruned",
-        "Tag",
-        "Verified",
+        "Blame", "Branch", "Commit", "Difference", "HistoryStats", "Pruned", "Tag", "Verified",
     ),
     "engine.history.draft": ("Draft",),
     "engine.history.history": ("History",),
     "engine.history.merge": ("MergeConflict",),
-    "engine.space.keepstate": ("Keepstate",),
     "engine.queue.lease": ("Lease", "Leases"),
-    "engine.space.projection": ("Projection",),
     "engine.queue.queue": ("Claim", "Queue", "Task"),
-    "engine.events.reducers": ("Fold",),
-    "engine.space.space": ("Space", "SpaceSize", "Transaction"),
     "engine.queue.tasks": ("Put", "TaskInfo"),
-    "engine.documents.watch": ("DocumentChange", "Watch"),
+    "engine.space.keepstate": ("Keepstate",),
+    "engine.space.projection": ("Projection",),
+    "engine.space.space": ("Space", "SpaceSize", "Transaction"),
     "errors": (
         "AlreadyExistsError", "AttemptsExhaustedError", "ClockError", "ClosedError", "CompactedError",
         "ConflictError", "CorruptError", "HistoryLostError", "InvalidError", "KeepstateDeprecationWarning",
@@ -227,69 +121,45 @@ _HOMES = {
         "StateConflictError", "StateError", "StorageError", "StoreFullError", "StoreUnavailableError",
         "TaskFailedError", "TransitionError", "UnsupportedError",
     ),
+    "managers.agents.recovery": ("AgentRecoveryManager", "Recoverable", "Recovery"),
     "managers.agents.store": ("AgentCheckpoint", "AgentSnapshot", "AgentStateStore"),
-    "managers.backends": ("FileBackend", "MemoryBackend", "PostgresBackend", "RedisBackend", "SQLiteBackend"),
-    "managers.state.config": ("StateConfig",),
+    "managers.backends": (
+        "FileBackend", "MemoryBackend", "PostgresBackend", "RedisBackend", "SQLiteBackend",
+    ),
+    "managers.state.key_history": ("StateMoment",),
     "managers.knowledge.manager": ("KnowledgeStateManager",),
     "managers.knowledge.records": (
-        "FailedDocument",
-        "IndexingProgress",
-        "IndexingStatus",
-        "KnowledgeBaseState",
-        "SourceState",
+        "FailedDocument", "IndexingProgress", "IndexingStatus", "KnowledgeBaseState", "SourceState",
         "SyncStatus",
     ),
     "managers.parameters": ("parameters_hash",),
+    "managers.sizes": ("ManagerSize", "SizeAlert"),
     "managers.speech.manager": ("SpeechStateManager",),
     "managers.speech.records": (
-        "AudioSession",
-        "AudioSessionStatus",
-        "STTState",
-        "StreamingMode",
-        "TTSState",
-        "TranscriptionStatus",
-        "VoiceConversationState",
+        "AudioSession", "AudioSessionStatus", "STTState", "StreamingMode", "TTSState",
+        "TranscriptionStatus", "VoiceConversationState",
     ),
-    "managers.teams.records": ("AgentCoordinationState", "TaskQueueState", "TeamState", "TeamTask"),
-    "managers.teams.manager": ("OrchestrationStateManager",),
-    "managers.tools.records": (
-        "EffectStatus",
-        "RetryState",
-        "ToolCacheEntry",
-        "ToolEffect",
-        "ToolExecution",
-        "ToolExecutionStatus",
-        "ToolStats",
-    ),
-    "managers.tools.manager": ("ToolStateManager",),
-    "managers.state.key_history": ("StateMoment",),
-    "managers.agents.recovery": ("AgentRecoveryManager", "Recoverable", "Recovery"),
-    "managers.sizes": ("ManagerSize", "SizeAlert"),
+    "managers.state.config": ("StateConfig",),
     "managers.state.manager": ("StateManager",),
-    "managers.workflows.records": ("StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStatus"),
+    "managers.teams.manager": ("OrchestrationStateManager",),
+    "managers.teams.records": ("AgentCoordinationState", "TaskQueueState", "TeamState", "TeamTask"),
+    "managers.tools.manager": ("ToolStateManager",),
+    "managers.tools.records": (
+        "EffectStatus", "RetryState", "ToolCacheEntry", "ToolEffect", "ToolExecution",
+        "ToolExecutionStatus", "ToolStats",
+    ),
     "managers.workflows.manager": ("WorkflowStateManager",),
+    "managers.workflows.records": ("StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStatus"),
     "opening": ("open",),
-    "sessions.conversation": ("BoundedState", "Conversation"),
-    "sessions.machine": ("AgentStateMachine",),
-    "sessions.machine_data": ("Transition",),
-    "sessions.namespace": ("ANY_USER",),
-    "sessions.table": ("StepResult",),
-    "sessions.session": ("Session",),
-    "sessions.session_records": ("SessionContext", "SessionMoment", "TaskState"),
-    "sessions.sweep": ("Sessions",),
-    "sessions.thread_records": ("MessagePage", "Thread", "ThreadMessage"),
-    "sessions.threads": ("ThreadMessages", "Threads"),
-    "sessions.user": ("UserState",),
-    "sessions.validated": ("ValidatedState",),
-    "sessions.versioned": ("VersionedState",),
-    "sessions.token_counter": ("TokenCounter",),
-    "sessions.messages": ("estimate_tokens",),
+    "sessions": (
+        "ANY_USER", "AgentStateMachine", "BoundedState", "Conversation", "MessagePage", "Session",
+        "SessionContext", "SessionMoment", "Sessions", "StepResult", "TaskState", "Thread", "ThreadMessage",
+        "ThreadMessages", "Threads", "TokenCounter", "Transition", "UserState", "ValidatedState",
+        "VersionedState", "estimate_tokens",
+    ),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
     "stores.wrappers.tiered": ("TieredStore",),
-    "values.pickles": ("SignedPickle",),
-    "values.schema": ("downcast", "register", "register_write_version", "upcast"),
-    "workspace": ("ActionEvent", "Cache", "Disk", "Live", "Versioned", "events", "view"),
     "typed.batch": ("MutationBatch",),
     "typed.changes": ("CommitEvent", "CommitHook", "KeyDifference", "StateChange", "StateWatch"),
     "typed.key": ("KeyScope", "MergeStrategy", "ProfileKey", "StateKey"),
@@ -302,6 +172,9 @@ _HOMES = {
     "typed.state": ("KeyedState",),
     "typed.state_map": ("Snapshot", "StateMap"),
     "typed.tools": ("RunStep", "ToolCallContext", "ToolOutput"),
+    "values.pickles": ("SignedPickle",),
+    "values.schema": ("downcast", "register", "register_write_version", "upcast"),
+    "workspace": ("ActionEvent", "Cache", "Disk", "Live", "Versioned", "events", "view"),
 }  # fmt: skip
 _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name in names}
 

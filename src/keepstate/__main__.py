@@ -1,4 +1,4 @@
-"""`python -m keepstate` is the `keepstate` command."""
+"""The `keepstate` command, run as `python -m keepstate`."""
 
 from __future__ import annotations
 

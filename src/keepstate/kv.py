@@ -1,4 +1,4 @@
-"""`KVStore`: what a key-value store of one's own must do."""
+"""`KVStore`, the base class of your own key-value store."""
 
 from keepstate.workspace.kv import KVStore
 

@@ -62,14 +62,15 @@ def open(
     Args:
         url: A store URL, the path of an SQLite file, or an opened store, which is never closed here. A
             wrapper that is not open yet is opened and closed with this handle.
-        tenant: Any text but the empty one: the handle names the spaces of this tenant, and reaches no others.
-            Without one it names spaces that have no tenant, and `Keepstate.tenant` gives the others.
-        author: Who writes, in what is recorded.
-        encryption: The keys that values are encrypted under; all who open the store need them.
-        pickle: Stores objects of classes that nobody registered, signed and from a list.
+        tenant: The id of a tenant, any text that is not empty. The handle then reaches this tenant's spaces
+            only. Without it, the handle reaches the spaces without a tenant; see `Keepstate.tenant`.
+        author: The author of writes, for events and commits.
+        encryption: The keys to encrypt values with. Every process that opens the store needs them.
+        pickle: Stores objects of unregistered classes from a list, as signed pickles.
 
     Raises:
-        InvalidError: The URL names no store; what it could be is listed. Or another argument is wrong.
+        InvalidError: The URL does not name a store (the error lists the possible forms), or another argument
+            is wrong.
     """
     source = source_of(url, "async", encryption)
     return Keepstate(source, tenant=tenant, author=author, pickle=pickle)
@@ -80,16 +81,16 @@ def source_of(
 ) -> OpenStore | PassedStore:
     """Return the source of the store for a handle of this mode."""
     if encryption is not None:
-        _admit_keys(encryption)
+        _check_keys(encryption)
     if isinstance(url, str):
-        return OpenStore(admit_url("url", url), mode, encryption=encryption)
+        return OpenStore(check_url("url", url), mode, encryption=encryption)
     if isinstance(url, PathLike):
         try:
             path = Path(url)
-        except TypeError as error:  # one of bytes
+        except TypeError as error:  # a path of bytes
             raise InvalidError(f"the store is given as {_kind_of(url)}; give a path of text") from error
         reject_url_as_path("url", str(path))
-        _refuse_no_text("url", str(path))
+        _require_utf8("url", str(path))
         return OpenStore(f"sqlite:///{quote(str(path.absolute()))}", mode, encryption=encryption)
     if isinstance(url, type) or not callable(getattr(url, "apply", None)):
         raise InvalidError(
@@ -97,43 +98,42 @@ def source_of(
             "that is open"
         )
     if encryption is not None:
-        raise InvalidError(
-            f"{url!r} was opened already; open an EncryptedStore around it, and hand that over"
-        )
+        raise InvalidError(f"{url!r} was opened already; open an EncryptedStore around it, and pass that")
     if isinstance(url, StoreWrapper) and not url.is_open:
         store = url if url.mode == mode else url.twin(runner_of(mode))
         return _owned(store, mode)
     return PassedStore(url, mode)
 
 
-def admit_url(what: str, url: object) -> str:
-    """Return a text that is given as a URL as a plain str.
+def check_url(what: str, url: object) -> str:
+    """Return a URL as a plain str.
 
     Raises:
-        InvalidError: It is no str, or none that UTF-8 can hold. The message shows no password.
+        InvalidError: It is not a str, or UTF-8 cannot encode it. The message shows no password.
     """
     if not isinstance(url, str):
         raise InvalidError(f"`{what}` is {_kind_of(url)}; give a str")
     if not _is_text(url):
-        raise InvalidError(f"`{what}` is {shown(url)}, no text that UTF-8 can hold")
+        raise InvalidError(f"`{what}` is {shown(url)}, which UTF-8 cannot encode")
     return str.__str__(url)
 
 
-def admit_file(what: str, path: str | PathLike[str]) -> str:
+def check_file(what: str, path: str | PathLike[str]) -> str:
     """Return the path of a file as a str.
 
     Raises:
-        InvalidError: It is none, or no text that UTF-8 can hold, or a URL, which the message does not show.
+        InvalidError: It is not a path, UTF-8 cannot encode it, or it is a URL, which the message does not
+            show.
     """
-    reject_url_as_path(what, str(path))  # of a wrong argument the text is judged too, so that none is shown
+    reject_url_as_path(what, str(path))  # also for a wrong type, so that no message shows a password
     text = check_path(what, path)
-    _refuse_no_text(what, text)
+    _require_utf8(what, text)
     return text
 
 
-def _refuse_no_text(what: str, path: str) -> None:
+def _require_utf8(what: str, path: str) -> None:
     if not _is_text(path):
-        raise InvalidError(f"`{what}` is {path!r}, no text that UTF-8 can hold; give another name")
+        raise InvalidError(f"`{what}` is {path!r}, which UTF-8 cannot encode; give another name")
 
 
 def _is_text(text: str) -> bool:
@@ -145,39 +145,39 @@ def _is_text(text: str) -> bool:
 
 
 def shown_url(url: str) -> str:
-    """Return what may be shown of a text that was given as a URL; see `keepstate.stores.urls.shown`."""
+    """Return a URL for a message, without its password; see `keepstate.stores.urls.shown`."""
     return shown(url)
 
 
 def _kind_of(given: object) -> str:
-    """Return the class of a wrong argument: its repr may hold a password."""
+    """Return the class of a wrong argument. Its repr could show a password."""
     return f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
 
 
-def _admit_keys(encryption: object) -> None:
+def _check_keys(encryption: object) -> None:
     from keepstate.stores.wrappers.encrypted import KeyRing
 
-    if not isinstance(encryption, KeyRing):  # it is not shown: it may be a key
+    if not isinstance(encryption, KeyRing):  # the message does not show it, because it may be a key
         raise InvalidError(f"`encryption` is a {type(encryption).__name__}; give a KeyRing")
 
 
 def _owned(store: AnyStore, mode: Mode) -> PassedStore:
-    """Return a source that opens a store with the first operation and close it in the end."""
+    """Return a source that opens the store with the first operation, and closes it with the handle."""
     own = _Shared(store, opens_again=True)
     own.users = 1
     return PassedStore(store, mode, own=own)
 
 
 def source_over(values: KeyValues) -> PassedStore:
-    """Return where a blocking handle on a caller's key-value store gets its store from."""
+    """Return the source of the store of a blocking handle on a caller's key-value store."""
     return _owned(KeyValueStore(values, runner=runner_of("blocking")), "blocking")
 
 
 def store_class(scheme: str) -> OpensUrls:
-    """Return the class that opens a scheme's URLs, also those of a store with memory in front of it.
+    """Return the class that opens URLs of a scheme, including those of a tiered store.
 
     Raises:
-        InvalidError: No backend has this scheme; the known ones are listed.
+        InvalidError: No backend has this scheme. The error lists the known ones.
         MissingExtraError: The backend's driver is not installed.
     """
     if not scheme.startswith(TIERED):
@@ -185,20 +185,20 @@ def store_class(scheme: str) -> OpensUrls:
     backend_class(scheme.removeprefix(TIERED))
     from keepstate.stores.wrappers.tiered import TieredStore  # loaded with the first tiered URL
 
-    tiered: Any = TieredStore  # which is used as the store that it wraps
+    tiered: Any = TieredStore  # a wrapper that is used as the store that it wraps
     wrapper: OpensUrls = tiered
     return wrapper
 
 
-# ---- what handles share
+# ---- shared stores
 
-# Reentrant: a handle may be dropped, as garbage, wherever its thread is.
+# Reentrant, because the garbage collector may drop a handle at any point of its thread.
 _lock = reentrant_lock()
 _registry: dict[tuple[object, ...], _Shared] = {}
 
 
 def _forget_parent() -> None:
-    """Let a forked child open its own stores; those of its parent are of no use to it."""
+    """Clear the registry in a forked child, which cannot use the stores of its parent."""
     global _lock
     _registry.clear()
     _lock = reentrant_lock()
@@ -209,15 +209,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Shared:
-    """A store that handles share, opened once: how many they are, and who waits until it is open.
+    """A store that several handles share. The first one opens it, the last one closes it.
 
     Args:
         store: The store, not yet opened.
-        key: Under which handles find it.
-        is_keyless: Whether to ask it, once it is open, if it is encrypted and may not be written.
-        folder: What to make before it opens, if it is not there.
-        opens_again: Whether it is opened again by the next that needs it, where it could not be. Else that
-            one finds another store under the key.
+        key: The key of the store in the registry.
+        is_keyless: Whether to reject writes if the opened store turns out to be encrypted.
+        folder: A folder to create before opening the store.
+        opens_again: Whether the next handle tries to open it again after it could not be opened. Otherwise
+            the next handle creates another store under the key.
     """
 
     def __init__(
@@ -236,7 +236,10 @@ class _Shared:
         self._waiting: list[Promise[bool]] = []
 
     async def opened(self) -> bool:
-        """Return whether the store is open: opens it, or wait for who does, and is told why it is not."""
+        """Open the store, or wait for the handle that is opening it. Return whether it is open now.
+
+        Only the handle that opens it gets the error if it fails. Handles that waited try themselves.
+        """
         self._process.check(self.store)
         with _lock:
             if self.is_open or self.is_over:
@@ -254,7 +257,7 @@ class _Shared:
             self._has_failed = self._opens_again and not isinstance(error, ClosedError)
             self._settle(is_open=False, is_over=not self._has_failed)
             raise
-        if self.users == 0:  # whoever wanted it has closed meanwhile
+        if self.users == 0:  # all handles were closed while it opened
             self._settle(is_open=False, is_over=True)
             await self.store.close()
             return False
@@ -279,7 +282,7 @@ class _Shared:
         except ClosedError:
             if not self._has_failed:
                 raise
-            # A wrapper that failed has closed what was open beneath it, for good.
+            # A wrapper that failed has closed the store below it, which cannot be opened again.
             self.store = self.store.twin(runner_of(self.store.mode))
             await self.store.open()
 
@@ -293,7 +296,7 @@ class _Shared:
             promise.give(is_open)
 
     def left(self) -> bool:
-        """Count one user less, and return whether that was the last."""
+        """Remove one user, and return whether it was the last."""
         with _lock:
             self.users -= 1
             if self.users == 0:
@@ -305,19 +308,19 @@ class _Shared:
             del _registry[self._key]
 
 
-# ---- where a handle gets its store from
+# ---- sources of the store of a handle
 
 
 class OpenStore:
-    """A store named by its URL, opened when it is first needed.
+    """A store given by its URL, opened on first use.
 
     Args:
         url: The URL.
-        mode: How the store is used.
-        folder: Where a relative path begins; the working folder, if it is not given.
-        private: The store itself, where it is nobody else's.
-        encryption: The keys that values are encrypted under.
-        makes_folder: Whether to make the folder of its file, if that is not there.
+        mode: `async` or `blocking`.
+        folder: The start of a relative path. Default: the working folder.
+        private: The store itself, if it belongs to one handle and its twin only.
+        encryption: The keys to encrypt values with.
+        makes_folder: Whether to create the folder of the store's file.
     """
 
     def __init__(
@@ -333,7 +336,7 @@ class OpenStore:
         self._text, self._url, self._encryption = url, StoreUrl.parse(url), encryption
         self._makes_folder = makes_folder
         if "\0" in self._url.path:
-            raise InvalidError(f"{self._url!r} holds a NUL, and no file's name does")
+            raise InvalidError(f"{self._url!r} contains a NUL, which the name of a file cannot contain")
         self._class = store_class(self._url.scheme)
         self.runner = runner_of(mode)
         self._shared: _Shared | None = None
@@ -384,10 +387,10 @@ class OpenStore:
             key = self._key()
             shared = _registry.get(key)
             if shared is None:
-                # Nobody else could have encrypted what is private.
+                # No other process can have encrypted a private store.
                 is_keyless = self._encryption is None and not self._is_private
-                place = os.path.dirname(self._path) if self._makes_folder else None
-                shared = _Shared(self._private or self._made(), key, is_keyless=is_keyless, folder=place)
+                folder = os.path.dirname(self._path) if self._makes_folder else None
+                shared = _Shared(self._private or self._made(), key, is_keyless=is_keyless, folder=folder)
                 _registry[key] = shared
             shared.users += 1
             self._shared = shared
@@ -433,7 +436,7 @@ class OpenStore:
         return twin
 
     def pickled(self) -> tuple[Any, ...]:
-        """Return a function and its arguments that make this source again."""
+        """Return a function and its arguments that rebuild this source."""
         if self._is_private:
             raise TypeError(
                 "memory:// is private to one handle and cannot be pickled; use memory://NAME, or a file"
@@ -449,12 +452,12 @@ def _again(url: str, mode: Mode, options: dict[str, Any]) -> OpenStore:
 
 
 class PassedStore:
-    """A store that the caller opened, and closes; or the twin of one, which nobody else knows."""
+    """A store that the caller opened and closes, or a wrapper or twin that is opened for one handle."""
 
     def __init__(self, store: Store, mode: Mode, *, own: _Shared | None = None) -> None:
         if isinstance(store, HasMode) and store.mode != mode:
             right = "keepstate.open" if store.mode == "async" else "keepstate.sync.open"
-            raise InvalidError(f"{store!r} is {store.mode}; hand it to {right}")
+            raise InvalidError(f"{store!r} is {store.mode}; pass it to {right}")
         self._passed, self._own = store, own
         self.runner = runner_of(mode)
 
@@ -464,7 +467,7 @@ class PassedStore:
 
     @property
     def url(self) -> str:
-        """Return what names the store."""
+        """The URL of the store, or its description if it has none."""
         return self._store.url if isinstance(self._store, HasMode) else repr(self._store)
 
     def now(self) -> Store | None:
@@ -479,14 +482,16 @@ class PassedStore:
         return self._store
 
     async def close(self) -> None:
-        """Close only what it opened itself."""
+        """Close the store if this source opened it."""
         if self._own is not None and self._own.users and self._own.left():
             await self._own.store.close()
 
     def twin(self, mode: Mode) -> PassedStore:
         """Return the same store for another mode."""
         if not isinstance(self._store, AnyStore):
-            raise UnsupportedError(f"{self._store!r} has no twin in another colour; open it there")
+            raise UnsupportedError(
+                f"{self._store!r} cannot be used in another mode; open it again in that mode"
+            )
         return _owned(self._store.twin(runner_of(mode)), mode)
 
     def pickled(self) -> tuple[Any, ...]:

@@ -203,7 +203,7 @@ async def test_an_event_that_writes_more_than_a_batch_holds_is_named(turned: Tur
             await tx.documents.put(f"line/{n}", n)
 
     place = await orders.append(*ORDERS[:1])
-    with pytest.raises(InvalidError, match=f"'lines' writes of the event at {place} .*does not fit"):
+    with pytest.raises(InvalidError, match=f"writes of projection 'lines' for event {place} .*do not fit"):
         await Projection(orders, "lines", lines, documents="line/*").run()
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 from keepstate.engine.kernel.arguments import check_flag, check_text
 from keepstate.errors import InvalidError
-from keepstate.opening import admit_file, admit_url, shown_url
+from keepstate.opening import check_file, check_url, shown_url
 from keepstate.values import limits
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class FileBackend:
     compression: bool = False
 
     def __post_init__(self) -> None:
-        admit_file("base_path", self.base_path)
+        check_file("base_path", self.base_path)
         if self.format not in ("json", "msgpack"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`format` is {self.format!r}. Use 'json' or 'msgpack'.")
         check_flag("compression", self.compression)
@@ -85,7 +85,7 @@ class SQLiteBackend:
     durability: Literal["full", "normal"] = "full"
 
     def __post_init__(self) -> None:
-        admit_file("path", self.path)
+        check_file("path", self.path)
         if self.durability not in ("full", "normal"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`durability` is {self.durability!r}. Use 'full' or 'normal'.")
 
@@ -212,7 +212,7 @@ def url_of(
     }
     if persistence is None:
         _reject_extra(given, "no `persistence`", allowed=("url",))
-        return SHARED_MEMORY if url is None else admit_url("url", url)
+        return SHARED_MEMORY if url is None else check_url("url", url)
     if not isinstance(persistence, str):
         _reject_extra(given, f"{type(persistence).__name__}(…)")
         return persistence.store_url
@@ -238,7 +238,7 @@ def _url_of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
             return _check_scheme("url", given["url"], (name,))
         path = given.get("file_path")
         if path is not None:
-            admit_file("file_path", path)
+            check_file("file_path", path)
         if name == "sqlite":
             return SQLiteBackend(_SQLITE if path is None else path).store_url
         return FileBackend().store_url if path is None else _url_of_journal(path)
@@ -254,7 +254,7 @@ def _url_of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
 
 def _url_of_journal(path: str | PathLike[str]) -> str:
     """Return the URL of a journal; a file named `*.json` uses the JSON format."""
-    name = admit_file("file_path", path)
+    name = check_file("file_path", path)
     return _url_of_file("file", name, {"format": "json"} if name.endswith(".json") else {})
 
 
@@ -281,7 +281,7 @@ def _reject_extra(given: Mapping[str, object], backend_name: str, *, allowed: tu
 
 
 def _check_scheme(what: str, url: object, schemes: tuple[str, ...]) -> str:
-    text = admit_url(what, url)
+    text = check_url(what, url)
     if text.partition("://")[0].lower() not in schemes:
         raise InvalidError(f"`{what}` is not a URL of {' or '.join(schemes)}: {shown_url(text)!r}")
     return text

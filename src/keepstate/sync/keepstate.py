@@ -59,7 +59,7 @@ class Keepstate(Twin[engine.Keepstate]):
         """The opened store.
 
         Raises:
-            InvalidError: Nothing has opened it yet.
+            InvalidError: The store is not open yet.
         """
         return self._inner.store
 

@@ -20,16 +20,16 @@ class Projection(Twin[engine.Projection]):
 
     Args:
         stream: The stream.
-        name: What its cursor is called; at most 100 bytes of UTF-8.
-        apply: Called with a transaction and an event; what it writes by the transaction and the cursor are
-            one batch. It may be called again for the same event, if that batch met a conflict.
-        documents: The names of what it writes, as for `Documents.keys`: all of this is removed when it begins
-            anew, and nothing else should write there.
-        version: Goes up when `apply` does something else: the next `run` begins anew, and from then on one
-            of a lower version is refused.
+        name: The name of its cursor; at most 100 bytes of UTF-8.
+        apply: A function of a transaction and an event. Its writes and the cursor are one batch. It may be
+            called again for the same event if that batch had a conflict.
+        documents: A pattern of the names that `apply` writes, as for `Documents.keys`. A rebuild deletes all
+            of these documents, so do not let anything else write them.
+        version: Increase it when the behavior of `apply` changes. The next `run` then rebuilds the
+            documents, and projections of a lower version are rejected.
 
     Attributes:
-        name: What its cursor is called.
+        name: The name of its cursor.
     """
 
     def __init__(
@@ -54,28 +54,28 @@ class Projection(Twin[engine.Projection]):
 
     @property
     def name(self) -> str:
-        """What its cursor is called."""
+        """The name of its cursor."""
         return self._inner.name
 
     def number(self) -> int | None:
-        """Return the number of the last event that it counted, None if there is none."""
+        """Return the number of the last applied event, or None."""
         return finish(self._inner.number())
 
     def run(self, *, at_once: int = 64) -> int:
-        """Apply all events that it has not counted yet, and return how many that were.
+        """Apply all new events, and return their number.
 
         Args:
-            at_once: So many events are applied in one batch; fewer, where what they write does not fit one.
+            at_once: The number of events to apply in one batch; fewer if their writes do not fit into one.
 
         Raises:
-            PrunedError: Events that it has not counted were let go.
-            UnsupportedError: A projection of a higher version has taken over; nothing was written.
-            InvalidError: What it writes of one event does not fit a batch.
+            PrunedError: Events that were not applied yet were truncated.
+            UnsupportedError: A projection of a higher version has taken over. Nothing was written.
+            InvalidError: The writes of one event do not fit into a batch.
         """
         return finish(self._inner.run(at_once=at_once))
 
     def follow(self, *, at_once: int = 64) -> Iterator[int]:
-        """Apply events as they come, and yield how many there were each time; it never ends by itself.
+        """Apply events as they arrive, and yield their number each time. It never ends by itself.
 
         Raises:
             UnsupportedError: A projection of a higher version has taken over.
@@ -83,12 +83,13 @@ class Projection(Twin[engine.Projection]):
         return finish_each(self._inner.follow(at_once=at_once))
 
     def rebuild(self) -> int:
-        """Remove what it has written, applies all events again, and return how many it applied itself.
+        """Delete the documents, apply all events again, and return the number of events applied here.
 
-        A rebuild that was killed goes on with the next `run`, and others that run it meanwhile take part.
+        A rebuild that was killed continues with the next `run`. Other processes that run the projection at
+        the same time take part.
 
         Raises:
-            PrunedError: The stream was truncated; nothing was removed.
-            UnsupportedError: A projection of a higher version has taken over; nothing was removed.
+            PrunedError: The stream was truncated. Nothing was deleted.
+            UnsupportedError: A projection of a higher version has taken over. Nothing was deleted.
         """
         return finish(self._inner.rebuild())

@@ -106,5 +106,5 @@ def test_its_twin_is_measured_too(told: Told) -> None:
 
 
 def test_the_wrong_mode_is_refused_by_name(store: MeasuredStore) -> None:
-    with pytest.raises(InvalidError, match=r"hand it to keepstate\.sync\.open"):
+    with pytest.raises(InvalidError, match=r"pass it to keepstate\.sync\.open"):
         keepstate.open(store)

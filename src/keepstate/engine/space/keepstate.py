@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _RECORDERS = 1_024
-"""Spaces of which a handle remembers whether they are recorded, and their newest commit."""
+"""The number of spaces for which a handle caches whether they are recorded, and their newest commit."""
 
 
 class Source(Protocol):
@@ -74,8 +74,8 @@ class Source(Protocol):
 class Keepstate:
     """Spaces in one store. Made by `keepstate.open`.
 
-    An asynchronous context manager, and awaitable: both open the store. Without either it opens with the
-    first operation. In blocking use `keepstate.sync.open` gives the same without `await`.
+    An asynchronous context manager, and awaitable: both open the store. Otherwise the first operation opens
+    it. For blocking code, `keepstate.sync.open` returns the same without `await`.
 
     Attributes:
         tenant_id: The tenant whose spaces the handle names, or None.
@@ -109,7 +109,7 @@ class Keepstate:
         return f"<Keepstate {self._source.url}{of} {state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self._source.pickled(), self._options())
+        return _rebuild, (self._source.pickled(), self._options())
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -124,7 +124,7 @@ class Keepstate:
     def __await__(self) -> Generator[Any, None, Self]:
         return self._ready().__await__()
 
-    if not TYPE_CHECKING:  # a type checker reports `with` without it
+    if not TYPE_CHECKING:  # a type checker reports the missing methods itself
         __enter__ = __exit__ = reject_with
 
     async def __aenter__(self) -> Self:
@@ -160,13 +160,13 @@ class Keepstate:
         return Keepstate(self._source.twin(mode), **self._options())
 
     def for_blocking(self) -> Keepstate:
-        """Return a handle on the same data for blocking calls, always the same one, closed with this one.
+        """Return the handle on the same data for blocking calls, which is closed with this one.
 
         It opens a store of its own with its first operation. `keepstate.sync.of` wraps it for callers.
         """
         if self._lender is not None and self.tenant_id is not None:
             return self._lender.for_blocking().tenant(self.tenant_id)
-        if "handle" not in self._blocking:  # two threads may both make one; the first is kept
+        if "handle" not in self._blocking:  # if two threads create one, the first one counts
             self._blocking.setdefault("handle", self.in_mode("blocking"))
         return self._blocking["handle"]
 
@@ -175,7 +175,7 @@ class Keepstate:
         """The opened store.
 
         Raises:
-            InvalidError: Nothing has opened it yet.
+            InvalidError: The store is not open yet.
         """
         store = self._source.now()
         if store is None:
@@ -216,7 +216,7 @@ class Keepstate:
         """
         if self.tenant_id is not None:
             raise InvalidError(
-                f"{self!r} is a tenant's, and a tenant has none; use a handle without `tenant`"
+                f"{self!r} belongs to a tenant, and tenants cannot be nested; use a handle without `tenant`"
             )
         if not check_text("id", id):
             raise InvalidError("`id` is empty; name a tenant")
@@ -246,7 +246,7 @@ class Keepstate:
             async for stored in found:
                 tenant, name = names.parts_of(stored)
                 if tenant != self.tenant_id:
-                    return  # those of tenants come after those of none
+                    return  # spaces of tenants are sorted after those without one
                 yield name
 
     async def drop(self, space: str) -> None:
@@ -306,7 +306,7 @@ class Keepstate:
         return await (await self.opened()).sweep(names.beginning(self.tenant_id), limit=limit)
 
     async def everywhere(self) -> AsyncIterator[tuple[str | None, Space]]:
-        """Yield all spaces that are not empty, each with its tenant; of a tenant's handle, its own."""
+        """Yield all spaces that are not empty, each with its tenant; a tenant's handle yields its own."""
         async for stored in self.stored_names():
             tenant, name = names.parts_of(stored)
             handle = self if tenant in (None, self.tenant_id) else self.tenant(tenant)
@@ -354,6 +354,6 @@ def _decode_by(read: Callable[[bytes], Any], encoded: bytes, type: Any = None) -
     return read(encoded) if type is None else codec.decode(encoded, type=type)
 
 
-def _again(source: tuple[Any, ...], options: dict[str, Any]) -> Keepstate:
+def _rebuild(source: tuple[Any, ...], options: dict[str, Any]) -> Keepstate:
     make, *args = source
     return Keepstate(make(*args), **options)

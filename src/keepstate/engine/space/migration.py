@@ -1,15 +1,15 @@
-"""Writes documents anew whose objects are stored in older versions of their classes.
+"""Migration: rewrites documents that contain objects of older versions of their classes.
 
-Reading brings them up to date anyway; this is for the day on which an upcaster is to go. Documents are
-written some at a time, each under a check of its version, so that nothing of anybody's is lost beside it, and
-what is up to date is skipped: it can be ended at any time and called again. Events and commits never change,
-and are brought up to date whenever they are read.
+Reading upgrades old objects anyway. Migrate before you remove an upcaster. Documents are written in small
+batches, each under a check of its version, so no concurrent write is lost. Current documents are skipped, so
+a migration can be stopped at any time and started again. Events and commits never change; they are upgraded
+whenever they are read.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,23 +25,24 @@ from keepstate.values.nodes import classes_in
 from keepstate.values.schema import CLASSES
 
 AT_ONCE: Final = 50
-"""So many documents are written by one batch; more would be in the way of those who change one of them."""
+"""Documents written by one batch. A larger batch would conflict more often with other writers."""
 _AT_ONCE_BYTES: Final = 1 << 20
-_TOLD_EVERY: Final = 1_000
+_REPORTED_EVERY: Final = 1_000
 
 
 @dataclass(slots=True)
 class Migration:
-    """What was found in a space, and done.
+    """The result of a migration of one space.
 
     Attributes:
-        documents: How many there are.
-        older: In how many of them objects of an older version stand, by `name@version`.
-        due: How many of them are to be written anew, and can be.
-        written: How many were.
-        left: Documents to be written that cannot be, with the reason.
-        newer: In how many of them objects stand of a version above the one that this process writes.
-        unknown: In how many of them objects stand for whose name and version nothing is registered.
+        documents: The number of documents.
+        older: The number of documents with objects of each older version, by `name@version`.
+        due: The number of documents to rewrite.
+        written: The number of documents that were rewritten.
+        left: The documents that should be rewritten and cannot be, with the reason.
+        newer: The number of documents with objects of a version above the one that this process writes, by
+            `name@version`.
+        unknown: The number of documents with objects of a version that is not registered, by `name@version`.
     """
 
     documents: int = 0
@@ -56,20 +57,20 @@ class Migration:
 async def migrate(
     space: Space, *, dry_run: bool = False, tell: Callable[[Migration], object] = lambda _: None
 ) -> Migration:
-    """Write a space's documents anew in the versions that this process writes, and return what it did.
+    """Rewrite the documents of a space in the versions that this process writes, and return the result.
 
     Args:
         space: The space.
-        dry_run: Whether only to look.
-        tell: Called with what was done so far, after each batch and each thousand documents.
+        dry_run: Count the documents without writing.
+        tell: A function to call with the result so far, after each batch and each thousand documents.
 
     Raises:
-        UnsupportedError: A document is of a newer version than this process knows; both are named.
+        UnsupportedError: A document has a newer version than this process knows. The error names both.
     """
     executor, done = space.executor, Migration()
     waiting, size_bytes = list[bytes](), 0
-    async for entry in _documents(executor):
-        name, found_bytes, classes = await _looked_at(executor, entry)
+    async for _, entry in executor.scan(layout.DOCUMENTS):
+        name, found_bytes, classes = await _inspect(executor, entry)
         older = {each for each in classes if CLASSES.is_older(*_named(each))}
         unknown = {each for each in classes if not CLASSES.knows(*_named(each))}
         done.documents += 1
@@ -84,27 +85,22 @@ async def migrate(
                 waiting.append(entry.key)
                 size_bytes += found_bytes
         if len(waiting) == AT_ONCE or size_bytes > _AT_ONCE_BYTES:
-            done.written += await _written(executor, waiting)
+            done.written += await _rewrite(executor, waiting)
             waiting, size_bytes = [], 0
             tell(done)
-        elif done.documents % _TOLD_EVERY == 0:
+        elif done.documents % _REPORTED_EVERY == 0:
             tell(done)
-    done.written += await _written(executor, waiting)
+    done.written += await _rewrite(executor, waiting)
     return done
 
 
-async def _documents(executor: Executor) -> AsyncIterator[Entry]:
-    async for _, entry in executor.scan(layout.DOCUMENTS):
-        yield entry
-
-
-async def _looked_at(executor: Executor, entry: Entry) -> tuple[str, int, set[str]]:
-    """Return a document's name and bytes, and the classes of objects in it by `name@version`."""
+async def _inspect(executor: Executor, entry: Entry) -> tuple[str, int, set[str]]:
+    """Return a document's name, its size in bytes, and the classes of its objects as `name@version`."""
 
     async def look(unit: Unit) -> tuple[str, bytes]:
         try:
             return split_record(entry.key, await unit.value(entry))
-        except ConflictError:  # a large value was replaced meanwhile
+        except ConflictError:  # a large value was replaced concurrently
             now = await unit.get(entry.key)
             return split_record(entry.key, await unit.value(now)) if now else ("", b"")
 
@@ -122,7 +118,7 @@ def _classes(encoded: bytes) -> set[str]:
     try:
         return classes_in(codec.body_of(encoded)) if encoded else set()
     except InvalidError:
-        return set()  # a signed pickle, which is left as it is
+        return set()  # a signed pickle, which stays as it is
 
 
 def _named(text: str) -> tuple[str, int]:
@@ -130,13 +126,13 @@ def _named(text: str) -> tuple[str, int]:
     return name, int(version)
 
 
-async def _written(executor: Executor, places: Sequence[bytes]) -> int:
-    """Write documents anew unless somebody else has, and return how many were written."""
+async def _rewrite(executor: Executor, keys: Sequence[bytes]) -> int:
+    """Rewrite documents that still contain older versions, and return their number."""
 
     async def work(unit: Unit) -> int:
         versions, count = set[str](), 0
-        for place in places:
-            older = await _put(unit, place)
+        for key in keys:
+            older = await _put(unit, key)
             versions |= older
             count += bool(older)
         if versions:
@@ -146,22 +142,22 @@ async def _written(executor: Executor, places: Sequence[bytes]) -> int:
     try:
         return (await executor.run(work))[0]
     except (ConflictError, AttemptsExhaustedError):
-        if len(places) < 2:
+        if len(keys) < 2:
             raise
-        # One by one they are in fewer ways.
-        return sum([await _written(executor, [place]) for place in places])
+        # A single document conflicts with fewer writers.
+        return sum([await _rewrite(executor, [key]) for key in keys])
 
 
-async def _put(unit: Unit, place: bytes) -> set[str]:
-    """Write a document anew, and return the older versions that were in it; none if it was left."""
-    entry = await unit.get(place)
+async def _put(unit: Unit, key: bytes) -> set[str]:
+    """Rewrite a document, and return the older versions that it contained; none if it was skipped."""
+    entry = await unit.get(key)
     if entry is None:
         return set()
-    name, encoded = split_record(place, await unit.value(entry))
+    name, encoded = split_record(key, await unit.value(entry))
     older = {each for each in _classes(encoded) if CLASSES.is_older(*_named(each))}
     if older:
         ttl_ms = None
         if entry.expires_at_ms is not None:
             ttl_ms = max(1, entry.expires_at_ms - await unit.now_ms())
-        unit.put(place, join_record(place, name, codec.encode(codec.decode(encoded))), ttl_ms=ttl_ms)
+        unit.put(key, join_record(key, name, codec.encode(codec.decode(encoded))), ttl_ms=ttl_ms)
     return older

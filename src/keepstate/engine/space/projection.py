@@ -1,7 +1,7 @@
-"""A projection: what the events of a stream come to, kept in documents, each event counted exactly once.
+"""Projections: documents computed from the events of a stream. Each event is applied exactly once.
 
-How far it has come is a cursor that changes in the batch of what it wrote: killed at any moment, it goes on
-with the next event. Any number of processes may run the same one.
+The progress of a projection is a cursor, written in the same batch as the documents. A projection that was
+killed at any moment continues with the next event. Any number of processes may run the same projection.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Projection:
 
     Args:
         stream: The stream.
-        name: What its cursor is called; at most 100 bytes of UTF-8.
-        apply: Called with a transaction and an event; what it writes by the transaction and the cursor are
-            one batch. It may be called again for the same event, if that batch met a conflict.
-        documents: The names of what it writes, as for `Documents.keys`: all of this is removed when it begins
-            anew, and nothing else should write there.
-        version: Goes up when `apply` does something else: the next `run` begins anew, and from then on one
-            of a lower version is refused.
+        name: The name of its cursor; at most 100 bytes of UTF-8.
+        apply: A function of a transaction and an event. Its writes and the cursor are one batch. It may be
+            called again for the same event if that batch had a conflict.
+        documents: A pattern of the names that `apply` writes, as for `Documents.keys`. A rebuild deletes all
+            of these documents, so do not let anything else write them.
+        version: Increase it when the behavior of `apply` changes. The next `run` then rebuilds the
+            documents, and projections of a lower version are rejected.
 
     Attributes:
-        name: What its cursor is called.
+        name: The name of its cursor.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Projection:
         executor.require_outside_transaction("projecting a stream")
         assert isinstance(executor, SpaceExecutor)
         if executor.runner.mode != _mode:
-            raise InvalidError(f"{stream!r} is {executor.runner.mode}, and the projection is {_mode}")
+            raise InvalidError(f"{stream!r} is {executor.runner.mode}, but the projection is {_mode}")
         executor.reject_coroutine(apply)
         if len(check_name("name", name).encode()) > limits.SPACE_BYTES // 2:
             raise InvalidError(f"`name` is {name!r}; it has at most {limits.SPACE_BYTES // 2} bytes of UTF-8")
@@ -76,19 +76,19 @@ class Projection:
         return f"<Projection {self.name!r} of {self._stream!r}>"
 
     async def number(self) -> int | None:
-        """Return the number of the last event that it counted, None if there is none."""
+        """Return the number of the last applied event, or None."""
         return (await self._cursor()).number
 
     async def run(self, *, at_once: int = 64) -> int:
-        """Apply all events that it has not counted yet, and return how many that were.
+        """Apply all new events, and return their number.
 
         Args:
-            at_once: So many events are applied in one batch; fewer, where what they write does not fit one.
+            at_once: The number of events to apply in one batch; fewer if their writes do not fit into one.
 
         Raises:
-            PrunedError: Events that it has not counted were let go.
-            UnsupportedError: A projection of a higher version has taken over; nothing was written.
-            InvalidError: What it writes of one event does not fit a batch.
+            PrunedError: Events that were not applied yet were truncated.
+            UnsupportedError: A projection of a higher version has taken over. Nothing was written.
+            InvalidError: The writes of one event do not fit into a batch.
         """
         limits.admit_count("at_once", at_once)
         count = 0
@@ -97,7 +97,7 @@ class Projection:
         return count
 
     async def follow(self, *, at_once: int = 64) -> AsyncIterator[int]:
-        """Apply events as they come, and yield how many there were each time; it never ends by itself.
+        """Apply events as they arrive, and yield their number each time. It never ends by itself.
 
         Raises:
             UnsupportedError: A projection of a higher version has taken over.
@@ -111,18 +111,19 @@ class Projection:
                     await hints.wait(_LONGEST_WAIT_S)
 
     async def rebuild(self) -> int:
-        """Remove what it has written, applies all events again, and return how many it applied itself.
+        """Delete the documents, apply all events again, and return the number of events applied here.
 
-        A rebuild that was killed goes on with the next `run`, and others that run it meanwhile take part.
+        A rebuild that was killed continues with the next `run`. Other processes that run the projection at
+        the same time take part.
 
         Raises:
-            PrunedError: The stream was truncated; nothing was removed.
-            UnsupportedError: A projection of a higher version has taken over; nothing was removed.
+            PrunedError: The stream was truncated. Nothing was deleted.
+            UnsupportedError: A projection of a higher version has taken over. Nothing was deleted.
         """
         await self._own_cursor()
         await self._stream.page(None, 1, whole=True)
 
-        async def begin() -> None:  # from wherever others have taken it meanwhile
+        async def begin() -> None:  # from any position, because another process may have moved the cursor
             async with begin_transaction(self._executor, message=f"projection {self.name}") as tx:
                 await self._own_cursor(tx)
                 await self._point(tx, Cursor(None, self._version, is_clearing=True))
@@ -133,21 +134,16 @@ class Projection:
     # ---- its cursor
 
     async def _cursor(self, tx: Transaction | None = None) -> Cursor:
-        async def work(unit: Unit) -> Cursor:
-            entry = await unit.get(self._key)
-            if entry is None:
-                return Cursor(None, self._version)
-            return Cursor.of(entry.value, self.name)
-
-        return (await (_executor_of(tx) if tx else self._executor).run(work))[0]
+        found = await (_executor_of(tx) if tx else self._executor).read_once(self._key)
+        return Cursor(None, self._version) if found is None else Cursor.of(found[1], self.name)
 
     async def _own_cursor(self, tx: Transaction | None = None) -> Cursor:
-        """Return it, unless who takes it for his would undo the work of a newer version."""
+        """Return the cursor, or raise if a newer version of the projection has moved it."""
         cursor = await self._cursor(tx)
         if cursor.version > self._version:
             raise UnsupportedError(
-                f"{self!r} is of version {self._version} here, and version {cursor.version} has taken over; "
-                f"deploy that one here too, or do what this one does under version={cursor.version + 1}"
+                f"{self!r} has version {self._version} here, and version {cursor.version} has taken over; "
+                f"deploy that version here too, or pass version={cursor.version + 1}"
             )
         return cursor
 
@@ -160,7 +156,7 @@ class Projection:
     async def _move(
         self, seen: Cursor, new: Cursor, body: Callable[[Transaction], Awaitable[Any]] | None = None
     ) -> bool:
-        """Do something and move the cursor, in one batch; or nothing, where somebody else has moved it."""
+        """Run the body and move the cursor in one batch. Return False if another process has moved it."""
 
         async def once() -> bool:
             async with begin_transaction(self._executor, message=f"projection {self.name}") as tx:
@@ -174,7 +170,7 @@ class Projection:
         return await self._executor.retry(once, ATTEMPTS)
 
     async def _step(self, at_once: int) -> int | None:
-        """Return how many events it has counted; None where there are no more."""
+        """Apply the next events, and return their number; None if there are no more."""
         cursor = await self._own_cursor()
         if cursor.version != self._version:
             await self._stream.page(None, 1, whole=True)
@@ -197,7 +193,7 @@ class Projection:
         try:
             moved = await self._move(cursor, Cursor(events[-1].number, self._version), apply)
         except InvalidError as error:
-            if not is_gathered:  # it is about what `apply` has asked for
+            if not is_gathered:  # the error is one of `apply` itself
                 raise
             self._too_many(events, error)
             return 0
@@ -207,16 +203,16 @@ class Projection:
         return len(events)
 
     def _too_many(self, events: Sequence[Event], error: InvalidError) -> None:
-        """Let fewer events be applied at once, for what these have written is no batch."""
+        """Reduce the number of events in a batch, because the writes of these did not fit into one."""
         if len(events) == 1:
             raise InvalidError(
-                f"what projection {self.name!r} writes of the event at {events[0].number} of stream "
-                f"{self._stream.name!r} does not fit one batch: {error}; let `apply` write less"
+                f"the writes of projection {self.name!r} for event {events[0].number} of stream "
+                f"{self._stream.name!r} do not fit into one batch: {error}; let `apply` write less"
             ) from error
         self._fitting.burst(len(events))
 
     async def _clear(self, cursor: Cursor) -> int:
-        """Remove some of what it has written; what is left is removed before anything is written again."""
+        """Delete a batch of the documents. All are deleted before any is written again."""
         documents = Documents(self._executor)
         keys: list[str] = []
         async for key in documents.keys(self._documents):
@@ -234,12 +230,12 @@ class Projection:
 
 
 class _Fitting:
-    """How many events fit a batch: half as many where they did not, twice as many where they did.
+    """The number of events to try in one batch: halved after a failure, doubled after a success.
 
-    Where twice as many never fit, that is tried ever more seldom.
+    If doubling never succeeds, it is tried less and less often.
 
     Attributes:
-        most: So many may be tried at once.
+        most: The largest number of events to try.
     """
 
     most: int
@@ -251,7 +247,7 @@ class _Fitting:
         self._full_before_trial = 1
 
     def fitted(self, count: int) -> None:
-        """Learn that so many have fitted."""
+        """Record that a batch of this many events was applied."""
         if count < self.most:
             return
         if self._is_trial:
@@ -261,7 +257,7 @@ class _Fitting:
             self.most, self._full, self._is_trial = min(2 * self.most, limits.COUNT), 0, True
 
     def burst(self, count: int) -> None:
-        """Learn that so many have not fitted."""
+        """Record that the writes of this many events did not fit into a batch."""
         if self._is_trial:
             self._full_before_trial = min(2 * self._full_before_trial, _SELDOM)
         self.most, self._full, self._is_trial = count // 2, 0, False
