@@ -19,7 +19,7 @@ setup: ## make .venv: keepstate with all extras, the tools and the real servers 
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV)
 
 demo: setup ## let four agents index the standard library's source: killed, paused, resumed, no update lost
-	@$(BIN)/keepstate demo $(ARGS)
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: setup ## run all tests but the deep ones, on real servers (JOBS=0: in one process)
 	@$(PYTEST) -q -n $(JOBS) --dist worksteal $(ARGS)

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "keepstate"
 NOT_OURS = {".git", "__pycache__", "dist", "uv.lock"}  # `.git` is a file in a second work tree
-FOLDERS = ("src", "packages", "tests", "tools", "bench", "docs", ".ci")
+FOLDERS = ("src", "packages", "examples", "tests", "tools", "bench", "docs", ".ci")
 
 
 def files() -> list[Path]:

@@ -49,7 +49,7 @@ def keepstate(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Keepstate:
     """Run the command in this process: ten times faster than starting Python for each."""
-    from keepstate.cli.commands import run
+    from keepstate.cli.app import run
 
     monkeypatch.chdir(tmp_path)
     for name, value in _environment(url, {}).items():

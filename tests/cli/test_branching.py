@@ -75,7 +75,7 @@ def test_a_merge_brings_what_the_other_changed(keepstate: Keepstate, url: str) -
 
     assert (merged["number"], merged["author"], merged["message"]) == (5, "me", "merge try")
     assert state(keepstate) == {"n": 4, "plan": {"step": 4}}
-    assert again.err == "nothing to merge: main has all of try\n"
+    assert again.err == "nothing to merge: main has all commits of try\n"
 
 
 def test_a_conflict_shows_each_place_with_both_sides_and_ends_with_4(keepstate: Keepstate, url: str) -> None:
@@ -144,7 +144,7 @@ def test_old_commits_are_let_go_of(keepstate: Keepstate) -> None:
     assert (gone.code, state(keepstate, "v1")) == (1, {"n": 1, "plan": {"step": 1}})
     assert "was pruned" in gone.err
     pruned = keepstate("prune", "run", "--keep-last", "1", "--drop-tagged")
-    assert pruned.out.startswith("1 commit let go of, ")
+    assert pruned.out.startswith("1 commit pruned, ")
     assert keepstate("verify", "run").code == 0
 
 
@@ -158,8 +158,8 @@ def test_commits_are_let_go_of_by_age(keepstate: Keepstate, age: str, left: int)
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("branch", "run", "--delete"), 2, "give its name"),
-        (("tag", "run", "v", "--at", "main", "--delete"), 2, "leave out one of the two"),
+        (("branch", "run", "--delete"), 2, "give one"),
+        (("tag", "run", "v", "--at", "main", "--delete"), 2, "leave out one of them"),
         (("branch", "run", "main"), 4, "main"),
         (("branch", "run", "a~b"), 2, "none of ~ # @"),
         (("branch", "run", "no", "--delete"), 1, "there is no branch 'no' of 'run'"),
@@ -167,13 +167,13 @@ def test_commits_are_let_go_of_by_age(keepstate: Keepstate, age: str, left: int)
         (
             ("merge", "run", "main~1", "--rule", "n=best"),
             2,
-            "'best' is no rule; give PATH=RULE, with one of refuse",
+            "'best' is not a rule; give PATH=RULE, with one of refuse",
         ),
         (("merge", "run", "main~1", "--rule", "a..b=ours"), 2, "a.⟨here⟩.b is not a path"),
         (("rollback", "run"), 2, "needs either --to COMMIT or --steps N"),
         (("rollback", "run", "--to", "main~1", "--steps", "1"), 2, "needs either"),
         (("prune", "run"), 2, "needs --keep-last N or --older-than 30d"),
-        (("prune", "run", "--older-than", "soon"), 2, "--older-than soon is no time"),
+        (("prune", "run", "--older-than", "soon"), 2, "--older-than soon is not a time"),
         (("prune", "run", "--older-than", "2026-11-21"), 2, "for UTC write 2026-11-21T00:00:00Z"),
         (("rollback", "run", "--to", "main@2026-11-21T11:09"), 2, "for UTC write 2026-11-21T11:09:00Z"),
         (("prune", "run", "--keep-last", "0"), 2, "`keep_last` is 0"),
@@ -200,7 +200,7 @@ def test_a_history_goes_into_a_file_and_into_another_store(keepstate: Keepstate,
     named = keepstate("import", "run.history", "--space", "copy", "--url", other, "--json").json()
 
     assert (exported["commits"], exported["bytes"]) == (3, (tmp_path / "run.history").stat().st_size)
-    assert imported.out == "3 commits brought into the history of run\n"
+    assert imported.out == "3 commits imported into the history of run\n"
     assert named == {"space": "copy", "commits": 3}
     assert keepstate("log", "run", "--json").out == keepstate("log", "copy", "--json", "--url", other).out
     assert keepstate("show", "run", "v1", "--url", other).code == 0
@@ -212,7 +212,7 @@ def test_a_file_that_is_there_is_replaced_only_if_asked(keepstate: Keepstate, tm
     refused = keepstate("export", "run", "x")
 
     assert refused.code == 2
-    assert "x is there already; give another name, or --replace" in refused.err
+    assert "x exists already; give another name, or --replace" in refused.err
     assert (tmp_path / "x").read_text() == "mine"
     assert keepstate("export", "run", "x", "--replace").code == 0
 
@@ -250,7 +250,7 @@ def test_verifying_says_that_all_is_whole_and_finds_what_is_not(keepstate: Keeps
     told = keepstate("verify", "run", "--json", "--url", journal).json()
 
     assert (whole.code, whole.out.startswith("run: 3 commits, ")) == (0, True)
-    assert whole.out.endswith("; all is whole\n")
+    assert whole.out.endswith("; no damage\n")
     assert told == {"tenant": None, "space": "run", "commits": 3, "objects": told["objects"], "problems": []}
 
 

@@ -88,7 +88,7 @@ def test_a_whole_store_is_told_to_be_whole(
     told = keepstate("doctor", "--verify", url)
 
     assert told.code == 0, told.out
-    assert "all is whole" in told.out
+    assert "no damage" in told.out
     assert told.err == ""
     assert keepstate("doctor", "--verify", "--url", url, "--json").json()["damages"] == []
 
@@ -108,7 +108,7 @@ def test_behind_a_tier_the_files_themselves_are_looked_at_and_saved(
     assert told.code == DAMAGED
     assert told.json()["damages"] == keepstate("doctor", "--verify", url, "--json").json()["damages"]
     assert keepstate("repair", f"tiered+{url}", new).code == DAMAGED
-    assert "is there already" in keepstate("repair", url, new).err
+    assert "is already there" in keepstate("repair", url, new).err
 
     assert path.read_bytes() == before
     assert keepstate("get", "run", "plan 16", "--url", new).code == 0
@@ -338,7 +338,7 @@ def test_a_target_that_is_there_is_refused(keepstate: Keepstate, tmp_path: Path,
     ]
 
     assert [one.code for one in ended] == [2, 2, 2]
-    assert "is there already" in ended[0].err
+    assert "is already there" in ended[0].err
     assert "holds something" in ended[2].err
     assert (tmp_path / "letter.db").read_text() == "dear reader"
 

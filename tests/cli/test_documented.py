@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 
-from keepstate.cli.commands import app
+from keepstate.cli.app import commands
 from tests.docs.pages import ROOT, tables
 
 PAGE = ROOT / "docs" / "reference" / "commands.md"
+APP = commands()
 COMMON = {"--url", "--json", "--app"}
 OWN = {
     " ".join(words)
-    for name in app
+    for name in APP
     if not name.startswith("-")
-    for words in ([(name, inner) for inner in app[name] if not inner.startswith("-")] or [(name,)])
+    for words in ([(name, inner) for inner in APP[name] if not inner.startswith("-")] or [(name,)])
 }
 """Each command, those of a group behind its name."""
 
@@ -44,7 +45,7 @@ def test_each_option_has_a_row_that_names_its_command() -> None:
 
 def options(name: str) -> list[str]:
     """Return a command's own options as they are typed."""
-    command = app
+    command = APP
     for word in name.split():
         command = command[word]
     parameters = inspect.signature(command.default_command).parameters.values()  # type: ignore[arg-type]

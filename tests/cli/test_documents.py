@@ -40,7 +40,7 @@ def test_text_without_quotes_is_refused_with_how_to_write_it(keepstate: Keepstat
     put = keepstate("put", "run", "plan", "hello")
 
     assert put.code == 2
-    assert put.err.startswith("keepstate: 'hello' is no JSON")
+    assert put.err.startswith("keepstate: 'hello' is not JSON")
     assert "quotes" in put.err
 
 
@@ -139,7 +139,7 @@ def test_each_command_is_about_the_spaces_of_one_tenant(keepstate: Keepstate) ->
             *command, *(("--tenant", "t1") if command[-1] != "--tenants" or len(command) == 2 else ())
         )
         assert ended.code == 2 and "tenant" in ended.err
-    assert keepstate("doctor", "--verify").out.endswith("all is whole\n")
+    assert keepstate("doctor", "--verify").out.endswith("no damage\n")
 
 
 def test_objects_are_shown_without_their_classes_and_with_them(shell: Keepstate, tmp_path: Path) -> None:

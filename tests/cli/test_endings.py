@@ -69,7 +69,7 @@ def test_output_that_cannot_be_written_ends_with_a_line(shell: Keepstate, url: s
 
     full = piped("keepstate ls run >/dev/full")
     assert full.returncode == 1
-    assert full.stderr == "keepstate: what it shows is not written: No space left on device\n"
+    assert full.stderr == "keepstate: the output was not written: No space left on device\n"
     assert piped("keepstate ls run >&-").returncode == 0
     assert piped("keepstate put run n 1 >&- 2>&-").returncode == 0
     assert shell("get", "run", "n").json() == 1

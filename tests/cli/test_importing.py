@@ -106,9 +106,9 @@ def test_another_conversation_in_the_same_place_is_an_error_that_names_it(
     ended = keepstate("import", str(chats))
 
     assert ended.code == 4
-    assert f"{chats}, [1].messages[1] is not messages[1] of 'chats/a', which is there already" in ended.err
+    assert f"{chats}, [1].messages[1] differs from the stored messages[1] of 'chats/a'" in ended.err
     assert "give another --space" in ended.err
-    assert "1 conversation, 4 messages stand before" in ended.err
+    assert "1 conversation, 4 messages were imported before" in ended.err
     assert stored(url, "chats/a") == first
 
 
@@ -127,7 +127,7 @@ def test_conversations_of_one_id_are_told_and_can_be_named_by_their_places(
     ended = keepstate("import", chats.name, "--by-index", "--space", "other")
 
     assert refused.code == 4
-    assert "--by-index if several conversations of the file have one id" in refused.err
+    assert "--by-index if several conversations of the file have the same id" in refused.err
     assert ended.code == 0
     assert keepstate("spaces", "other").out.split() == ["other/0", "other/1"]
 

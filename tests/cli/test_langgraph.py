@@ -22,7 +22,7 @@ def test_pruning_says_before_what_it_does_then(keepstate: Keepstate, url: str) -
 
     assert planned["threads"] == done["threads"] and done["checkpoints"] > 0
     assert (planned["dry_run"], done["dry_run"]) == (True, False)
-    assert "alice" not in rest and "of 1 thread let go of" in rest
+    assert "alice" not in rest and "of 1 thread deleted" in rest
     assert len(left) == 4
     assert len(state.values["messages"]) == 2 * TURNS
 

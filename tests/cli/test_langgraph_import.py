@@ -147,7 +147,7 @@ def tell(what, done, count):
         os.kill(os.getpid(), signal.SIGKILL)
 
 with official.opened(sys.argv[1]) as source, importer.ImportingSaver(sys.argv[2]) as saver:
-    importer.take_over(source, saver, source.named(), tell)
+    importer.import_all(source, saver, source.named(), tell)
 """
 
 
@@ -166,7 +166,7 @@ def test_an_import_that_was_killed_goes_on_where_it_stopped(keepstate: Keepstate
 
     assert killed.returncode == -signal.SIGKILL
     assert (told["present"], told["different"]) == (11, [])
-    assert f"0 brought into {url}, {len(names)} there already; {len(names)} compared and the same" in again
+    assert f"0 imported into {url}, {len(names)} already there; {len(names)} compared and equal" in again
 
 
 def _parent_of(found: Any) -> Any:
@@ -212,7 +212,7 @@ def test_a_thread_that_cannot_be_read_ends_before_that_and_the_others_are_brough
 
     assert done.code == 1
     assert f"left out  {last} cannot be read: " in done.out.replace("\n", " ")
-    assert "1 thread not whole" in done.out
+    assert "1 thread incomplete" in done.out
     assert (again.code, again.json()["unread"], again.json()["different"]) == (0, [], [])
     assert again.json()["present"] > of_bob
     assert None not in found
@@ -404,7 +404,7 @@ def test_an_import_that_has_not_begun_goes_on_nowhere(
 
 
 def test_an_import_says_which_store_it_was_brought_into(keepstate: Keepstate, old: str, url: str) -> None:
-    assert f" brought into {url}, 0 there already" in keepstate("langgraph", "import", "--from", old).out
+    assert f" imported into {url}, 0 already there" in keepstate("langgraph", "import", "--from", old).out
     assert keepstate("langgraph", "import", "--from", old, "--json").json()["store"] == url
 
 

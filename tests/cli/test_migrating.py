@@ -106,12 +106,12 @@ def test_nothing_is_called_newest_that_the_application_writes_otherwise_or_does_
     put("new_trips", url, modules, "run/1")
 
     assert shell("migrate", "--app", "pinned_trips").out.splitlines() == [
-        "run/1: cli/trip@2 in 1, above the version that the application writes; they stay as they are",
-        "1 document; nothing is older than what the application writes",
+        "run/1: cli/trip@2 in 1, newer than the application; they stay unchanged",
+        "1 document; none has an older version than the application",
     ]
     assert shell("migrate", "--app", "other_trips").out.splitlines() == [
-        "run/1: cli/trip@2 in 1, for which nothing is registered",
-        "1 document; nothing is older than what the application writes",
+        "run/1: cli/trip@2 in 1, whose class is not registered",
+        "1 document; none has an older version than the application",
     ]
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from keepstate import CorruptError, sync
 from keepstate.cli import exits
-from keepstate.cli.commands import run
-from keepstate.cli.session import Terminal, visible
+from keepstate.cli.app import run
+from keepstate.cli.display import Terminal, visible
 from keepstate.engine.history.bundle import read_bundle
 
 HOSTILE = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F),
@@ -75,7 +75,7 @@ def test_a_value_that_utf_8_cannot_hold_is_refused_in_words(
 
     assert run(["put", "s", "k", typed, "--url", url]) == exits.USAGE
 
-    assert "is no JSON" in capsys.readouterr().err
+    assert "is not JSON" in capsys.readouterr().err
 
 
 def test_json_says_the_same_value_in_escapes(url: str, capsys: pytest.CaptureFixture[str]) -> None:

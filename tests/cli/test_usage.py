@@ -58,7 +58,7 @@ def test_a_number_that_the_demo_cannot_use_is_refused_by_its_option(
     ended = keepstate("demo", *words)
 
     assert (ended.code, ended.out) == (2, "")
-    assert f"{' '.join(words)} is too few" in ended.err
+    assert f"{' '.join(words)} is too small" in ended.err
 
 
 def test_the_demo_says_where_it_runs_without_a_url(keepstate: Keepstate) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 import keepstate
-from keepstate.cli.damaged_records import FileSource, SpaceRecords, StoreRemains, StoreSource
+from keepstate.cli.damage import FileSource, SpaceRecords, StoreRemains, StoreSource
 from keepstate.engine.kernel import layout
 from keepstate.engine.queue import tasks
 from keepstate.engine.repair.restorer import Restoring, skip

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import keepstate
-from keepstate.cli.damaged_records import StoreSource
+from keepstate.cli.damage import StoreSource
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE
 from keepstate.engine.queue import tasks

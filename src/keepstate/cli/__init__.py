@@ -1,8 +1,9 @@
 """WHAT stands in a store, at a terminal? The `keepstate` command.
 
-Invariant: results go to stdout, everything said about them to stderr; the exit code says how it ended. It is
-the only reader of the environment. Stored values are shown in builtin form: no class of the application is
-needed.
+Not an API boundary: the commands and their output are, and `docs/reference/commands.md` lists them. Programs
+use the spaces of `keepstate.open` instead.
 
-To add a command: write an async function in the file of its subject, and name it in `commands`.
+Invariant: results go to stdout and messages to stderr, and the exit code says how the command ended. Only
+this folder reads the environment. Stored values are printed in builtin form, so no class of the application
+is needed. To add a command, write an async function in the file of its subject and list it in `app.commands`.
 """

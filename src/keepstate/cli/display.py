@@ -1,53 +1,108 @@
-"""How histories look at a terminal: rows, values in one line, and messages that people can read.
+"""Output at a terminal: results and messages, rows and tables, values in one line, progress.
 
-At a terminal a line is as wide as the window; elsewhere values are cut, and never a row.
+Stored text never reaches the terminal as it is: characters on which a terminal would act are escaped. At a
+terminal a line is as wide as the window. Elsewhere long values are cut, but no row is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final, cast
+from functools import partial
+from typing import IO, Any, Final, cast
 
+import msgspec
 from rich.cells import cell_len
 from rich.console import Console
+from rich.highlighter import JSONHighlighter
+from rich.progress import Progress, ProgressColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
-from keepstate.cli.chat import are_messages, beside, calls_of, content_of, gist, is_message
-from keepstate.cli.session import plain, shown, text_of, visible, write_indented
 from keepstate.engine.history.commits import Commit
-from keepstate.engine.history.paths import format_path
+from keepstate.values.builtin import json_form
 
 _APART: Final = "  "
 _TO: Final = " → "
 _VALUE: Final = 100
-_PIPED: Final = 200
-_LINES: Final = 3
-_LATEST: Final = 20
-_ROLES: Final = {
-    "system": "magenta",
-    "developer": "magenta",
-    "user": "green",
-    "assistant": "cyan",
-    "tool": "yellow",
-}
+_SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
+_STYLES: Final = "\n\r\t\x1b\x07"
+"""Control characters that rich writes itself: line ends, styles, moves of a progress bar, and links."""
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number and what it counts."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+class Terminal(Console):
+    """A console that escapes control characters in what it prints, except those of its own styles.
+
+    `app.run` handles a closed pipe.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects; a text as `visible` returns it, line by line."""
+        texts = (visible(one, keep="\n") if isinstance(one, str) else one for one in objects)
+        super().print(*texts, **options)
+
+    @property
+    def file(self) -> IO[str]:
+        """Return the stream, which escapes what is written to it."""
+        is_plain = getattr(self, "_color_system", None) is None
+        return cast("IO[str]", _Escaping(super().file, "\n" if is_plain else _STYLES))
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error of a closed pipe, for `app.run`."""
+        raise BrokenPipeError
 
 
-def shortened(text: str, width: int = _VALUE) -> str:
-    """Return a text, its end cut off if it is longer."""
-    return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"
+class _Escaping:
+    """A stream that escapes what is written to it, except the characters in `keep`."""
+
+    def __init__(self, stream: IO[str], keep: str) -> None:
+        self._stream, self._keep = stream, keep
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        return self._stream.write(visible(text, keep=self._keep))
 
 
-def brief(value: object, width: int = _VALUE) -> str:
-    """Return a value in one short line."""
-    if is_message(value):
-        return shortened(f"{value['role']}: {gist(value)}", width)
-    return shortened(text_of(value), width)
+def said() -> Console:
+    """Return the console for messages and progress: standard error."""
+    return Terminal(stderr=True, highlight=False, soft_wrap=True)
+
+
+def shown() -> Console:
+    """Return the console for results: standard output."""
+    return Terminal(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    """Return text with its unprintable characters as JSON escapes, except those in `keep`.
+
+    Unprintable are the control characters (C0, DEL, C1) and invisible ones, such as those that turn the
+    direction of a line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign in keep else _escape(sign) for sign in text)
+
+
+def _escape(sign: str) -> str:
+    if sign in _SHORT:
+        return _SHORT[sign]
+    units = sign.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def plain(text: str) -> Text:
+    """Return stored text without markup: brackets are text, and control characters are escaped."""
+    return Text(visible(text))
 
 
 def styled(text: str, style: str) -> Text:
@@ -55,151 +110,49 @@ def styled(text: str, style: str) -> Text:
     return Text(visible(text), style)
 
 
-def time_of(moment: datetime) -> str:
-    """Return a time in UTC, in a form that `main@…` takes."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def commit_row(commit: Commit, *names: str) -> list[Text]:
-    """Return a commit as a row; names are the branches and tags that stand on it."""
-    place = f"{commit.branch}#{commit.number}" if commit.number is not None else ""
-    message = Text(visible(commit.message or ("merge" if len(commit.parents) > 1 else "")))
-    if names:
-        message = Text.assemble((f"({visible(', '.join(names))}) ", "bold green"), message)
-    return [
-        Text(visible(place), "yellow"),
-        Text(commit.id[:10], "dim"),
-        Text(time_of(commit.created_at), "dim"),
-        styled(commit.author or "-", "blue"),
-        message,
-    ]
-
-
-def write_rows(rows: Sequence[Sequence[Text]], *, indent: str = "") -> None:
-    """Print rows in columns; at a terminal what does not fit into a line is cut off."""
-    console = shown()
-    widths = [max(map(cell_len, map(str, column))) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = Text(indent)
-        for cell, width in zip(row[:-1], widths[:-1], strict=True):
-            line += cell + Text(" " * (width - cell_len(str(cell))) + _APART)
-        line += row[-1]
-        line.rstrip()
-        if console.is_terminal:
-            line.truncate(console.width, overflow="ellipsis")
-        console.print(line, soft_wrap=True)
-
-
 # ---- values
 
 
-def write_state(state: Mapping[str, Any], more: Callable[[str], str], *, full: bool) -> None:
-    """Print a state: a line for each key, and conversations as such.
-
-    Args:
-        state: The state.
-        more: Returns the command that shows all of a list that is cut, given its path.
-        full: Cuts nothing.
-    """
-    rows: list[tuple[Text, Text]] = []
-    for key, value in state.items():
-        if are_messages(value):
-            _flush(rows)
-            shown().print(
-                Text.assemble(styled(key, "bold"), (f"{_APART}{counted(len(value), 'message')}", "dim"))
-            )
-            left = 0 if full else max(len(value) - _LATEST, 0)
-            if left:
-                shown().print(
-                    Text(f"  … {left:,} before these: {visible(more(format_path((key,))))}", "dim"),
-                    soft_wrap=True,
-                )
-            write_messages(value, full=full, first=left)
-        elif full:
-            shown().print(_key(key))
-            write_value(value, full=True)
-        else:
-            rows.append((_key(key), plain(brief(value, room()))))
-    _flush(rows)
+def write_json(value: object) -> None:
+    """Print one JSON document on one line."""
+    sys.stdout.write(text_of(value) + "\n")
+    sys.stdout.flush()
 
 
-def _key(key: str) -> Text:
-    return styled(format_path((key,)), "bold")
+def text_of(value: object) -> str:
+    """Return a stored value as one line of JSON."""
+    return visible(msgspec.json.encode(json_form(value)).decode())
 
 
-def _flush(rows: list[tuple[Text, Text]]) -> None:
-    if rows:
-        write_rows(rows)
-        rows.clear()
+def write_indented(value: object) -> None:
+    """Print a stored value as JSON over several lines."""
+    text = msgspec.json.format(text_of(value), indent=2)
+    shown().print(JSONHighlighter()(Text(text)), soft_wrap=True)
 
 
-def write_value(value: object, *, full: bool) -> None:
-    """Print one value: a message or a list of messages to be read, anything else as JSON."""
-    if is_message(value):
-        _write_message(value, None)
-    elif are_messages(value):
-        write_messages(value, full=full)
-    else:
-        write_indented(value)
+def fields_of(value: object, *names: str) -> dict[str, Any]:
+    """Return the named attributes of an object, to be printed as JSON."""
+    return {name: getattr(value, name) for name in names}
 
 
-def write_messages(messages: Sequence[dict[str, Any]], *, full: bool, first: int = 0) -> None:
-    """Print messages from the first one asked for, each in a few lines, or in full."""
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shortened(text: str, width: int = _VALUE) -> str:
+    """Return a text of at most `width` characters; a longer one is cut."""
+    return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"
+
+
+def room() -> int:
+    """Return the width for a line of values."""
     console = shown()
-    roles = max(cell_len(visible(message["role"])) for message in messages)
-    for place, message in enumerate(messages[first:], first):
-        if full:
-            _write_message(message, place)
-            continue
-        gap = " " * (roles - cell_len(visible(message["role"]))) + _APART
-        number = f"{place:>{len(str(len(messages)))}}{_APART}"
-        head = Text.assemble((number, "dim"), _role(message), gap)
-        for line in _beginning(gist(message), console, cell_len(str(head))):
-            console.print(head + line, soft_wrap=True)
-            head = Text(" " * cell_len(str(head)))
-
-
-def _beginning(text: str, console: Console, indent: int) -> Iterator[Text]:
-    """Yield the first lines of a text."""
-    if not console.is_terminal:
-        yield plain(shortened(text, _PIPED))
-        return
-    width = max(console.width - indent, 20)
-    lines = plain(shortened(text, width * (_LINES + 1))).wrap(console, width)
-    for number, line in enumerate(lines[:_LINES]):
-        line.rstrip()
-        if number == _LINES - 1 and len(lines) > _LINES:
-            line.truncate(width - 1)
-            line.append("…")
-        yield line
-    if not lines:
-        yield Text()
-
-
-def _write_message(message: dict[str, Any], place: int | None) -> None:
-    console = shown()
-    console.print(
-        Text.assemble(("" if place is None else f"[{place}] ", "dim"), _role(message)), soft_wrap=True
-    )
-    for line in content_of(message).splitlines():
-        console.print(plain(line), soft_wrap=not console.is_terminal)
-    for name, arguments in calls_of(message):
-        console.print(Text.assemble(("→ ", "dim"), styled(name, "bold"), f"({visible(arguments)})"))
-    for name, value in beside(message).items():
-        if value is not None:
-            console.print(Text(f"{visible(name)}: {visible(brief(value, _PIPED))}", "dim"), soft_wrap=True)
-
-
-def _role(message: dict[str, Any]) -> Text:
-    role = message["role"]
-    return styled(role, f"bold {_ROLES.get(role, 'white')}")
-
-
-# ---- differences
+    return max(console.width, 40) if console.is_terminal else _VALUE
 
 
 def change(old: object, new: object, indent: int) -> Text:
-    """Return how a value changed, both cut to where they begin to differ, to stand behind other columns."""
+    """Return the old and the new value in one line behind other columns, cut to where they differ."""
     width = max((room() - indent - cell_len(_TO)) // 2, 20)
     before, after = _cut(text_of(old), text_of(new), width)
     return Text.assemble((visible(before), "red"), (_TO, "dim"), (visible(after), "green"))
@@ -216,16 +169,78 @@ def _cut(old: str, new: str, width: int) -> tuple[str, str]:
     return shortened(begin + old[start:], width), shortened(begin + new[start:], width)
 
 
-def room() -> int:
-    """Return how wide a line of values may be."""
+# ---- times, rows and tables
+
+
+def utc(moment: datetime) -> str:
+    """Return a time in UTC, in a form that `main@…` takes."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(moment: datetime) -> str:
+    """Return a time to the second, with its zone."""
+    return moment.isoformat(sep=" ", timespec="seconds")
+
+
+def commit_row(commit: Commit, *names: str) -> list[Text]:
+    """Return a commit as a row; `names` are the branches and tags on it."""
+    position = f"{commit.branch}#{commit.number}" if commit.number is not None else ""
+    message = Text(visible(commit.message or ("merge" if len(commit.parents) > 1 else "")))
+    if names:
+        message = Text.assemble((f"({visible(', '.join(names))}) ", "bold green"), message)
+    return [
+        Text(visible(position), "yellow"),
+        Text(commit.id[:10], "dim"),
+        Text(utc(commit.created_at), "dim"),
+        styled(commit.author or "-", "blue"),
+        message,
+    ]
+
+
+def write_rows(rows: Sequence[Sequence[Text]]) -> None:
+    """Print rows in columns; at a terminal each row is cut to one line."""
     console = shown()
-    return max(console.width, 40) if console.is_terminal else _VALUE
+    widths = [max(map(cell_len, map(str, column))) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = Text()
+        for cell, width in zip(row[:-1], widths[:-1], strict=True):
+            line += cell + Text(" " * (width - cell_len(str(cell))) + _APART)
+        line += row[-1]
+        line.rstrip()
+        if console.is_terminal:
+            line.truncate(console.width, overflow="ellipsis")
+        console.print(line, soft_wrap=True)
+
+
+def write_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table of stored values under its heads; nothing if there are no rows."""
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(plain(str(cell)) for cell in row))
+    if table.row_count:
+        shown().print(table)
+
+
+def write_problem(what: str, text: str) -> None:
+    """Print a line about something that is wrong."""
+    shown().print(Text.assemble((f"{what}  ", "bold red"), visible(text)))
 
 
 def items_of(value: object) -> list[tuple[object, object]]:
-    """Return the items of a list with their places, or of a dict with their keys."""
-    if isinstance(value, dict):
-        return list(cast("dict[object, object]", value).items())
+    """Return the items of a list with their indexes, or of a dict with their keys."""
+    if isinstance(value, Mapping):
+        return list(cast("Mapping[object, object]", value).items())
     if isinstance(value, list):
         return list(enumerate(cast("list[object]", value)))
     return []
+
+
+@contextmanager
+def progress(
+    *columns: ProgressColumn, text: str = "", total: float | None = None
+) -> Generator[Callable[..., None]]:
+    """Show a progress bar at a terminal, and yield the function that updates it: `Progress.update`."""
+    console = said()
+    is_hidden = not console.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=is_hidden) as bar:
+        yield partial(bar.update, bar.add_task(visible(text), total=total))

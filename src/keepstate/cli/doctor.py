@@ -1,4 +1,4 @@
-"""What a store really offers: doctor."""
+"""The command `doctor`: what a store really offers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rich.text import Text
 from keepstate import names
 from keepstate._clock import Clock
 from keepstate.cli import damage, exits
-from keepstate.cli.session import Session, checked, plain, shown, write_json
+from keepstate.cli.display import plain, shown, write_json
+from keepstate.cli.session import PLAIN, Session, check_url
 from keepstate.errors import ClockError
 from keepstate.stores.clock_leaps import LEAP_MS, format_time
 from keepstate.stores.protocol import Capabilities, Durability, Inspected, ReportsLeaps, Setting, Store
 from keepstate.stores.urls import StoreUrl
 
-_PLAIN = Session()
 _PACKAGES = ("keepstate", "apsw", "redis", "psycopg", "msgspec", "ormsgpack")
 
 _SERVERS_THAT_EVICT = ("redis", "rediss", "redis+cluster")
@@ -40,7 +40,7 @@ _MENDS = {
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that doctor says of a store."""
+    """One line of the report."""
 
     subject: str
     well: bool
@@ -59,22 +59,22 @@ async def doctor(
     verify: Annotated[
         bool, Parameter(negative="", help="Read every record, and list the damaged ones.")
     ] = False,
-    session: Session = _PLAIN,
+    session: Session = PLAIN,
 ) -> int:
-    """Say what the store really offers; exit 1 if something in its settings could lose data.
+    """Report what the store really offers. Exit with 1 if one of its settings could lose data.
 
-    With --verify, read all that it holds instead; exit 5 if something is damaged.
+    With --verify, read all stored data instead. Exit with 5 if data is damaged.
 
     Args:
-        url: The store, in place of --url.
+        url: The store, instead of --url.
     """
     if url is not None:
         session = replace(session, url=url)
-    session.refuse_tenant()
+    session.reject_tenant()
     if verify:
         return await damage.verify(session)
-    shown_url = checked(session.chosen_url())
-    async with replace(session, url=_opened_in_any_case(session.chosen_url())).opened() as ks:
+    shown_url = check_url(session.chosen_url())
+    async with replace(session, url=_accept_unsafe(session.chosen_url())).opened() as ks:
         findings = [*_of_machine(), *await _of_store(shown_url, ks.store)]
         findings.append(await _of_time(ks.store, ks.clock))
     well = all(finding.well for finding in findings)
@@ -91,14 +91,15 @@ def _of_machine() -> list[Finding]:
     found = [Finding("Python", True, platform.python_version())]
     for package in _PACKAGES:
         try:
-            found.append(Finding(package, True, version(package)))
+            text = version(package)
         except PackageNotFoundError:
-            found.append(Finding(package, True, "not installed"))
+            text = "not installed"
+        found.append(Finding(package, True, text))
     return found
 
 
-def _opened_in_any_case(url: str) -> str:
-    """Return the URL with the option that lets a server be looked at whose settings a store refuses."""
+def _accept_unsafe(url: str) -> str:
+    """Return the URL with the option that accepts a server with unsafe settings."""
     parsed = StoreUrl.parse(url)
     if parsed.scheme not in _SERVERS_THAT_EVICT or "unsafe_policy" in parsed.options:
         return url
@@ -117,7 +118,7 @@ async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
             Finding(
                 "replicas",
                 False,
-                "one that missed acknowledged writes may take over; the loss is detected, not prevented",
+                "a replica without the last writes may take over; the loss is detected, not prevented",
             )
         )
     if isinstance(store, Inspected):
@@ -128,9 +129,9 @@ async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
 
 
 async def _of_time(store: Store, clock: Clock) -> Finding:
-    """Compare the time of each space with the clock of this process; costs a read for each space.
+    """Compare the time of each space with the clock of this process. Cost: one read for each space.
 
-    For the space that is furthest ahead, the finding tells its last leap.
+    The finding names the space that is furthest ahead, and its last leap.
     """
     ahead: dict[str, int] = {}
     after: str | None = None
@@ -155,7 +156,7 @@ async def _of_time(store: Store, clock: Clock) -> Finding:
         "time",
         False,
         f"{len(ahead)} spaces are over an hour ahead of the clock of this process, {names.shown(furthest)!r} "
-        f"by {timedelta(milliseconds=ahead[furthest])}{since}: what is written there expires late, or seems "
+        f"by {timedelta(milliseconds=ahead[furthest])}{since}: new entries there expire too late, or seem "
         "expired",
         mend='see docs/how-to/operate.md, "When a clock was wrong"',
     )
@@ -163,7 +164,7 @@ async def _of_time(store: Store, clock: Clock) -> Finding:
 
 def _of_durability(offers: Capabilities, scheme: str) -> Finding:
     is_durable = offers.durability is Durability.POWER
-    mend = "" if is_durable else _MENDS.get(scheme, "the settings below say why")
+    mend = "" if is_durable else _MENDS.get(scheme, "the settings below show the reason")
     return Finding("an acknowledged write survives", is_durable, _SURVIVES[offers.durability], mend=mend)
 
 
@@ -171,7 +172,7 @@ def _of_settings(settings: Sequence[Setting]) -> list[Finding]:
     found: list[Finding] = []
     for setting in settings:
         subject = f"{setting.where} {setting.name}".strip()
-        value = "not told" if setting.value is None else setting.value or "''"
+        value = "not known" if setting.value is None else setting.value or "''"
         if setting.loses is None:
             found.append(Finding(subject, True, "loses nothing", value))
         else:
@@ -182,9 +183,9 @@ def _of_settings(settings: Sequence[Setting]) -> list[Finding]:
 def _of_sqlite() -> list[Finding]:
     from keepstate.stores.sqlite.connection import is_safe, library_version
 
-    text = "no fault known that loses commits"
+    text = "no known fault that loses commits"
     if not is_safe():
-        text = "may lose commits when two checkpoints race; keepstate's own way of checkpointing avoids that"
+        text = "may lose commits when two checkpoints race; keepstate checkpoints in a way that avoids this"
     return [
         Finding("SQLite", True, text, library_version()),
         Finding(

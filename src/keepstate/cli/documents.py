@@ -1,4 +1,4 @@
-"""Spaces and their documents: spaces, ls, get, put, watch."""
+"""Commands on spaces and their documents: spaces, ls, get, put, watch."""
 
 from __future__ import annotations
 
@@ -6,87 +6,74 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.table import Table
 
 from keepstate.cli import exits
-from keepstate.cli.session import (
-    Session,
-    checked,
+from keepstate.cli.display import (
+    fields_of,
     plain,
-    read_value,
-    refuse_memory,
-    refuse_nothing,
     said,
-    shown,
+    shortened,
     text_of,
     write_indented,
     write_json,
+    write_table,
 )
+from keepstate.cli.session import PLAIN, Session, check_url, read_value, reject_memory, require_space
 from keepstate.engine.documents.documents import DocumentEntry, Documents
-from keepstate.engine.documents.watch import DocumentChange
 from keepstate.errors import InvalidError
 
-_PLAIN = Session()
 _READ_AT_ONCE = 100
+_ENTRY = ("key", "version", "printed_version", "created", "value")
+_CHANGE = ("revision", "kind", "key", "old", "new", "position")
 
 
 async def spaces(
     under: str = "",
     *,
     tenants: Annotated[
-        bool, Parameter(negative="", help="Those of all tenants, each behind its tenant.")
+        bool, Parameter(negative="", help="List the spaces of all tenants, each after its tenant.")
     ] = False,
-    session: Session = _PLAIN,
+    session: Session = PLAIN,
 ) -> int:
-    """List the spaces that hold something.
+    """List the spaces that hold data.
 
     Args:
-        under: Only the space of this name and those that continue it after a /: user/1 gives no user/10.
+        under: List only this space and those below it: user/1 lists user/1 and user/1/…, but not user/10.
     """
     async with session.opened() as ks:
         if tenants:
             if under or session.tenant is not None:
                 raise InvalidError("--tenants lists the spaces of all tenants; give no name and no --tenant")
             async for tenant, space in ks.everywhere():
-                _show_space(tenant, space.name, session)
+                whose = "-" if tenant is None else repr(tenant)
+                session.write({"tenant": tenant, "space": space.name}, f"{whose}  {space.name}")
             return exits.OK
         async for name in ks.spaces(under):
-            write_json(name) if session.json else shown().print(plain(name))
+            session.write(name, name)
     return exits.OK
 
 
-def _show_space(tenant: str | None, name: str, session: Session) -> None:
-    if session.json:
-        write_json({"tenant": tenant, "space": name})
-    else:
-        shown().print(plain(f"{'-' if tenant is None else repr(tenant)}  {name}"))
-
-
-async def ls(space: str, pattern: str = "*", *, session: Session = _PLAIN) -> int:
+async def ls(space: str, pattern: str = "*", *, session: Session = PLAIN) -> int:
     r"""List the documents of a space.
 
     Args:
         space: The space.
-        pattern: Names that fit: * any text, ? one character, [a-z] one of a set, \ makes the next one plain.
+        pattern: Which names: * any text, ? one character, [a-z] one of a set, \ makes the next one literal.
     """
     async with session.opened() as ks:
-        documents = ks.space(space).documents
-        table = Table("document", "version", "value", box=None, pad_edge=False)
-        found = 0
-        async for entry in _entries(documents, pattern):
-            found += 1
+        rows: list[tuple[object, ...]] = []
+        async for entry in _entries(ks.space(space).documents, pattern):
             if session.json:
-                _write(entry)
-            else:
-                table.add_row(plain(entry.key), str(entry.version), plain(_short(text_of(entry.value))))
-        if not session.json and table.row_count:
-            shown().print(table)
-        if not found:
-            await refuse_nothing(ks, space)
+                write_json(fields_of(entry, *_ENTRY))
+            rows.append((entry.key, entry.version, "" if session.json else shortened(text_of(entry.value))))
+        if not session.json:
+            write_table(("document", "version", "value"), rows)
+        if not rows:
+            await require_space(ks, space)
     return exits.OK
 
 
-async def get(space: str, key: str, *, session: Session = _PLAIN) -> int:
+async def get(space: str, key: str, *, session: Session = PLAIN) -> int:
     """Print a document.
 
     Args:
@@ -100,7 +87,7 @@ async def get(space: str, key: str, *, session: Session = _PLAIN) -> int:
         said().print(plain(f"keepstate: there is no document {key!r} in {space!r}; see: {see}"))
         return exits.FAILED
     if session.json:
-        _write(entry)
+        write_json(fields_of(entry, *_ENTRY))
     else:
         write_indented(entry.value)
     return exits.OK
@@ -113,29 +100,26 @@ async def put(
     *,
     expected_version: Annotated[
         str | None,
-        Parameter(help="Write only over this printed version, as --json shows it; 0 if absent."),
+        Parameter(help="Write only over this printed_version of --json output; 0 if it must be absent."),
     ] = None,
-    ttl_s: Annotated[float | None, Parameter(help="Let it expire after so many seconds.")] = None,
-    session: Session = _PLAIN,
+    ttl_s: Annotated[float | None, Parameter(help="Let the document expire after N seconds.")] = None,
+    session: Session = PLAIN,
 ) -> int:
     """Write a document, and print its new version.
 
     Args:
         space: The space.
         key: The document's name.
-        value: Plain JSON, or - to read it from standard input. What get shows as a dict with "@type" is none.
+        value: Plain JSON, or - for standard input. A dict with "@type", as get prints it, is rejected.
     """
     async with session.opened(makes=True) as ks:
         documents = ks.space(space).documents
         expected = 0 if expected_version == "0" else expected_version
         version = await documents.put(key, read_value(value), expected_version=expected, ttl_s=ttl_s)
         entry = await documents.entry(key) if session.json else None
-    if session.json:
-        is_own = entry is not None and entry.version == version  # else another writer was faster
-        printed = entry.printed_version if entry is not None and is_own else None
-        write_json({"version": version, "printed_version": printed})
-    else:
-        shown().print(version)
+    is_own = entry is not None and entry.version == version  # False if another writer came after this one
+    printed = entry.printed_version if entry is not None and is_own else None
+    session.write({"version": version, "printed_version": printed}, str(version))
     return exits.OK
 
 
@@ -145,18 +129,18 @@ async def watch(
     *,
     after: Annotated[
         str | None,
-        Parameter(help="Go on behind this position, as --json shows it; 0 for the start of the log."),
+        Parameter(help="Start after this position of --json output; 0 for the start of the log."),
     ] = None,
-    timeout_s: Annotated[float | None, Parameter(help="End when nothing has changed for so long.")] = None,
-    session: Session = _PLAIN,
+    timeout_s: Annotated[float | None, Parameter(help="End after N seconds without a change.")] = None,
+    session: Session = PLAIN,
 ) -> int:
     """Print changes of documents as they happen, until Ctrl-C.
 
     Args:
         space: The space.
-        pattern: Names that fit, as for ls.
+        pattern: Which names, as for ls.
     """
-    refuse_memory(checked(session.chosen_url()))
+    reject_memory(check_url(session.chosen_url()))
     start = 0 if after == "0" else after
     async with (
         session.opened() as ks,
@@ -164,29 +148,14 @@ async def watch(
     ):
         said().print(plain(f"watching {pattern} in {space} after {changes.position}"))
         async for change in changes:
-            _show_change(change, session)
+            value = "" if change.kind == "deleted" or session.json else shortened(text_of(change.new))
+            text = f"{change.revision:>8}  {change.kind:<8} {change.key}  {value}"
+            session.write(fields_of(change, *_CHANGE), text)
     return exits.OK
 
 
-def _show_change(change: DocumentChange, session: Session) -> None:
-    if session.json:
-        write_json(
-            {
-                "revision": change.revision,
-                "kind": change.kind,
-                "key": change.key,
-                "old": change.old,
-                "new": change.new,
-                "position": change.position,
-            }
-        )
-        return
-    value = "" if change.kind == "deleted" else _short(text_of(change.new))
-    shown().print(plain(f"{change.revision:>8}  {change.kind:<8} {change.key}  {value}"))
-
-
 async def _entries(documents: Documents, pattern: str) -> AsyncIterator[DocumentEntry[Any]]:
-    """Yield documents in the order of their names, but for those that are deleted while they are listed."""
+    """Yield documents in the order of their names, except those that are deleted during the listing."""
     names: list[str] = []
     async for name in documents.keys(pattern):
         names.append(name)
@@ -196,19 +165,3 @@ async def _entries(documents: Documents, pattern: str) -> AsyncIterator[Document
             names.clear()
     for entry in (await documents.entries(*names)).values():
         yield entry
-
-
-def _write(entry: DocumentEntry[Any]) -> None:
-    write_json(
-        {
-            "key": entry.key,
-            "version": entry.version,
-            "printed_version": entry.printed_version,
-            "created": entry.created,
-            "value": entry.value,
-        }
-    )
-
-
-def _short(text: str, width: int = 100) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

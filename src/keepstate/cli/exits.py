@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes, and the one line that says why."""
+"""Exit codes of the command, by the error that ended it."""
 
 from __future__ import annotations
 

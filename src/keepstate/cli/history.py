@@ -1,47 +1,60 @@
-"""The history of a space: log, show, diff, blame."""
+"""Commands on the history of a space: log, show, diff, blame, branch, tag, merge, rollback."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any, Final, cast, get_args
 
 from cyclopts import Parameter
 from rich.text import Text
 
 from keepstate.cli import exits
+from keepstate.cli.chat import brief, write_state, write_value
 from keepstate.cli.display import (
-    brief,
     change,
     commit_row,
     counted,
+    fields_of,
     items_of,
+    plain,
     room,
+    said,
+    shortened,
     styled,
+    text_of,
+    visible,
+    write_json,
     write_rows,
-    write_state,
-    write_value,
 )
-from keepstate.cli.session import Session, is_there, plain, said, visible, write_json
+from keepstate.cli.session import PLAIN, Session, is_there, require_space
+from keepstate.engine.documents.documents import MISSING
 from keepstate.engine.history.checkout import Checkout
 from keepstate.engine.history.commits import Blame, Commit, Difference
 from keepstate.engine.history.history import History
+from keepstate.engine.history.merge import MergeConflict
 from keepstate.engine.history.paths import format_path, parse_path
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.errors import NotFoundError
+from keepstate.errors import InvalidError, MergeConflictError, NotFoundError
+from keepstate.values.merge import RuleName
 
-_PLAIN = Session()
-_LIMIT = 100
-_MARGIN = 5
-_NAMED = 20
-"""So many of a state's keys are told to who has named another one."""
+_LIMIT: Final = 100
+_MARGIN: Final = 5
+_NAMED: Final = 20
+"""An error about an absent key names at most this many keys of the state."""
+_SIDE: Final = 60
+_AUTHOR = Parameter(help="The author of the commit; default: none.")
+_MESSAGE = Parameter(help="The message of the commit.")
+_AT = Parameter(help="The commit, as for log; default: the head of main.")
+_DELETE = Parameter(negative="", help="Delete the name; its commits stay until they are collected.")
+_RULES: Final = get_args(RuleName)
 
 
 async def log(
     space: str,
     ref: str = "main",
     *,
-    limit: Annotated[int, Parameter(help="How many commits at the most.")] = _LIMIT,
-    session: Session = _PLAIN,
+    limit: Annotated[int, Parameter(help="List at most N commits.")] = _LIMIT,
+    session: Session = PLAIN,
 ) -> int:
     """List a commit and those before it.
 
@@ -65,7 +78,7 @@ async def log(
 
 
 async def _names(history: History) -> dict[str, list[str]]:
-    """Return branches and tags by the commits that they stand on."""
+    """Return the names of branches and tags by the commits that they point to."""
     names: dict[str, list[str]] = {}
     async for branch in history.branches():
         names.setdefault(branch.head, []).append(branch.name)
@@ -79,15 +92,15 @@ async def show(
     ref: str = "main",
     path: str | None = None,
     *,
-    full: Annotated[bool, Parameter(negative="", help="Cut nothing.")] = False,
-    session: Session = _PLAIN,
+    full: Annotated[bool, Parameter(negative="", help="Print everything in full.")] = False,
+    session: Session = PLAIN,
 ) -> int:
-    """Print the state of a commit, or a part of it; messages in a form to be read.
+    """Print the state of a commit, or a part of it; messages in readable form.
 
     Args:
         space: The space.
         ref: The commit, as for log.
-        path: Which part, as messages[3].meta; a key with dots is written ['a.b'].
+        path: The part, such as messages[3].meta; write a key with dots as ['a.b'].
     """
     steps = () if path is None else parse_path(path)
     async with session.opened() as ks:
@@ -117,38 +130,31 @@ async def _fetched(ks: Keepstate, space: str, found: Checkout, path: str, steps:
     try:
         return await found.fetch(steps)
     except NotFoundError as error:
-        told = str(error.args[0])
+        text = str(error.args[0])
         whole = await ks.space(space).history.checkout(found.commit.id)
         if "." in path:
-            told += "; a key with dots is written ['a.b']"
+            text += "; a key with dots is written ['a.b']"
         if steps and steps[0] not in whole:
             names = [visible(name) for name in whole]
             more = ", …" if len(names) > _NAMED else ""
-            told += f"; the state has {', '.join(names[:_NAMED]) or 'nothing'}{more}"
-        raise NotFoundError(f"{told} (commit {found.commit.id[:10]} of {space!r})") from error
+            text += f"; the state has {', '.join(names[:_NAMED]) or 'nothing'}{more}"
+        raise NotFoundError(f"{text} (commit {found.commit.id[:10]} of {space!r})") from error
 
 
-async def diff(space: str, a: str, b: str = "main", *, session: Session = _PLAIN) -> int:
-    """Print what leads from one commit's state to another's.
+async def diff(space: str, a: str, b: str = "main", *, session: Session = PLAIN) -> int:
+    """Print the changes from one commit's state to another's.
 
     Args:
         space: The space.
-        a: The commit to begin with, as for log.
-        b: The commit to end with.
+        a: The first commit, as for log.
+        b: The second commit.
     """
     async with session.opened() as ks:
         differences = await ks.space(space).history.diff(a, b)
     if session.json:
         for one in differences:
-            write_json(
-                {
-                    "path": format_path(one.path),
-                    "steps": list(one.path),
-                    "kind": one.kind,
-                    "old": one.old,
-                    "new": one.new,
-                }
-            )
+            path = {"path": format_path(one.path), "steps": list(one.path)}
+            write_json({**path, **fields_of(one, "kind", "old", "new")})
         return exits.OK
     if differences:
         widest = max(len(format_path(one.path)) for one in differences)
@@ -159,14 +165,13 @@ async def diff(space: str, a: str, b: str = "main", *, session: Session = _PLAIN
 
 def _row(one: Difference, indent: int) -> list[Text]:
     path = format_path(one.path)
-    if one.kind == "added":
+    if one.kind in ("added", "removed"):
+        sign, value, color = ("+", one.new, "green") if one.kind == "added" else ("-", one.old, "red")
         return [
-            Text("+", "bold green"),
+            Text(sign, f"bold {color}"),
             styled(path, "bold"),
-            styled(brief(one.new, room() - indent), "green"),
+            styled(brief(value, room() - indent), color),
         ]
-    if one.kind == "removed":
-        return [Text("-", "bold red"), styled(path, "bold"), styled(brief(one.old, room() - indent), "red")]
     what = change(one.old, one.new, indent)
     if one.kind == "reordered":
         what = Text.assemble(("keys in another order: ", "dim"), what)
@@ -177,15 +182,17 @@ async def blame(
     space: str,
     path: str | None = None,
     *,
-    at: Annotated[str, Parameter(help="The commit to look from, as for log.")] = "main",
-    each: Annotated[bool, Parameter(negative="", help="For each item of the list or dict there.")] = False,
-    session: Session = _PLAIN,
+    at: Annotated[str, Parameter(help="The commit to start from, as for log.")] = "main",
+    each: Annotated[
+        bool, Parameter(negative="", help="Show each item of the list or dict at the path.")
+    ] = False,
+    session: Session = PLAIN,
 ) -> int:
-    """Say which commit gave a part of the state its value; without a path, for each key of the state.
+    """Show which commit last set a value. Without a path, show it for each key of the state.
 
     Args:
         space: The space.
-        path: Which part, as messages[3].meta; a key with dots is written ['a.b'].
+        path: The part, such as messages[3].meta; write a key with dots as ['a.b'].
     """
     steps = () if path is None else parse_path(path)
     async with session.opened() as ks:
@@ -196,8 +203,8 @@ async def blame(
         rows: list[list[Text]] = []
         async for where, part, blamed in _blamed(history, found.commit, parts or [(steps, value)]):
             if session.json:
-                told = {"path": format_path(where), "steps": list(where), "value": part}
-                write_json({**told, "commit": blamed.commit.to_dict(), "exact": blamed.is_exact})
+                found_at = {"path": format_path(where), "steps": list(where), "value": part}
+                write_json({**found_at, "commit": blamed.commit.to_dict(), "exact": blamed.is_exact})
             else:
                 rows.append(_blame_row(where, part, blamed))
     if rows:
@@ -219,3 +226,190 @@ def _blame_row(where: tuple[Any, ...], value: Any, blamed: Blame) -> list[Text]:
     if not blamed.is_exact:
         commit[0] = Text.assemble(("≤ ", "dim"), commit[0])
     return [styled(format_path(where), "bold"), *commit, plain(brief(value, 60))]
+
+
+# ---- branches and tags
+
+
+async def branch(
+    space: str,
+    name: str | None = None,
+    *,
+    at: Annotated[str | None, _AT] = None,
+    delete: Annotated[bool, _DELETE] = False,
+    session: Session = PLAIN,
+) -> int:
+    """List the branches of a space, or make or delete one.
+
+    Args:
+        space: The space.
+        name: The branch to make or delete.
+    """
+    _require_name(name, at, delete=delete)
+    async with session.opened() as ks:
+        history = ks.space(space).history
+        if name is None:
+            heads = [(each.name, each.head) async for each in history.branches()]
+            return await _list(ks, space, heads, session)
+        if delete:
+            return _report_deleted(
+                await history.delete_branch(name), f"branch {name!r} of {space!r}", session
+            )
+        await history.branch(name, at or "main")
+        return _write_commit(await history.find(name), session)
+
+
+async def tag(
+    space: str,
+    name: str | None = None,
+    *,
+    at: Annotated[str | None, _AT] = None,
+    delete: Annotated[bool, _DELETE] = False,
+    session: Session = PLAIN,
+) -> int:
+    """List the tags of a space, or make or delete one.
+
+    Args:
+        space: The space.
+        name: The tag to make or delete.
+    """
+    _require_name(name, at, delete=delete)
+    async with session.opened() as ks:
+        history = ks.space(space).history
+        if name is None:
+            heads = [(each.name, each.commit) async for each in history.tags()]
+            return await _list(ks, space, heads, session)
+        if delete:
+            return _report_deleted(await history.delete_tag(name), f"tag {name!r} of {space!r}", session)
+        await history.tag(name, at or "main")
+        return _write_commit(await history.find(at or "main"), session, f"tag {name}")
+
+
+def _require_name(name: str | None, at: str | None, *, delete: bool) -> None:
+    if name is None and (at is not None or delete):
+        raise InvalidError("--at and --delete need a name; give one")
+    if at is not None and delete:
+        raise InvalidError("--at makes a name and --delete removes one; leave out one of them")
+
+
+async def _list(ks: Keepstate, space: str, heads: Sequence[tuple[str, str]], session: Session) -> int:
+    """Print branches or tags, each a name and the id of a commit."""
+    if not heads:
+        await require_space(ks, space)
+    commits = [await ks.space(space).history.find(name) for name, _ in heads]
+    if session.json:
+        for (name, id), commit in zip(heads, commits, strict=True):
+            write_json({"name": name, "commit": id, "number": commit.number})
+    elif heads:
+        pairs = zip(heads, commits, strict=True)
+        write_rows([[styled(name, "bold green"), *commit_row(commit)] for (name, _), commit in pairs])
+    return exits.OK
+
+
+def _report_deleted(existed: bool, what: str, session: Session) -> int:  # noqa: FBT001  the result
+    if not existed:
+        raise NotFoundError(f"there is no {what}")
+    session.write({"deleted": True}, f"{what} is deleted")
+    return exits.OK
+
+
+def _write_commit(commit: Commit, session: Session, *names: str) -> int:
+    write_json(commit.to_dict()) if session.json else write_rows([commit_row(commit, *names)])
+    return exits.OK
+
+
+# ---- merge and rollback
+
+
+async def merge(
+    space: str,
+    source: str,
+    *,
+    into: Annotated[str, Parameter(help="The branch that receives the changes.")] = "main",
+    rule: Annotated[
+        list[str] | None,
+        Parameter(
+            negative="",
+            help=f"What to do if both changed a value: PATH=RULE, or RULE for all; {', '.join(_RULES)}. "
+            "In a path, * is any step. May be repeated.",
+        ),
+    ] = None,
+    message: Annotated[str, _MESSAGE] = "",
+    author: Annotated[str | None, _AUTHOR] = None,
+    session: Session = PLAIN,
+) -> int:
+    """Merge the changes of another branch into a branch. Exit with 4 if both changed the same value.
+
+    Args:
+        space: The space.
+        source: The branch or commit to merge.
+    """
+    rules = dict(map(_rule, rule or ()))
+    async with session.opened() as ks:
+        history = ks.space(space).history
+        try:
+            before = await history.find(into)
+            commit = await history.merge(source, into=into, rules=rules, message=message, author=author)
+        except MergeConflictError as error:
+            _write_conflicts(error.conflicts, into, source, session)
+            raise
+    if commit.id == before.id:
+        said().print(f"nothing to merge: {into} has all commits of {source}", markup=False)
+    return _write_commit(commit, session)
+
+
+def _rule(text: str) -> tuple[tuple[Any, ...], RuleName]:
+    path, _, rule = text.rpartition("=")
+    if rule not in _RULES:
+        raise InvalidError(
+            f"--rule {text}: {rule!r} is not a rule; give PATH=RULE, with one of {', '.join(_RULES)}"
+        )
+    return parse_path(path or "*", has_any=True), cast("RuleName", rule)
+
+
+def _write_conflicts(conflicts: Sequence[MergeConflict], into: str, source: str, session: Session) -> None:
+    for conflict in conflicts:
+        sides = fields_of(conflict, "base", "ours", "theirs")
+        if session.json:
+            authors = fields_of(conflict, "our_author", "their_author")
+            present = {name: value for name, value in sides.items() if value is not MISSING}
+            write_json({"path": format_path(conflict.path), **present, **authors, "reason": conflict.reason})
+            continue
+        names = ("before", _side(into, conflict.our_author), _side(source, conflict.their_author))
+        said().print(styled(format_path(conflict.path), "bold red"), plain(f"({conflict.reason})"))
+        for name, value in zip(names, sides.values(), strict=True):
+            text = "(nothing)" if value is MISSING else shortened(text_of(value), _SIDE)
+            said().print(plain(f"  {name:<{max(map(len, names))}}  {text}"))
+
+    if conflicts and not session.json:
+        example = format_path(conflicts[0].path)
+        said().print(
+            plain(f'to decide: --rule "{example}=ours", or theirs, or another of: {", ".join(_RULES)}')
+        )
+
+
+def _side(name: str, author: str | None) -> str:
+    return f"{name} by {author}" if author else name
+
+
+async def rollback(
+    space: str,
+    *,
+    to: Annotated[str | None, Parameter(help="The commit to go back to, as for log.")] = None,
+    steps: Annotated[int | None, Parameter(help="The number of commits to go back, instead of --to.")] = None,
+    branch: Annotated[str, Parameter(help="The branch.")] = "main",
+    message: Annotated[str, _MESSAGE] = "",
+    author: Annotated[str | None, _AUTHOR] = None,
+    session: Session = PLAIN,
+) -> int:
+    """Commit an earlier state of a branch again. Nothing is erased.
+
+    Args:
+        space: The space.
+    """
+    if (to is None) == (steps is None):
+        raise InvalidError("a rollback needs either --to COMMIT or --steps N")
+    async with session.opened() as ks:
+        history = ks.space(space).history
+        commit = await history.rollback(branch, to=to, steps=steps, message=message, author=author)
+    return _write_commit(commit, session)

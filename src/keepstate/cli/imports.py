@@ -1,4 +1,4 @@
-"""What comes in from files: import. Chat transcripts become histories, bundles become histories again."""
+"""The command `import`: chat transcripts become histories, and bundles become histories again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final, cast
 
 import msgspec
 from cyclopts import Parameter
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn
 
 from keepstate.cli import exits
 from keepstate.cli.chat import gist
-from keepstate.cli.display import counted, shortened
-from keepstate.cli.session import Session, plain, said, shown, write_json
+from keepstate.cli.display import counted, plain, progress, said, shortened
+from keepstate.cli.session import PLAIN, Session
 from keepstate.cli.transcripts import Piece, Transcript
 from keepstate.engine.history.bundle import is_bundle
 from keepstate.engine.history.paths import CODEC
@@ -28,11 +28,10 @@ from keepstate.errors import AlreadyExistsError, InvalidError, KeepstateError, N
 from keepstate.values.merkle import MerkleValue
 from keepstate.values.refs import digest
 
-_PLAIN = Session()
 _STDIN: Final = "-"
 _MESSAGES: Final = "messages"
 _ABOUT: Final = "conversation"
-"""The document with what a file says of a conversation beside its messages."""
+"""The document with the other fields that a file has for a conversation."""
 _BY_BATCH: Final = 200
 _BATCH_BYTES: Final = 2 << 20
 _GIST: Final = 48
@@ -40,7 +39,7 @@ _ATTEMPTS: Final = 64
 
 
 class _Totals(msgspec.Struct):
-    """What an import came to."""
+    """The result of an import."""
 
     conversations: int = 0
     messages: int = 0
@@ -53,21 +52,21 @@ async def import_(
     *,
     space: Annotated[
         str | None,
-        Parameter(help="Where to: a prefix of spaces, or a bundle's space; default: the file's name."),
+        Parameter(help="The prefix of the spaces, or the space of a bundle; default: the file's name."),
     ] = None,
     key: Annotated[
-        str | None, Parameter(help="Where the messages of a conversation stand, if not where they are found.")
+        str | None, Parameter(help="The key of the messages of a conversation, if they are not found.")
     ] = None,
     by_index: Annotated[
-        bool, Parameter(negative="", help="Name conversations by their place in the file, not by their ids.")
+        bool, Parameter(negative="", help="Name conversations by their index in the file, not by their ids.")
     ] = False,
-    session: Session = _PLAIN,
+    session: Session = PLAIN,
 ) -> int:
-    """Bring chat transcripts in, one commit a message; or a history that export wrote.
+    """Import chat transcripts, one commit for each message, or a history that export wrote.
 
-    A transcript is JSON or JSON lines, with one conversation or many. Each becomes the list `messages` in the
-    history of a space, PREFIX/ID. What is there already is compared and not written again: an import that was
-    interrupted goes on where it stopped.
+    A transcript is JSON or JSON lines, with one conversation or many. Each conversation becomes the list
+    `messages` in the history of a space, PREFIX/ID. Messages that are already there are compared and not
+    written again, so you can run an interrupted import again.
 
     Args:
         file: The file; - reads a transcript from standard input.
@@ -86,16 +85,14 @@ async def import_(
 async def _import_bundle(file: str, space: str, session: Session) -> int:
     async with session.opened(makes=True) as ks:
         commits = await ks.space(space).history.import_bundle(file)
-    if session.json:
-        write_json({"space": space, "commits": commits})
-    else:
-        shown().print(plain(f"{counted(commits, 'commit')} brought into the history of {space}"))
+    text = f"{counted(commits, 'commit')} imported into the history of {space}"
+    session.write({"space": space, "commits": commits}, text)
     return exits.OK
 
 
 async def _import_transcript(transcript: Transcript, prefix: str, session: Session, size: int | None) -> int:
     begun = perf_counter()
-    pieces = transcript.pieces()  # which looks into the file, before a store is made
+    pieces = transcript.pieces()  # reads the beginning of the file, before a store is created
     async with session.opened(makes=True) as ks:
         importer = _Importer(ks, prefix)
         await _take_all(importer, transcript, pieces, size)
@@ -106,15 +103,16 @@ async def _import_transcript(transcript: Transcript, prefix: str, session: Sessi
 async def _take_all(
     importer: _Importer, transcript: Transcript, pieces: Iterator[Piece], size: int | None
 ) -> None:
-    with _progress(size) as tell:
+    columns = TextColumn("importing"), BarColumn(), TextColumn("{task.description}")
+    with progress(*columns, total=size) as tell:
         try:
             for piece in pieces:
                 await importer.take(piece)
-                tell(transcript.read_bytes, importer.totals)
+                tell(completed=transcript.read_bytes, description=_counted(importer.totals))
         except KeepstateError:
             if importer.totals.messages:
-                before = f"keepstate: {_counted(importer.totals)} stand before what is told now"
-                said().print(f"{before}; the import goes on there when it is run again", markup=False)
+                done = f"keepstate: {_counted(importer.totals)} were imported before the error"
+                said().print(f"{done}; run the import again to continue there", markup=False)
             raise
 
 
@@ -123,8 +121,8 @@ class _Known:
     """A conversation as it is in the store.
 
     Attributes:
-        head: The last commit; None if there is none.
-        digests: Of its messages.
+        head: The last commit; None without commits.
+        digests: The digests of its messages.
     """
 
     head: str | None
@@ -135,8 +133,8 @@ class _Importer:
     """Appends messages that are not there yet.
 
     Attributes:
-        prefix: What the names of spaces begin with.
-        totals: What has been done so far.
+        prefix: The prefix of the names of spaces.
+        totals: The counts so far.
         first: The space of the first conversation, once it is known.
     """
 
@@ -156,18 +154,18 @@ class _Importer:
         space = self._space(piece)
         self.first = self.first or space.name
         if space.name not in self._known and piece.start == 0:
-            self._known = {}  # the one before has ended, as a rule; else it is read again
+            self._known = {}  # the last conversation has usually ended; if not, it is read again
         digests: list[bytes] = []
         size = begin = 0
-        for place, message in enumerate(piece.messages):
+        for index, message in enumerate(piece.messages):
             made = CODEC.to_merkle(message)
             digests.append(_digest(made))
             size += len(made.encoding) + sum(map(len, made.objects.values()))
             if size > _BATCH_BYTES or len(digests) == _BY_BATCH:
-                await self._bring(space, piece, begin, digests)
-                digests, size, begin = [], 0, place + 1
+                await self._append(space, piece, begin, digests)
+                digests, size, begin = [], 0, index + 1
         if digests or not piece.messages:
-            await self._bring(space, piece, begin, digests)
+            await self._append(space, piece, begin, digests)
         self._seen.add(space.name)
         self.totals.conversations = len(self._seen)
 
@@ -176,38 +174,38 @@ class _Importer:
             return self._ks.space(self.prefix if piece.id is None else f"{self.prefix}/{piece.id}")
         except InvalidError as error:
             where = f"{piece.place(0)}: " if piece.messages else ""
-            raise InvalidError(f"{where}{error}; --by-index names conversations by their places") from error
+            raise InvalidError(f"{where}{error}; --by-index names conversations by their indexes") from error
 
-    async def _bring(self, space: Space, piece: Piece, begin: int, digests: Sequence[bytes]) -> None:
+    async def _append(self, space: Space, piece: Piece, begin: int, digests: Sequence[bytes]) -> None:
         before = self._known.get(space.name)
         start = piece.start + begin
 
-        async def bring(tx: Transaction) -> tuple[_Known, int]:
+        async def append(tx: Transaction) -> tuple[_Known, int]:
             known = await _read(tx, before)
             if start > len(known.digests):
                 raise AlreadyExistsError(
-                    f"{space.name!r} has lost messages meanwhile: {len(known.digests)} of {start} are left"
+                    f"{space.name!r} lost messages during the import: {start} then, {len(known.digests)} now"
                 )
             there = known.digests[start:]
-            for place, (own, found) in enumerate(zip(digests, there, strict=False)):
+            for index, (own, found) in enumerate(zip(digests, there, strict=False)):
                 if own != found:
-                    raise _other(piece.place(begin + place), start + place, space.name)
+                    raise _other_error(piece.place(begin + index), start + index, space.name)
             head = known.head
-            for place in range(begin + len(there), begin + len(digests)):
-                head = await _append(tx, piece, place)
+            for index in range(begin + len(there), begin + len(digests)):
+                head = await _append_message(tx, piece, index)
             if begin == 0 and piece.fields and await tx.documents.get(_ABOUT) != piece.fields:
                 await tx.documents.put(_ABOUT, piece.fields)
             new = digests[len(there) :]
             return _Known(head, [*known.digests, *new]), len(new)
 
-        self._known[space.name], added = await space.transact(bring, attempts=_ATTEMPTS)
+        self._known[space.name], added = await space.transact(append, attempts=_ATTEMPTS)
         self.totals.messages += len(digests)
         self.totals.added += added
         self.totals.present += len(digests) - added
 
 
 async def _read(tx: Transaction, known: _Known | None) -> _Known:
-    """Return what is there, read only if it is not as known."""
+    """Return the stored conversation; it is read only if it has changed."""
     try:
         head = (await tx.history.find()).id
     except NotFoundError:
@@ -220,33 +218,33 @@ async def _read(tx: Transaction, known: _Known | None) -> _Known:
         return _Known(head, [])
     there: Any = state[_MESSAGES]
     if not isinstance(there, list):
-        raise AlreadyExistsError(f"{tx.space!r} has {_MESSAGES!r}, and that is no list; give another --space")
+        raise AlreadyExistsError(f"{tx.space!r} has a {_MESSAGES!r} that is not a list; give another --space")
     return _Known(head, [_digest(CODEC.to_merkle(message)) for message in cast("list[object]", there)])
 
 
 def _digest(made: MerkleValue) -> bytes:
-    # The encoding alone tells apart the order of keys, which a large dict does not keep.
+    # Only the encoding shows the order of keys, which a large dict does not keep.
     return digest("message", 1, made.encoding)
 
 
-async def _append(tx: Transaction, piece: Piece, place: int) -> str:
-    message = piece.messages[place]
-    told = shortened(gist(message), _GIST).encode(errors="replace").decode()
+async def _append_message(tx: Transaction, piece: Piece, index: int) -> str:
+    message = piece.messages[index]
+    text = shortened(gist(message), _GIST).encode(errors="replace").decode()
     try:
-        made = await tx.history.append(_MESSAGES, message, author=message["role"], message=told)
+        made = await tx.history.append(_MESSAGES, message, author=message["role"], message=text)
     except InvalidError as error:
-        raise InvalidError(f"{piece.place(place)}: {error}") from error
+        raise InvalidError(f"{piece.place(index)}: {error}") from error
     return made.id
 
 
-def _other(place: str, number: int, space: str) -> AlreadyExistsError:
+def _other_error(place: str, number: int, space: str) -> AlreadyExistsError:
     return AlreadyExistsError(
-        f"{place} is not messages[{number}] of {space!r}, which is there already; give another --space, or "
-        "--by-index if several conversations of the file have one id"
+        f"{place} differs from the stored messages[{number}] of {space!r}; give another --space, or "
+        "--by-index if several conversations of the file have the same id"
     )
 
 
-# ---- files, and what people see
+# ---- files and output
 
 
 @contextmanager
@@ -264,30 +262,17 @@ def _size(file: str) -> int:
     return Path(file).stat().st_size
 
 
-@contextmanager
-def _progress(size: int | None) -> Generator[Any]:
-    columns = TextColumn("importing"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    console, is_seen = said(), said().is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not is_seen) as bar:
-        task = bar.add_task("", total=size)
-
-        def tell(read: int, totals: _Totals) -> None:
-            bar.update(task, completed=read, description=_counted(totals))
-
-        yield tell
-
-
 def _counted(totals: _Totals) -> str:
     return f"{counted(totals.conversations, 'conversation')}, {counted(totals.messages, 'message')}"
 
 
 def _show(importer: _Importer, seconds: float, session: Session) -> None:
     totals = importer.totals
-    if session.json:
-        write_json({"space": importer.prefix, **msgspec.to_builtins(totals), "seconds": round(seconds, 3)})
-        return
-    done = f"{totals.added:,} brought in, {totals.present:,} there already"
-    shown().print(plain(f"{_counted(totals)} in {seconds:.1f} s: {done}"))
-    if importer.first is not None:
+    done = f"{totals.added:,} imported, {totals.present:,} already there"
+    session.write(
+        {"space": importer.prefix, **msgspec.to_builtins(totals), "seconds": round(seconds, 3)},
+        f"{_counted(totals)} in {seconds:.1f} s: {done}",
+    )
+    if importer.first is not None and not session.json:
         see = session.command("spaces", importer.prefix), session.command("log", importer.first)
         said().print(plain(f"see: {see[0]}; {see[1]}"))

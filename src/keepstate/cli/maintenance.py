@@ -1,73 +1,74 @@
-"""What keeps histories in order: prune, export, verify."""
+"""Commands that keep stored data in order: prune, export, verify, migrate, sweep."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from keepstate.cli import exits
-from keepstate.cli.display import counted
-from keepstate.cli.session import Session, plain, refuse_nothing, shown, visible, write_json
+from keepstate.cli.display import counted, fields_of, plain, said, shown, write_json, write_problem
+from keepstate.cli.session import PLAIN, Session, require_space
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.migration import Migration
+from keepstate.engine.space.migration import migrate as migrate_space
+from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, NotFoundError
 
-_PLAIN = Session()
+OLDER_THAN = Parameter(help="Delete what is older: 90s, 30m, 12h, 30d, 8w, or a time with its zone.")
 _SPAN: Final = re.compile(r"(\d{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+# ---- prune and export
 
 
 async def prune(
     space: str,
     *,
-    keep_last: Annotated[int | None, Parameter(help="Keep so many commits of each branch.")] = None,
-    older_than: Annotated[
-        str | None,
-        Parameter(help="Let go of what is older: 90s, 30m, 12h, 30d, 8w, or a time with its zone."),
-    ] = None,
+    keep_last: Annotated[int | None, Parameter(help="Keep N commits of each branch.")] = None,
+    older_than: Annotated[str | None, OLDER_THAN] = None,
     drop_tagged: Annotated[
-        bool, Parameter(negative="", help="Let go of old commits with a tag as well.")
+        bool, Parameter(negative="", help="Delete old commits with a tag as well.")
     ] = False,
-    session: Session = _PLAIN,
+    session: Session = PLAIN,
 ) -> int:
-    """Let go of old commits, and delete what nothing leads to any more. What is kept says the same as before.
+    """Delete old commits and the data that only they use. Remaining commits are unchanged.
 
     Args:
         space: The space.
     """
-    if keep_last is None and older_than is None:
-        raise InvalidError("pruning needs --keep-last N or --older-than 30d, what is to be kept")
-    age = None if older_than is None else age_of(older_than)
+    age = age_of(keep_last, older_than)
     async with session.opened() as ks:
-        await refuse_nothing(ks, space)
+        await require_space(ks, space)
         done = await ks.space(space).history.prune(
             keep_last=keep_last, older_than=age, keep_tagged=not drop_tagged
         )
-    if session.json:
-        write_json({"commits": done.commits, "removed": done.removed})
-    else:
-        gone = f"{counted(done.commits, 'commit')} let go of, {done.removed:,} commits and objects deleted"
-        shown().print(plain(gone))
+    pruned = f"{counted(done.commits, 'commit')} pruned, {done.removed:,} commits and objects deleted"
+    session.write(fields_of(done, "commits", "removed"), pruned)
     return exits.OK
 
 
-def age_of(text: str) -> datetime | timedelta:
-    """Return a span or a moment as `--older-than` gives it."""
-    if span := _SPAN.fullmatch(text):
+def age_of(keep_last: int | None, older_than: str | None) -> datetime | timedelta | None:
+    """Return the age or the time that `--older-than` gives; one of the two options is required."""
+    if older_than is None:
+        if keep_last is None:
+            raise InvalidError("prune needs --keep-last N or --older-than 30d")
+        return None
+    if span := _SPAN.fullmatch(older_than):
         return timedelta(**{_UNITS[span[2]]: int(span[1])})
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(older_than)
     except ValueError:
-        moment = None
-    if moment is None:
         raise InvalidError(
-            f"--older-than {text} is no time; write 90s, 30m, 12h, 30d, 8w, or 2026-11-21T10:00:00Z"
-        )
+            f"--older-than {older_than} is not a time; write 90s, 30m, 12h, 30d, 8w, or 2026-11-21T10:00:00Z"
+        ) from None
     if moment.tzinfo is None:
-        raise InvalidError(f"--older-than {text} says no time zone; for UTC write {moment.isoformat()}Z")
+        raise InvalidError(f"--older-than {older_than} has no time zone; for UTC write {moment.isoformat()}Z")
     return moment
 
 
@@ -75,17 +76,17 @@ async def export(
     space: str,
     file: Path,
     *,
-    replace: Annotated[bool, Parameter(negative="", help="Replace a file that is there.")] = False,
-    session: Session = _PLAIN,
+    replace: Annotated[bool, Parameter(negative="", help="Replace an existing file.")] = False,
+    session: Session = PLAIN,
 ) -> int:
-    """Write the whole history of a space into one file; import brings it into any store.
+    """Write the whole history of a space into one file; import reads it into any store.
 
     Args:
         space: The space.
         file: The file.
     """
     if file.exists() and not replace:
-        raise InvalidError(f"{file} is there already; give another name, or --replace")
+        raise InvalidError(f"{file} exists already; give another name, or --replace")
     if not file.parent.is_dir():
         raise InvalidError(f"{file} cannot be written; there is no folder {file.parent}")
     async with session.opened() as ks:
@@ -93,39 +94,136 @@ async def export(
         if not [one async for one in history.branches()]:
             raise NotFoundError(f"{space!r} has no history; see: {session.command('spaces')}")
         commits = await history.export_bundle(file)
-    if session.json:
-        write_json({"file": str(file), "commits": commits, "bytes": file.stat().st_size})
-    else:
-        shown().print(plain(f"{counted(commits, 'commit')}, {file.stat().st_size:,} bytes in {file}"))
+    size = file.stat().st_size
+    text = f"{counted(commits, 'commit')}, {size:,} bytes in {file}"
+    session.write({"file": str(file), "commits": commits, "bytes": size}, text)
     return exits.OK
 
 
-async def verify(space: str | None = None, *, session: Session = _PLAIN) -> int:
-    """Compare every byte of a history with its name; exit 5 if something is damaged.
+# ---- verify
+
+
+async def verify(space: str | None = None, *, session: Session = PLAIN) -> int:
+    """Compare every byte of a history with its hash. Exit with 5 if data is damaged.
 
     Args:
-        space: The space; all of them if it is not given.
+        space: The space; default: all spaces.
     """
     is_whole = True
     async with session.opened() as ks:
-        if space is not None:
-            await refuse_nothing(ks, space)
-        spaces = (
-            [each async for each in ks.everywhere()] if space is None else [(ks.tenant_id, ks.space(space))]
-        )
-        for tenant, one in spaces:
+        for name, (tenant, one) in (await _chosen(ks, space)).items():
             found = await one.history.verify()
-            name = one.name if tenant == ks.tenant_id else f"{one.name} of tenant {tenant!r}"
             is_whole = is_whole and not found.problems
             if session.json:
-                told = {"commits": found.commits, "objects": found.objects, "problems": list(found.problems)}
-                write_json({"tenant": tenant, "space": one.name, **told})
+                sizes = {**fields_of(found, "commits", "objects"), "problems": list(found.problems)}
+                write_json({"tenant": tenant, "space": one.name, **sizes})
                 continue
             if not found.commits and not found.problems and space is None:
                 continue
             for problem in found.problems:
-                shown().print(Text.assemble(("damaged  ", "bold red"), visible(f"{name}: {problem}")))
-            sizes = f"{counted(found.commits, 'commit')}, {counted(found.objects, 'object')}"
-            verdict = counted(len(found.problems), "problem") if found.problems else "all is whole"
-            shown().print(plain(f"{name}: {sizes}; {verdict}"))
+                write_problem("damaged", f"{name}: {problem}")
+            counts = f"{counted(found.commits, 'commit')}, {counted(found.objects, 'object')}"
+            verdict = counted(len(found.problems), "problem") if found.problems else "no damage"
+            shown().print(plain(f"{name}: {counts}; {verdict}"))
     return exits.OK if is_whole else exits.DAMAGED
+
+
+async def _chosen(ks: Keepstate, space: str | None) -> dict[str, tuple[str | None, Space]]:
+    """Return the named space, or all spaces, with their tenants and by the names to print."""
+    if space is not None:
+        await require_space(ks, space)
+        return {space: (ks.tenant_id, ks.space(space))}
+    return {
+        each.name if tenant == ks.tenant_id else f"{each.name} of tenant {tenant!r}": (tenant, each)
+        async for tenant, each in ks.everywhere()
+    }
+
+
+# ---- migrate
+
+
+async def migrate(
+    space: str | None = None,
+    *,
+    dry_run: Annotated[bool, Parameter(negative="", help="Only list what would be rewritten.")] = False,
+    session: Session = PLAIN,
+) -> int:
+    """Rewrite documents that have older versions of the classes that --app registers.
+
+    The command first reads all documents. If one has a newer version than the application, the command stops
+    and writes nothing. Other processes may read and write during the migration. You can interrupt it at any
+    time; run it again to continue.
+
+    Args:
+        space: The space; default: all spaces.
+    """
+    if session.app is None:
+        raise InvalidError("migrate needs --app MODULE, the module that registers the classes")
+    async with session.opened() as ks:
+        spaces = {name: each for name, (_, each) in (await _chosen(ks, space)).items()}
+        found = {
+            name: await migrate_space(each, dry_run=True, tell=_teller(f"{name}: read"))
+            for name, each in spaces.items()
+        }
+        outdated = [name for name, done in found.items() if done.older]
+        for number, name in enumerate(() if dry_run else outdated, 1):
+            tell = _teller(f"{number} of {len(outdated)}  {name}: written", found[name].due)
+            found[name] = await migrate_space(spaces[name], tell=tell)
+            tell(found[name])
+    for name, done in found.items():
+        if done.older or done.newer or done.unknown:
+            _show(name, done, session)
+    if not outdated and not session.json:
+        _show_nothing(list(found.values()))
+    return exits.FAILED if any(done.left for done in found.values()) else exits.OK
+
+
+def _teller(what: str, total: int | None = None) -> Callable[[Migration], None]:
+    """Return a function that prints the progress: of `total` documents to write, or of those read."""
+
+    def tell(done: Migration) -> None:
+        count = f"{done.documents:,}" if total is None else f"{done.written:,} of {total:,}"
+        said().print(plain(f"{what} {count} documents"))
+
+    return tell
+
+
+def _show_nothing(found: list[Migration]) -> None:
+    documents = counted(sum(one.documents for one in found), "document")
+    if any(one.newer or one.unknown for one in found):
+        shown().print(plain(f"{documents}; none has an older version than the application"))
+    else:
+        shown().print(plain(f"{documents}, all of the newest versions"))
+
+
+def _show(name: str, done: Migration, session: Session) -> None:
+    if session.json:
+        counts = fields_of(done, "documents", "written", "left")
+        versions = {kind: dict(getattr(done, kind)) for kind in ("older", "newer", "unknown")}
+        write_json({"space": name, **counts, **versions})
+        return
+    if done.older:
+        older = f", {_counts(done.older)}; {done.written:,} written"
+        shown().print(plain(f"{name}: {counted(done.documents, 'document')}{older}"))
+    if done.newer:
+        newer = "newer than the application; they stay unchanged"
+        shown().print(plain(f"{name}: {_counts(done.newer)}, {newer}"))
+    if done.unknown:
+        shown().print(plain(f"{name}: {_counts(done.unknown)}, whose class is not registered"))
+    for document, reason in done.left.items():
+        shown().print(plain(f"  left {document}: {reason}"))
+
+
+def _counts(versions: Mapping[str, int]) -> str:
+    return ", ".join(f"{each} in {count}" for each, count in sorted(versions.items()))
+
+
+# ---- sweep
+
+
+async def sweep(*, session: Session = PLAIN) -> int:
+    """Remove expired entries and unused parts of large values; print how many entries were removed."""
+    async with session.opened() as ks:
+        removed = await ks.sweep()
+    session.write({"removed": removed}, str(removed))
+    return exits.OK

@@ -1,4 +1,4 @@
-"""What every command has: which store, in what form to show it, and which classes to load."""
+"""Options of every command: the store, the form of the output, and the module that registers classes."""
 
 from __future__ import annotations
 
@@ -11,29 +11,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from cyclopts import Parameter
-from rich.console import Console
-from rich.highlighter import JSONHighlighter
-from rich.text import Text
 
 from keepstate._runner import runner_of
+from keepstate.cli.display import plain, shown, write_json
 from keepstate.engine.history.archive import confirm_archives
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.opening import DEFAULT_URL, source_of, store_class
 from keepstate.stores.urls import StoreUrl
 from keepstate.values import codec
-from keepstate.values.builtin import TYPE, json_form
+from keepstate.values.builtin import TYPE
 
 URL_VARIABLE = "KEEPSTATE_URL"
 FILES = ("sqlite", "file")
-
-_SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
-_STYLES: Final = "\n\r\t\x1b\x07"
-"""Control sequences that rich writes: ends of lines, colours, moves of a progress bar, and links."""
 
 
 @Parameter(name="*")
@@ -45,10 +39,10 @@ class Session:
         None
     )
     json: Annotated[bool, Parameter(negative="", help="Print JSON, one document or one a line.")] = False
-    tenant: Annotated[str | None, Parameter(help="The tenant whose spaces are meant, if any.")] = None
-    app: Annotated[str | None, Parameter(help="Import this module first; it registers classes.")] = None
+    tenant: Annotated[str | None, Parameter(help="The tenant of the spaces; default: none.")] = None
+    app: Annotated[str | None, Parameter(help="Import this module first, to register its classes.")] = None
     archives: Annotated[
-        Path | None, Parameter(help="Read archives in this folder, if a space names one.")
+        Path | None, Parameter(help="Allow archives in this folder, if a space names one.")
     ] = None
 
     def chosen_url(self) -> str:
@@ -60,208 +54,135 @@ class Session:
         """Yield the store, opened, with values in builtin form.
 
         Args:
-            makes: Whether the command may make a store where there is none, which then has to outlive it.
-                Otherwise a slip of the pen in a URL would look like an empty store.
+            makes: Whether the command may create the store. The store must then outlive the command. The
+                other commands reject an absent store, because a typing error would look like an empty one.
         """
         self.load()
         if self.archives is not None:
             confirm_archives(self.archives)
         url = self.chosen_url()
-        parsed = checked(url)
+        parsed = check_url(url)
         if makes:
-            refuse_memory(parsed)
+            reject_memory(parsed)
         else:
-            refuse_absent(parsed)
-        read = codec.to_builtin if self.app is None else _brought_up_to_date
+            require_file(parsed)
+        read = codec.to_builtin if self.app is None else _upcast
         async with Keepstate(source_of(url, "async"), tenant=self.tenant, read=read) as ks:
             yield ks
 
+    def write(self, value: object, text: str) -> None:
+        """Print a result: the value as one line of JSON, or the text."""
+        write_json(value) if self.json else shown().print(plain(text))
+
     def command(self, *words: str) -> str:
-        """Return a command that can be pasted: for the same store, its password left out."""
+        """Return a command for the same store that can be pasted; without the store's password."""
         if self.url is not None and self.url != (os.environ.get(URL_VARIABLE) or DEFAULT_URL):
             words = (*words, "--url", str(StoreUrl.parse(self.url)))
         if self.tenant is not None:
             words = (*words, "--tenant", self.tenant)
-        return " ".join(["keepstate", *map(quoted, words)])
+        return " ".join(["keepstate", *map(quote, words)])
 
-    def refuse_tenant(self) -> None:
-        """Raise `InvalidError` for a command that is about the whole store if a tenant is given."""
+    def reject_tenant(self) -> None:
+        """Raise `InvalidError` if a tenant is given, for a command that covers the whole store."""
         if self.tenant is not None:
-            raise InvalidError("this command is about the whole store; leave --tenant out")
+            raise InvalidError("this command covers the whole store; leave out --tenant")
 
     def load(self) -> None:
         """Import the application's module, which registers its classes."""
-        if self.app is None:
-            return
-        sys.path.insert(0, os.getcwd())
-        try:
-            import_module(self.app)
-        except Exception as error:  # whatever the application's own module raises
-            raise InvalidError(
-                f"--app {self.app} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
+        if self.app is not None:
+            sys.path.insert(0, os.getcwd())
+            _import(self.app, f"--app {self.app}")
 
 
-def checked(url: str) -> StoreUrl:
-    """Return the parts of a URL whose scheme and options are right, whether or not anything is there."""
+PLAIN: Final = Session()
+
+
+def _import(module: str, what: str) -> Any:
+    try:
+        return import_module(module)
+    except Exception as error:  # anything that the application's own module raises
+        raise InvalidError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def import_named(text: str, form: str) -> Any:
+    """Return the object that `MODULE:NAME` names, imported from the current folder or the search path.
+
+    Args:
+        text: The module and the name.
+        form: The form that an error asks for, such as `MODULE:FUNCTION`.
+    """
+    module, colon, name = text.partition(":")
+    if not colon:
+        raise InvalidError(f"{text!r} has no colon; write {form}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(_import(module, text), name)
+    except AttributeError as error:
+        raise InvalidError(f"{text} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def check_url(url: str) -> StoreUrl:
+    """Return the parts of a URL with a known scheme and known options; the store may be absent."""
     parsed = StoreUrl.parse(url)
     store_class(parsed.scheme).from_url(parsed, runner=runner_of("async"))
     return parsed
 
 
-def refuse_absent(url: StoreUrl) -> None:
-    """Raise `NotFoundError` for a file that is not there, where nothing is to be made."""
+def require_file(url: StoreUrl) -> None:
+    """Raise `NotFoundError` for the URL of an absent file."""
     if url.backend in FILES and not Path(url.path).exists():
-        raise NotFoundError(f"there is no store at {url}; `keepstate put` would make one")
+        raise NotFoundError(f"there is no store at {url}; `keepstate put` would create one")
 
 
-async def refuse_nothing(ks: Keepstate, space: str) -> None:
-    """Raise `NotFoundError` where nothing is in a space: its name may be mistyped."""
+async def require_space(ks: Keepstate, space: str) -> None:
+    """Raise `NotFoundError` for an empty space, because its name may be mistyped."""
     if not await is_there(ks, space):
         raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; `keepstate spaces` lists them")
 
 
 async def is_there(ks: Keepstate, space: str) -> bool:
-    """Return whether a space holds something."""
+    """Return whether a space holds data."""
     async for name in ks.spaces(space):
         return name == space
     return False
 
 
-def refuse_memory(url: StoreUrl) -> None:
-    """Raise `InvalidError` for a store that ends with this process, where something is to be kept."""
+def reject_memory(url: StoreUrl) -> None:
+    """Raise `InvalidError` for a store in memory, for a command whose result must outlive it."""
     if url.backend == "memory":
         raise InvalidError(
             f"{url} ends with this command, and what it wrote too; give {DEFAULT_URL} or a server"
         )
 
 
-def _brought_up_to_date(encoded: bytes) -> Any:
-    """Return the builtin form after the application's upcasters."""
+def _upcast(encoded: bytes) -> Any:
+    """Return the builtin form of a value in the current version of the application's classes."""
     return codec.to_builtin(codec.encode(codec.decode(encoded)))
 
 
-class Terminal(Console):
-    """A console that prints nothing on which a terminal would act, but for its own styles.
-
-    A closed pipe is left to `commands.run`.
-    """
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        """Print objects; a text as `visible` returns it, line by line."""
-        texts = (visible(one, keep="\n") if isinstance(one, str) else one for one in objects)
-        super().print(*texts, **options)
-
-    @property
-    def file(self) -> IO[str]:
-        """Return the stream, behind which nothing is left to escape."""
-        is_plain = getattr(self, "_color_system", None) is None
-        return cast("IO[str]", _Escaping(super().file, "\n" if is_plain else _STYLES))
-
-    @file.setter
-    def file(self, new_file: IO[str]) -> None:
-        self._file = new_file
-
-    def on_broken_pipe(self) -> None:
-        """Leave it to `commands.run` that nobody reads the output any more."""
-        raise BrokenPipeError
-
-
-class _Escaping:
-    """A stream whose text passes `visible`.
-
-    Args:
-        stream: The stream.
-        keep: Characters that rich itself writes there.
-    """
-
-    def __init__(self, stream: IO[str], keep: str) -> None:
-        self._stream, self._keep = stream, keep
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write a text."""
-        return self._stream.write(visible(text, keep=self._keep))
-
-
-def said() -> Console:
-    """Return where messages and progress go."""
-    return Terminal(stderr=True, highlight=False, soft_wrap=True)
-
-
-def shown() -> Console:
-    """Return where results go."""
-    return Terminal(highlight=False, soft_wrap=not sys.stdout.isatty())
-
-
-def plain(text: str) -> Text:
-    """Return stored text for a table: its brackets are no markup, its control characters harmless."""
-    return Text(visible(text))
-
-
-def quoted(word: str) -> str:
+def quote(word: str) -> str:
     """Return a word as a shell takes it."""
     if re.fullmatch(r"\w[\w./:#~@-]*|--[a-z]+", word):
         return word
     return shlex.quote(word) if re.search(r'["$`!\\]', word) else f'"{word}"'
 
 
-def visible(text: str, *, keep: str = "") -> str:
-    """Return text without characters on which a terminal would act, each written as JSON escapes it.
-
-    These are all that are not printable: the control characters (C0, DEL, C1) and those that are not seen,
-    such as the ones that turn the direction of a line.
-
-    Args:
-        text: The text.
-        keep: Characters that are left as they are.
-    """
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() or sign in keep else _escape(sign) for sign in text)
-
-
-def _escape(sign: str) -> str:
-    if sign in _SHORT:
-        return _SHORT[sign]
-    units = sign.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-
-
-def write_json(value: object) -> None:
-    """Print one JSON document on a line of its own."""
-    sys.stdout.write(text_of(value) + "\n")
-    sys.stdout.flush()
-
-
-def text_of(value: object) -> str:
-    """Return a stored value as one line of JSON."""
-    return visible(msgspec.json.encode(json_form(value)).decode())
-
-
-def write_indented(value: object) -> None:
-    """Print a stored value as JSON over several lines."""
-    text = msgspec.json.format(text_of(value), indent=2)
-    shown().print(JSONHighlighter()(Text(text)), soft_wrap=True)
-
-
 def read_value(text: str) -> Any:
-    """Return what a user has typed: JSON, or `-` for JSON on standard input."""
+    """Return the value of typed JSON, or of JSON on standard input for `-`."""
     given = sys.stdin.read() if text == "-" else text
     try:
         value = msgspec.json.decode(given)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         raise InvalidError(
-            f"{given[:40]!r} is no JSON ({error}); text needs quotes: '\"like this\"'"
+            f"{given[:40]!r} is not JSON ({error}); text needs quotes: '\"like this\"'"
         ) from error
-    _refuse_forms(value)
+    _reject_forms(value)
     return value
 
 
-def _refuse_forms(value: object) -> None:
-    """Raise `InvalidError` for what `get` shows in place of a type that JSON does not have."""
+def _reject_forms(value: object) -> None:
+    """Raise `InvalidError` for the form in which `get` shows a type that JSON does not have."""
     parts: Iterable[object] = ()
     if isinstance(value, dict):
         fields = cast("dict[str, object]", value)
@@ -274,4 +195,4 @@ def _refuse_forms(value: object) -> None:
     elif isinstance(value, list):
         parts = cast("list[object]", value)
     for part in parts:
-        _refuse_forms(part)
+        _reject_forms(part)

@@ -1,7 +1,7 @@
-"""Chat transcripts: files of messages in the chat-completions format, as conversations to be read in order.
+"""Chat transcripts: files of messages in the chat-completions format, read as conversations in order.
 
-A file is one JSON document, or JSON lines. Either holds one conversation, a list of messages, or many of
-them; a conversation may stand in an object beside other fields. Lines are read one by one, a document whole.
+A file is one JSON document, or JSON lines. Both hold one conversation, which is a list of messages, or many.
+A conversation may be a field of an object with other fields. Lines are read one by one, a document at once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from keepstate.errors import InvalidError
 Fields = dict[str, Any]
 
 _KEYS: Final = ("messages", "traj", "trajectory", "conversation", "chat", "transcript", "history", "turns")
-"""Under which an object has its messages, as a rule."""
+"""The usual keys of the messages of an object."""
 _IDS: Final = ("conversation_id", "thread_id", "session_id", "task_id", "id")
 _IDS_IN_MESSAGES: Final = _IDS[:3]
-"""A message's `id` is its own, and not that of its conversation."""
+"""Without `id`: a message's `id` names the message, not its conversation."""
 _TRIAL: Final = "trial"
 _MOST_DIGITS: Final = 4_300
-"""What Python reads without being asked to: more take the square of their number."""
+"""The limit of Python's own `int`: the time for more digits grows with the square of their number."""
 _BY_PIECE: Final = 200
 _LINES: Final = (".jsonl", ".ndjson")
 _BOM: Final = b"\xef\xbb\xbf"
@@ -36,14 +36,14 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Messages of one conversation that follow one another.
+    """Successive messages of one conversation.
 
     Attributes:
-        id: Names the conversation; None if it is the only one and has no name.
-        start: How many of its messages stand before these.
-        messages: As they stand in the file.
-        place: Tells where in the file the n-th of these is.
-        fields: What else the file says of the conversation.
+        id: The id of the conversation; None for the only one of a file, without an id.
+        start: The index of the first message in its conversation.
+        messages: The messages as in the file.
+        place: A function that returns the location of the n-th message in the file.
+        fields: The other fields of the conversation in the file.
     """
 
     id: str | None
@@ -54,7 +54,7 @@ class Piece:
 
 
 class _Found(NamedTuple):
-    """The messages in an object, the path to them, and what else it has."""
+    """The messages in an object, the path to them, and the other fields of the object."""
 
     messages: list[Any]
     path: str
@@ -62,16 +62,16 @@ class _Found(NamedTuple):
 
 
 class Transcript:
-    """A file that is open and being read.
+    """Reader of an open file.
 
     Args:
-        name: What messages call it.
-        stream: Its bytes.
-        key: Under which name an object has its messages; None to look for them.
-        by_index: Names conversations by their place in the file, whatever ids they have.
+        name: The file's name in errors.
+        stream: The open file.
+        key: The key of the messages of an object; None to search for them.
+        by_index: Name conversations by their index in the file, and ignore their ids.
 
     Attributes:
-        read_bytes: How much of the file is read so far.
+        read_bytes: The number of bytes read so far.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Transcript:
         self.read_bytes = 0
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield what is in the file.
+        """Return an iterator over the conversations of the file.
 
         Raises:
-            InvalidError: It is no transcript; says where, and what was expected.
+            InvalidError: The file is not a transcript; the error says where, and what was expected.
         """
         lines = self._lines()
         begin = [line for line in (next(lines, None), next(lines, None)) if line is not None]
@@ -92,7 +92,7 @@ class Transcript:
             raise self._error("", "chat messages, as JSON or JSON lines; it is empty")
         if self._name.endswith(_LINES) or (len(begin) == 2 and _is_json(begin[0][1])):
             return self._of_lines(chain(begin, lines))
-        # Blank lines are put back, so that an error names the line of the file.
+        # Restore blank lines, so that an error names the line of the file.
         text, at = b"", 1
         for number, line in begin:
             text, at = text + b"\n" * (number - at) + line, number + 1
@@ -108,7 +108,7 @@ class Transcript:
             if text.strip():
                 yield number, text
 
-    # ---- what is in it
+    # ---- conversations
 
     def _of_lines(self, lines: Iterable[tuple[int, bytes]]) -> Iterator[Piece]:
         rest = ((f"line {number}", self._value(line.rstrip(), number)) for number, line in lines)
@@ -119,7 +119,7 @@ class Transcript:
         return (self._conversation(one, place, "", str(index)) for index, (place, one) in enumerate(values))
 
     def _of_document(self, value: Any) -> Iterator[Piece]:
-        if is_message(value):  # the only line so far of JSON lines
+        if is_message(value):  # JSON lines with one line so far
             return self._of_messages([("line 1", value)])
         if _is_list(value) and _begin_messages(value):
             return self._of_messages((f"[{place}]", one) for place, one in enumerate(value))
@@ -129,7 +129,7 @@ class Transcript:
         return (self._conversation(one, "", f"{path}[{n}]", str(n)) for n, one in enumerate(many))
 
     def _of_messages(self, values: Iterable[tuple[str, Any]]) -> Iterator[Piece]:
-        """Yield messages that stand one by one, those that follow one another in a conversation together."""
+        """Yield successive messages of the same conversation as one piece."""
         counts: dict[str | None, int] = {}
         places: list[str] = []
         messages: list[Message] = []
@@ -138,7 +138,7 @@ class Transcript:
         def piece() -> Piece:
             start = counts.get(current, 0)
             counts[current] = start + len(messages)
-            return Piece(current, start, messages, partial(self._told, places), {})
+            return Piece(current, start, messages, partial(self._locate, places), {})
 
         for place, one in values:
             message = self._message(one, place)
@@ -159,15 +159,15 @@ class Transcript:
         places = [_place(line, f"{inside}[{n}]") for n in range(len(found.messages))]
         messages = list(map(self._message, found.messages, places))
         id = None if self._by_index else _id_in(found.fields, _IDS)
-        return Piece(id or index, 0, messages, partial(self._told, places), found.fields)
+        return Piece(id or index, 0, messages, partial(self._locate, places), found.fields)
 
-    def _told(self, places: Sequence[str], number: int) -> str:
+    def _locate(self, places: Sequence[str], number: int) -> str:
         return f"{self._name}, {places[number]}"
 
-    # ---- recognizing
+    # ---- recognition
 
     def _messages_in(self, value: object) -> _Found | None:
-        """Return the messages in an object; None if it has none."""
+        """Return the messages in an object, or None."""
         if not _is_object(value):
             return None
         fields = value
@@ -194,7 +194,7 @@ class Transcript:
         raise self._error("", self._wanted(), value)
 
     def _begin_many(self, items: Sequence[Any]) -> bool:
-        """Whether the first of some items is a conversation."""
+        """Return whether the first item is a conversation."""
         first = items[0] if items else None
         return _begin_messages(first) if _is_list(first) else bool(self._messages_in(first))
 
@@ -229,7 +229,7 @@ def _decoded(text: bytes) -> Any:
     try:
         return msgspec.json.decode(text)
     except ValueError:
-        # Takes halves of a character and NaN, and tells the line of what is wrong.
+        # Accepts lone surrogates and NaN, and reports the line of an error.
         return json.loads(text, parse_int=_integer)
 
 
@@ -260,7 +260,7 @@ def _begin_messages(items: Sequence[Any]) -> bool:
 
 
 def _id_in(fields: Fields, names: Sequence[str]) -> str | None:
-    """Return what names a conversation, and which of several trials it is."""
+    """Return the id of a conversation, followed by its trial if it has several."""
     for name in names:
         id, trial = fields.get(name), fields.get(_TRIAL)
         if isinstance(id, str | int) and id != "":

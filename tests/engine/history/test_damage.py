@@ -7,7 +7,7 @@ from typing import Any
 
 import keepstate
 from keepstate import Space
-from keepstate.cli.damaged_records import StoreSource
+from keepstate.cli.damage import StoreSource
 from keepstate.engine.history.record import Graft, decode_grafts, encode_grafts
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import parse_manifest

@@ -27,7 +27,7 @@ Tell = Callable[[str, int, int], None]
 _PLAIN: Final = JsonPlusSerializer()
 
 
-class TakenOver(msgspec.Struct):
+class ImportTotals(msgspec.Struct):
     """What an import came to.
 
     Attributes:
@@ -67,9 +67,9 @@ def _made_ms(checkpoint: Checkpoint) -> int | None:
     return int(made.replace(tzinfo=made.tzinfo or UTC).timestamp() * 1000)
 
 
-def take_over(
+def import_all(
     source: Official, target: KeepstateSaver, names: Sequence[Named], tell: Tell
-) -> tuple[TakenOver, list[Named]]:
+) -> tuple[ImportTotals, list[Named]]:
     """Bring checkpoints in, oldest first, with what was written on them.
 
     Returns:
@@ -78,7 +78,7 @@ def take_over(
     Raises:
         StorageError: The source or the target does not answer any more.
     """
-    totals, brought = TakenOver(len({name.thread for name in names}), len(names)), list[Named]()
+    totals, brought = ImportTotals(len({name.thread for name in names}), len(names)), list[Named]()
     known: dict[str, bool] = {}
     ended: set[str] = set()
     for done, name in enumerate(names):
@@ -138,7 +138,7 @@ def _put(found: CheckpointTuple, name: Named, target: KeepstateSaver) -> None:
 
 
 def compare(
-    source: Official, target: KeepstateSaver, names: Sequence[Named], totals: TakenOver, tell: Tell
+    source: Official, target: KeepstateSaver, names: Sequence[Named], totals: ImportTotals, tell: Tell
 ) -> None:
     """Read each checkpoint from both, and note those that differ."""
     for done, name in enumerate(names):

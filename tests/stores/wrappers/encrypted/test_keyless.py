@@ -16,7 +16,7 @@ from keepstate import CorruptError, EncryptedStore, InvalidError, KeyRing, sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.cli import exits
-from keepstate.cli.commands import run
+from keepstate.cli.app import run
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import ENCRYPTION_SPACE, Applied, Batch, Check, Delete, Put
 from keepstate.stores.wrappers.keyless import RECORD, KeylessStore, reject_writes_if_encrypted

@@ -9,14 +9,20 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from keepstate.cli.demo import stage
-from keepstate.cli.demo.asking import ask
-from keepstate.cli.demo.survey import NOTHING, Survey, Totals, modules, tops
-from keepstate.engine.space.space import Space, Transaction
-from keepstate.errors import NotFoundError, TransitionError
-from keepstate.managers.knowledge.records import IndexingStatus, SourceState, SyncStatus
-from keepstate.managers.tools.manager import ToolStateManager
-from keepstate.managers.workflows.records import StepState
+from examples.demo import stage
+from examples.demo.survey import NOTHING, Survey, Totals, modules, tops
+from examples.demo.tool import ask
+from keepstate import (
+    IndexingStatus,
+    NotFoundError,
+    SourceState,
+    Space,
+    StepState,
+    SyncStatus,
+    ToolStateManager,
+    Transaction,
+    TransitionError,
+)
 
 _BY_BATCH = 100
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from keepstate.cli.demo import stage
-from keepstate.cli.demo.asking import ask
-from keepstate.cli.demo.survey import NOTHING, Totals, added, survey, tops
-from keepstate.engine.space.space import Space, Transaction
-from keepstate.errors import LeaseLostError
-from keepstate.managers.agents.recovery import AgentRecoveryManager
-from keepstate.managers.agents.store import AgentCheckpoint
-from keepstate.managers.teams.records import IDLE, TeamTask
-from keepstate.managers.tools.manager import ToolStateManager
-from keepstate.managers.workflows.records import WorkflowStatus
+from examples.demo import stage
+from examples.demo.survey import NOTHING, Totals, added, survey, tops
+from examples.demo.tool import ask
+from keepstate import (
+    AgentCheckpoint,
+    AgentRecoveryManager,
+    LeaseLostError,
+    Space,
+    TeamTask,
+    ToolStateManager,
+    Transaction,
+    WorkflowStatus,
+)
 
 WAITING = "waiting"
 """What an agent's status is while the workflow is paused."""
@@ -51,7 +54,7 @@ class Agent:
             if workflow.status is WorkflowStatus.PAUSED:
                 await teams.update_agent_status(stage.TEAM, self.id, WAITING)
                 await workflows.wait_until_resumed(stage.WORKFLOW)
-                await teams.update_agent_status(stage.TEAM, self.id, IDLE)
+                await teams.update_agent_status(stage.TEAM, self.id, "idle")
             task = await teams.claim_task(stage.TEAM, self.id, wait_s=0.2)
             if task is not None:
                 return task

@@ -8,8 +8,14 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 from keepstate.cli import exits
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_PATH: Final = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+"""So that a worker finds this package, whatever its folder is."""
 
 
 class WorkerFailed(Exception):  # noqa: N818  it says what happened
@@ -34,10 +40,10 @@ class Company:
 
     async def start(self, name: str) -> int:
         """Start a process, instead of the one of this name, and return its number."""
-        words = (sys.executable, "-m", "keepstate.cli.demo.worker", self._space, name)
+        words = (sys.executable, "-m", "examples.demo.worker", self._space, name)
         # A session of its own keeps Ctrl-C from it: it is ended below. The URL may hold a password.
         process = await asyncio.create_subprocess_exec(
-            *words, stdin=PIPE, stdout=PIPE, start_new_session=True
+            *words, stdin=PIPE, stdout=PIPE, start_new_session=True, env={**os.environ, "PYTHONPATH": _PATH}
         )
         self._processes[name] = process
         assert process.stdin is not None

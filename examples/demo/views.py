@@ -8,11 +8,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from keepstate.cli.demo import stage
-from keepstate.cli.demo.outcome import Outcome
-from keepstate.cli.session import plain, shown
-from keepstate.engine.space.space import Space
-from keepstate.managers.tools.manager import ToolStateManager
+from examples.demo import stage
+from examples.demo.outcome import Outcome
+from keepstate import Space, ToolStateManager
+from keepstate.cli.display import plain, shown
 
 
 async def show_all(run: Space, tools: ToolStateManager, outcome: Outcome) -> None:

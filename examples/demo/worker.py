@@ -1,6 +1,6 @@
 """A process of the demo: an agent, or the conductor.
 
-`python -m keepstate.cli.demo.worker SPACE NAME` reads the URL from standard input. What it has done stands in
+`python -m examples.demo.worker SPACE NAME` reads the URL from standard input. What it has done stands in
 the store; only if it fails does it print why, and its exit code is that of the error.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from examples.demo import stage
+from examples.demo.agent import Agent
+from examples.demo.conductor import Conductor
+from keepstate import KeepstateError
+from keepstate import open as open_store
 from keepstate.cli import exits
-from keepstate.cli.demo import stage
-from keepstate.cli.demo.agent import Agent
-from keepstate.cli.demo.conductor import Conductor
-from keepstate.errors import KeepstateError
-from keepstate.opening import open as open_store
 
 
 async def work(url: str, space: str, name: str) -> None:

@@ -13,18 +13,24 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from keepstate.cli.demo import stage
-from keepstate.cli.demo.agent import WAITING
-from keepstate.cli.demo.company import Company
-from keepstate.cli.demo.ending import Killing, commits_of
-from keepstate.cli.demo.outcome import Outcome
-from keepstate.cli.demo.survey import NOTHING, Totals
-from keepstate.cli.session import said
-from keepstate.engine.space.space import Space, Transaction
-from keepstate.errors import KeepstateError, TransitionError
-from keepstate.managers.knowledge.records import IndexingProgress, IndexingStatus
-from keepstate.managers.teams.records import AgentCoordinationState, TeamState
-from keepstate.managers.workflows.records import WorkflowState
+from examples.demo import stage
+from examples.demo.agent import WAITING
+from examples.demo.company import Company
+from examples.demo.ending import Killing, commits_of
+from examples.demo.outcome import Outcome
+from examples.demo.survey import NOTHING, Totals
+from keepstate import (
+    AgentCoordinationState,
+    IndexingProgress,
+    IndexingStatus,
+    KeepstateError,
+    Space,
+    TeamState,
+    Transaction,
+    TransitionError,
+    WorkflowState,
+)
+from keepstate.cli.display import said
 
 _LOOK_EVERY_S = 0.1
 _AIM_EVERY_S = 0.02

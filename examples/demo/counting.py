@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from keepstate.cli.demo import stage
-from keepstate.cli.demo.ending import commits_of
-from keepstate.cli.demo.outcome import Outcome
-from keepstate.cli.demo.survey import NOTHING, Totals, added, survey, together
-from keepstate.engine.space.space import Space
+from examples.demo import stage
+from examples.demo.ending import commits_of
+from examples.demo.outcome import Outcome
+from examples.demo.survey import NOTHING, Totals, added, survey, together
+from keepstate import Space
 
 
 async def count(run: Space, outcome: Outcome) -> None:

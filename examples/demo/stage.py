@@ -10,13 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space, Transaction
-from keepstate.managers.agents.store import AgentStateStore
-from keepstate.managers.knowledge.manager import KnowledgeStateManager
-from keepstate.managers.teams.manager import OrchestrationStateManager
-from keepstate.managers.tools.manager import ToolStateManager
-from keepstate.managers.workflows.manager import WorkflowStateManager
+from keepstate import (
+    AgentStateStore,
+    Keepstate,
+    KnowledgeStateManager,
+    OrchestrationStateManager,
+    Space,
+    ToolStateManager,
+    Transaction,
+    WorkflowStateManager,
+)
 
 TEAM: Final = "indexers"
 BASE: Final = "library"

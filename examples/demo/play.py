@@ -7,19 +7,19 @@ from uuid import uuid4
 from rich.table import Table
 from rich.text import Text
 
+from examples.demo import stage, views
+from examples.demo.company import WorkerFailed
+from examples.demo.counting import count
+from examples.demo.director import Director
+from examples.demo.ending import tell
+from examples.demo.outcome import Outcome
+from examples.demo.survey import modules
+from keepstate import InvalidError, Keepstate
+from keepstate import open as open_store
 from keepstate.cli import exits
-from keepstate.cli.demo import stage, views
-from keepstate.cli.demo.company import WorkerFailed
-from keepstate.cli.demo.counting import count
-from keepstate.cli.demo.director import Director
-from keepstate.cli.demo.ending import tell
-from keepstate.cli.demo.outcome import Outcome
-from keepstate.cli.demo.survey import modules
 from keepstate.cli.display import counted as counted_of
-from keepstate.cli.session import quoted, said, shown, write_json
-from keepstate.engine.space.keepstate import Keepstate
-from keepstate.errors import InvalidError
-from keepstate.opening import open as open_store
+from keepstate.cli.display import said, shown, write_json
+from keepstate.cli.session import quote
 
 
 class Play:
@@ -34,7 +34,7 @@ class Play:
 
     def __init__(self, workers: int, kill: int, most: int | None, *, as_json: bool) -> None:
         self._outcome = Outcome(modules(most), stage.agents(workers), wanted_kills=kill)
-        self._most, self._as_json = most, as_json
+        self._most, self.as_json = most, as_json
 
     async def on(self, url: str, *, keep: bool) -> int:
         """Return the exit code of a run on a store; what it made stays if it is to, and the run ended."""
@@ -55,7 +55,7 @@ class Play:
                 if not (keep and is_over):
                     for space in (name, stage.beside(name)):
                         await ks.drop(space)
-            if keep and not self._as_json:
+            if keep and not self.as_json:
                 _show_next(name, self._outcome.agents[0], str(ks.url))
         return exits.OK if self._outcome.is_whole else exits.FAILED
 
@@ -75,7 +75,7 @@ class Play:
                 f"{outcome.kills} of {outcome.wanted_kills} agents were killed before all was done: "
                 "take more modules"
             )
-        if self._as_json:
+        if self.as_json:
             write_json({"space": name, **outcome.to_dict()})
             return
         _show(outcome)
@@ -120,7 +120,7 @@ def _show_next(name: str, agent: str, url: str) -> None:
     )
     said().print("\nLook into it yourself:", markup=False)
     said().print(f"  export KEEPSTATE_URL='{url}'", markup=False)
-    commands = [f"keepstate {' '.join(map(quoted, each))}" for each, _ in words]
+    commands = [f"keepstate {' '.join(map(quote, each))}" for each, _ in words]
     widest = max(map(len, commands))
     for command, (_, what) in zip(commands, words, strict=True):
         said().print(f"  {command:{widest}}  # {what}", markup=False)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from keepstate.cli.demo.ending import Killing
-from keepstate.cli.demo.survey import NOTHING, Totals
+from examples.demo.ending import Killing
+from examples.demo.survey import NOTHING, Totals
 
 
 @dataclass(slots=True)

@@ -12,9 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 from zlib import crc32
 
-from keepstate.cli.demo.stage import LEASE_S, TOOL
-from keepstate.managers.tools.manager import ToolStateManager
-from keepstate.managers.tools.records import ToolExecutionStatus
+from examples.demo.stage import LEASE_S, TOOL
+from keepstate import ToolExecutionStatus, ToolStateManager
 
 _FAILS_ONE_IN = 8
 _TAKES_S = 0.005

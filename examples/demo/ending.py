@@ -8,11 +8,10 @@ from functools import partial
 
 from rich.text import Text
 
+from keepstate import NotFoundError, Space
 from keepstate.cli import history
-from keepstate.cli.session import Session, quoted, shown
-from keepstate.engine.history.paths import format_path
-from keepstate.engine.space.space import Space
-from keepstate.errors import NotFoundError
+from keepstate.cli.display import shown
+from keepstate.cli.session import Session, quote
 
 _EARLY = 37
 
@@ -60,7 +59,7 @@ async def tell(run: Space, url: str, commits: int, killing: Killing | None) -> N
         _say("The next module, in one transaction: counters, checkpoint, task and result, or nothing.")
         await _run(("diff", space, f"main#{next - 1}", f"main#{next}"), history.diff, session)
         _say(f"Who has done what {killing.agent} held?")
-        await _run(("blame", space, format_path((f"module/{killing.module}",))), history.blame, session)
+        await _run(("blame", space, f"['module/{killing.module}']"), history.blame, session)
     else:
         _say("What did the last transaction change, and who counted last?")
         await _run(("diff", space, "main~1", "main"), history.diff, session)
@@ -76,7 +75,7 @@ async def _next_module(run: Space, behind: int) -> int:
 
 
 async def _run(words: Sequence[str], command: Callable[..., Awaitable[int]], session: Session) -> None:
-    shown().print(Text(f"$ keepstate {' '.join(map(quoted, words))}", "bold"), soft_wrap=True)
+    shown().print(Text(f"$ keepstate {' '.join(map(quote, words))}", "bold"), soft_wrap=True)
     await partial(command, *words[1:])(session=session)
 
 

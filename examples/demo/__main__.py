@@ -1,0 +1,78 @@
+"""Run the demo: `python -m examples.demo --help` in the checkout, or `make demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from examples.demo.play import Play
+from keepstate import InvalidError, KeepstateError
+from keepstate.cli import exits
+from keepstate.cli.display import said
+
+app = App(name="demo", help_epilogue=exits.HELP, result_action="return_value")
+
+
+@app.default
+def demo(
+    *,
+    workers: Annotated[int, Parameter(help="Number of agents, each a process.")] = 4,
+    kill: Annotated[int, Parameter(help="Number of agents to kill while they work.")] = 1,
+    most: Annotated[int | None, Parameter(help="Index only the first N modules.")] = None,
+    url: Annotated[
+        str | None,
+        Parameter(help="A store that processes can share. Default: a database in a new temporary folder."),
+    ] = None,
+    keep: Annotated[bool, Parameter(negative="", help="Leave the demo's spaces in the store.")] = False,
+    json: Annotated[bool, Parameter(negative="", help="Print JSON, one document.")] = False,
+) -> int:
+    """Let a team of agents index Python's own library. Kill one of them, then pause and resume the rest.
+
+    A workflow gives the team a task for each module. The agents claim tasks and ask a tool that sometimes
+    fails. Each task ends in one transaction: task, result, shared counters, knowledge base, checkpoint and
+    event. One agent is killed and recovered. The workflow is paused, its conductor is killed, and it is
+    resumed. At the end everything is counted again, module by module. The exit code is 0 if all numbers are
+    equal. Then you see the data of each manager, and the state of the run at earlier moments.
+    """
+    try:
+        check_numbers(workers, kill, most)
+        return asyncio.run(run(Play(workers, kill, most, as_json=json), url, keep=keep))
+    except KeepstateError as error:
+        said().print(f"demo: {' '.join(str(error).split())}", markup=False)
+        return exits.code_of(error)
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+
+
+async def run(play: Play, url: str | None, *, keep: bool) -> int:
+    """Play on a store, or on a database in a new folder, and return the exit code."""
+    if url is not None:
+        return await play.on(url, keep=keep)
+    folder, is_kept = mkdtemp(prefix="keepstate-demo-"), False
+    try:
+        code = await play.on(f"sqlite:///{folder}/demo.db", keep=not play.as_json)
+        is_kept = keep or (code == exits.OK and not play.as_json)
+        return code
+    finally:
+        if is_kept:
+            said().print(f"The store stays. To remove it: rm -r {folder}", markup=False)
+        else:
+            rmtree(folder, ignore_errors=True)
+
+
+def check_numbers(workers: int, kill: int, most: int | None) -> None:
+    """Check the options that are numbers."""
+    for option, given, least in (("workers", workers, 1), ("kill", kill, 0), ("most", most, 1)):
+        if given is not None and given < least:
+            raise InvalidError(f"--{option} {given} is too small; give {least} or more")
+    if kill >= workers:
+        raise InvalidError(f"--kill {kill} of --workers {workers} leaves no agent; at least one has to live")
+
+
+if __name__ == "__main__":
+    sys.exit(app())
