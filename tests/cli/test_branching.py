@@ -161,7 +161,7 @@ def test_commits_are_let_go_of_by_age(keepstate: Keepstate, age: str, left: int)
         (("branch", "run", "--delete"), 2, "give one"),
         (("tag", "run", "v", "--at", "main", "--delete"), 2, "leave out one of them"),
         (("branch", "run", "main"), 4, "main"),
-        (("branch", "run", "a~b"), 2, "none of ~ # @"),
+        (("branch", "run", "a~b"), 2, "without ~ # @"),
         (("branch", "run", "no", "--delete"), 1, "there is no branch 'no' of 'run'"),
         (("merge", "run", "no"), 1, "there is no branch, tag or commit 'no'"),
         (
@@ -238,7 +238,7 @@ def test_another_history_is_not_written_over(keepstate: Keepstate, url: str) -> 
     ended = keepstate("import", "x.history", "--space", "busy")
 
     assert ended.code == 4
-    assert "bring the history into another space" in ended.err
+    assert "import the history into another space" in ended.err
 
 
 def test_verifying_says_that_all_is_whole_and_finds_what_is_not(keepstate: Keepstate, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_behind_a_tier_the_files_themselves_are_looked_at_and_saved(
     assert told.code == DAMAGED
     assert told.json()["damages"] == keepstate("doctor", "--verify", url, "--json").json()["damages"]
     assert keepstate("repair", f"tiered+{url}", new).code == DAMAGED
-    assert "is already there" in keepstate("repair", url, new).err
+    assert "exists already" in keepstate("repair", url, new).err
 
     assert path.read_bytes() == before
     assert keepstate("get", "run", "plan 16", "--url", new).code == 0
@@ -338,7 +338,7 @@ def test_a_target_that_is_there_is_refused(keepstate: Keepstate, tmp_path: Path,
     ]
 
     assert [one.code for one in ended] == [2, 2, 2]
-    assert "is already there" in ended[0].err
+    assert "exists already" in ended[0].err
     assert "holds something" in ended[2].err
     assert (tmp_path / "letter.db").read_text() == "dear reader"
 
