@@ -36,28 +36,29 @@ def merge_data(id: str, base: Data, mine: Data, theirs: Data, encode: Encode) ->
     Raises:
         ConflictError: Both sides changed the same key to different values.
     """
-    made = dict(theirs)
-    for key in _changed_keys(base, mine, encode):
-        before, own, other = (each.get(key, _ABSENT) for each in (base, mine, theirs))
+    changes = _changes(base, mine, encode)
+    for key, own in changes.items():
+        before, other = base.get(key, _ABSENT), theirs.get(key, _ABSENT)
         if not (_is_same(other, before, encode) or _is_same(other, own, encode)):
             raise ConflictError(
                 f"Another writer changed data[{key!r}] of machine {id!r}. Call refresh() and try again."
             )
-        _put(made, key, own)
-    return made
+    return _apply(changes, theirs)
 
 
 def carry_changes(since: Data, now: Data, onto: Data, encode: Encode) -> Data:
     """Apply the changes made between `since` and `now` to `onto`; they win, because they are the latest."""
-    made = dict(onto)
-    for key in _changed_keys(since, now, encode):
-        _put(made, key, now.get(key, _ABSENT))
-    return made
+    return _apply(_changes(since, now, encode), onto)
 
 
-def _changed_keys(before: Data, after: Data, encode: Encode) -> list[str]:
-    keys = (*before, *(key for key in after if key not in before))
-    return [key for key in keys if not _is_same(before.get(key, _ABSENT), after.get(key, _ABSENT), encode)]
+def _apply(changes: Data, onto: Data) -> Data:
+    return {key: value for key, value in {**onto, **changes}.items() if value is not _ABSENT}
+
+
+def _changes(before: Data, after: Data, encode: Encode) -> Data:
+    """Return the new values of the keys that differ, `_ABSENT` for a removed one."""
+    pairs = {key: (before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in {**before, **after}}
+    return {key: new for key, (old, new) in pairs.items() if not _is_same(old, new, encode)}
 
 
 def _is_same(one: object, other: object, encode: Encode) -> bool:
@@ -66,16 +67,7 @@ def _is_same(one: object, other: object, encode: Encode) -> bool:
     try:
         return encode(one) == encode(other)
     except InvalidError:
-        return (
-            False  # a value that cannot be stored counts as changed: writing it raises an error with its path
-        )
-
-
-def _put(data: Data, key: str, value: object) -> None:
-    if value is _ABSENT:
-        data.pop(key, None)
-    else:
-        data[key] = value
+        return False  # such a value counts as changed, and writing it raises an error with its path
 
 
 Action: TypeAlias = Callable[[Data], object]

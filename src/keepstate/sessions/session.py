@@ -37,11 +37,9 @@ from keepstate.sessions.session_records import (
 from keepstate.sessions.user import UserState
 from keepstate.sessions.validated import (
     STATES,
+    PlainState,
     ValidatedState,
-    check_change,
     make_state,
-    read_state,
-    write_change,
 )
 from keepstate.values import limits
 
@@ -162,10 +160,7 @@ class Session(Resource):
 
     async def get_state(self) -> dict[str, Any]:
         """Return a copy of the state without a model, which `update` writes."""
-        prefix = await self._generations.to_read()
-        if prefix is None:
-            return {}
-        return await read_state(self._generations.target, prefix + _DATA)
+        return await self._plain.get()
 
     async def update(
         self,
@@ -183,12 +178,7 @@ class Session(Resource):
         Raises:
             InvalidError: The change is neither, or its result is not a dict with text keys.
         """
-        check_change(change, self._generations.runner.mode)
-
-        async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
-            return await write_change(tx, prefix + _DATA, change, f"the state of {self._what}")
-
-        return await self._generations.together(work, message="update the session")
+        return await self._plain.update(change, "update the session")
 
     async def get_context(self, max_tokens: int = 8000, *, history: int = 20) -> SessionContext:
         """Return recent messages, session and user together, within a token budget.
@@ -378,6 +368,10 @@ class Session(Resource):
         return moment
 
     # ---- its documents
+
+    @property
+    def _plain(self) -> PlainState:
+        return PlainState(self._generations, _DATA, f"the state of {self._what}")
 
     @property
     def _what(self) -> str:

@@ -17,11 +17,9 @@ from keepstate.sessions.models import Model
 from keepstate.sessions.namespace import Namespace
 from keepstate.sessions.validated import (
     STATES,
+    PlainState,
     ValidatedState,
-    check_change,
     make_state,
-    read_state,
-    write_change,
 )
 from keepstate.values import limits
 
@@ -44,14 +42,14 @@ class UserState:
 
     def __init__(self, user_id: str, namespace: Namespace) -> None:
         self.user_id, self._namespace = user_id, namespace
+        self._preferences = PlainState(namespace, _PREFERENCES, f"the preferences of user {user_id!r}")
 
     def __repr__(self) -> str:
         return f"<UserState {self.user_id!r} in {self._namespace.target!r}>"
 
     async def get_preferences(self) -> dict[str, Any]:
         """Return a copy of the user's preferences."""
-        prefix = await self._namespace.to_read()
-        return await read_state(self._namespace.target, f"{prefix}{_PREFERENCES}")
+        return await self._preferences.get()
 
     async def update_preferences(
         self,
@@ -68,13 +66,7 @@ class UserState:
         Raises:
             InvalidError: The change is neither, or its result is not a dict with text keys.
         """
-        check_change(change, self._namespace.runner.mode)
-
-        async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
-            what = f"the preferences of user {self.user_id!r}"
-            return await write_change(tx, prefix + _PREFERENCES, change, what)
-
-        return await self._namespace.together(work, message=f"preferences of {self.user_id}")
+        return await self._preferences.update(change, f"preferences of {self.user_id}")
 
     async def remember(self, kind: str, item: object) -> int:
         """Add an item to the user's history, and return its number within its kind, from 0.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Generic, TypeAlias, TypeVar, Unpack, cast
 
-from keepstate._runner import Mode
 from keepstate.binding import Resource, StorageOptions, StoreBinding
 from keepstate.engine.kernel.arguments import check_duration_ms, check_name, check_text_keys
 from keepstate.engine.kernel.executor import reject_coroutine_function
@@ -23,45 +22,56 @@ State: TypeAlias = dict[str, Any]
 Change: TypeAlias = Mapping[str, Any] | Callable[[State], State | Awaitable[State]]
 
 
-def check_change(change: Change, mode: Mode) -> None:
-    """Raise `InvalidError` unless the change is a dict with text keys, or a function of the given mode."""
-    given: object = change
-    if isinstance(given, Mapping):
-        check_text_keys("`change`", cast("Mapping[str, Any]", given))
-    elif not callable(given):
-        raise InvalidError(f"`change` is {given!r}. Pass a dict of keys to set, or a function.")
-    elif mode == "blocking":
-        reject_coroutine_function(given)
-
-
-async def read_state(target: Space | Transaction, name: str) -> State:
-    """Return the state, or an empty dict if there is none."""
-    state: State = await target.documents.get(name, {}, type=dict[Any, Any])
-    return state
-
-
-async def write_change(tx: Transaction, name: str, change: Change, what: str) -> State:
-    """Apply a change to the stored state and return the new state.
+class PlainState:
+    """A state without a model: a dict whose keys users set by name, or that a function replaces.
 
     Args:
-        tx: The transaction.
-        name: The name of the state's document.
-        change: A change that passed `check_change`.
-        what: Name of the state in error messages.
-
-    Raises:
-        InvalidError: The function returned something other than a dict with text keys.
+        namespace: The namespace of the state.
+        tail: The name of its document, after the prefix of the namespace.
+        what: Its name in error messages.
     """
-    old = await read_state(tx, name)
-    if isinstance(change, Mapping):
-        made = {**old, **change}
-    else:
-        new: object = await computed(tx, name, change, old)
-        if not isinstance(new, dict):
-            raise InvalidError(f"The function for {what} returned {new!r}. Return a dict.")
-        made = check_text_keys(what, cast("dict[str, Any]", new))
-    await tx.documents.put(name, made)
-    return made
+
+    def __init__(self, namespace: Namespace, tail: str, what: str) -> None:
+        self._namespace, self._tail, self._what = namespace, tail, what
+
+    async def get(self) -> State:
+        """Return the state, or an empty dict if there is none."""
+        prefix = await self._namespace.to_read()
+        return {} if prefix is None else await self._read(self._namespace.target, prefix + self._tail)
+
+    async def _read(self, target: Space | Transaction, name: str) -> State:
+        state: State = await target.documents.get(name, {}, type=dict[Any, Any])
+        return state
+
+    async def update(self, change: Change, message: str) -> State:
+        """Apply a change to the latest state and return the new one.
+
+        Raises:
+            InvalidError: The change is neither a dict with text keys nor a function of the mode, or the
+                function returned something other than a dict with text keys.
+        """
+        given: object = change
+        if isinstance(given, Mapping):
+            check_text_keys("`change`", cast("Mapping[str, Any]", given))
+        elif not callable(given):
+            raise InvalidError(f"`change` is {given!r}. Pass a dict of keys to set, or a function.")
+        elif self._namespace.runner.mode == "blocking":
+            reject_coroutine_function(given)
+
+        async def work(tx: Transaction, prefix: str) -> State:
+            name = prefix + self._tail
+            old = await self._read(tx, name)
+            if isinstance(change, Mapping):
+                made = {**old, **change}
+            else:
+                new: object = await computed(tx, name, change, old)
+                if not isinstance(new, dict):
+                    raise InvalidError(f"The function for {self._what} returned {new!r}. Return a dict.")
+                made = check_text_keys(self._what, cast("dict[str, Any]", new))
+            await tx.documents.put(name, made)
+            return made
+
+        return await self._namespace.together(work, message=message)
 
 
 M = TypeVar("M")
