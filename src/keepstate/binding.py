@@ -122,6 +122,10 @@ class StoreBinding:
         default: The URL of the store if the arguments name none.
         author: The author of writes.
         record: Whether subjects' own spaces are recorded.
+
+    Raises:
+        InvalidError: The arguments name two storages, or one of the other mode.
+        TypeError: The constructor has no argument of this name.
     """
 
     def __init__(
@@ -132,7 +136,12 @@ class StoreBinding:
         author: str | None = None,
         record: bool = False,
     ) -> None:
-        persistence, space, mode = _options(**storage)
+        if unknown := sorted(storage.keys() - StorageOptions.__annotations__.keys()):
+            raise TypeError(
+                f"unexpected keyword argument {unknown[0]!r}. Storage is named by `persistence` or `space`."
+            )
+        persistence, space = storage.get("persistence"), storage.get("space")
+        mode = storage.get("_mode", "async")
         self.passed: Space | Transaction | None = None
         self.handle: Keepstate | None = None
         self.is_private = default == PRIVATE and persistence is None and space is None
@@ -228,16 +237,6 @@ class StoreBinding:
         """Release a store that was opened here."""
         if self.handle is not None and self._is_own:
             await self.handle.close()
-
-
-def _options(
-    *,
-    persistence: str | PathLike[str] | Store | Keepstate | None = None,
-    space: Space | Transaction | None = None,
-    _mode: Mode = "async",
-) -> tuple[str | PathLike[str] | Store | Keepstate | None, Space | Transaction | None, Mode]:
-    """Return the options of a constructor; Python raises `TypeError` for an unknown one."""
-    return persistence, space, _mode
 
 
 class Resource:
