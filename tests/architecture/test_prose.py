@@ -34,7 +34,6 @@ KIT = ROOT / "packages"
 UNREVISED: tuple[str, ...] = (
     "docs/decisions/",
     "src/keepstate/adapters/",
-    "src/keepstate/engine/repair/",
     "src/keepstate/stores/postgres/",
     "src/keepstate/stores/redis/",
     "src/keepstate/stores/wrappers/",

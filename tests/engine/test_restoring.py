@@ -229,5 +229,5 @@ async def test_somebody_elses_writes_are_noticed() -> None:
         await source.space(SPACE).documents.put("plan", 1)
         await write(target, Delete(layout.EPOCH))
 
-        with pytest.raises(ConflictError, match="somebody else writes"):
+        with pytest.raises(ConflictError, match="another process writes"):
             await restored(source, target)

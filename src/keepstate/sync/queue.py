@@ -11,10 +11,9 @@ from typing import Any
 from keepstate._finish import finish, finish_each
 from keepstate.engine.queue import queue as engine
 from keepstate.engine.queue.claims import Match
-from keepstate.engine.queue.insertion import IfPresent
 from keepstate.engine.queue.listings import StateSummary
 from keepstate.engine.queue.queue import Claim
-from keepstate.engine.queue.tasks import Put, TaskInfo, TaskState
+from keepstate.engine.queue.tasks import IfPresent, Put, TaskInfo, TaskState
 from keepstate.sync.twin import Twin, inner_of
 
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
 
-import msgspec
-
 from keepstate.engine.documents.record import decode_value, read_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor, call_function
@@ -30,7 +28,7 @@ from keepstate.engine.kernel.store_abilities import LossDetector, listen
 from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
-from keepstate.engine.queue.due_tasks import DueTasks, attempts_exhausted, put_ready, put_ready_or_dead
+from keepstate.engine.queue.due_tasks import DueTasks, attempts_exhausted, put_ready_or_dead
 from keepstate.engine.queue.tasks import TaskRecord
 from keepstate.errors import (
     ConflictError,
@@ -73,6 +71,9 @@ class ClaimRequest:
     Attributes:
         worker: The name of the worker.
         lease_ms: The duration of the lease.
+        losses: The detector of losses that make the claims invalid.
+        count: The largest number of tasks to claim.
+        wait_s: Seconds to wait for the first task.
         match: Returns whether to claim a task.
         documents: The names of the documents that `match` takes, and that `on_claim` reads without cost.
         on_claim: Adds writes to the claiming batch.
@@ -80,6 +81,9 @@ class ClaimRequest:
 
     worker: str
     lease_ms: int
+    losses: LossDetector
+    count: int = 1
+    wait_s: float = 0
     match: TaskFilter | None = None
     documents: Sequence[str] = ()
     on_claim: OnClaim | None = None
@@ -91,7 +95,6 @@ class _ClaimState:
 
     Attributes:
         request: The worker's request.
-        count: The largest number of tasks to claim.
         found: The tasks claimed so far.
         unmatched: The keys of tasks that do not match.
         unreadable: The errors of tasks that this worker cannot read, by key.
@@ -99,7 +102,6 @@ class _ClaimState:
     """
 
     request: ClaimRequest
-    count: int
     found: list[Claimed] = field(default_factory=list[Claimed])
     unmatched: set[bytes] = field(default_factory=set[bytes])
     unreadable: dict[bytes, KeepstateError] = field(default_factory=dict[bytes, KeepstateError])
@@ -125,13 +127,11 @@ class Claims:
         self._warned: set[str] = set()
         """The ids of unreadable tasks that were already logged."""
 
-    async def claim(
-        self, request: ClaimRequest, count: int, wait_s: float, losses: LossDetector
-    ) -> list[Claimed]:
-        """Claim up to `count` tasks, waiting for the first if necessary. Return them with their payloads."""
-        search = _ClaimState(request, count)
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        """Claim tasks, waiting for the first if necessary. Return them with their payloads."""
+        search = _ClaimState(request)
         try:
-            await self._search(search, wait_s, losses)
+            await self._search(search)
         except StoreUnavailableError as error:
             if not search.found:
                 raise
@@ -141,7 +141,9 @@ class Claims:
             )
         except BaseException:  # also a cancellation; raised again
             if search.found:
-                await run_shielded(self._executor.runner, partial(self._give_back, search.found, losses))
+                await run_shielded(
+                    self._executor.runner, partial(self._give_back, search.found, request.losses)
+                )
             raise
         # With `match`, other workers may take the unreadable task. Without it, the worker would wait forever
         # and never learn why.
@@ -149,21 +151,22 @@ class Claims:
             raise search.first_error
         return search.found
 
-    async def _search(self, search: _ClaimState, wait_s: float, losses: LossDetector) -> None:
-        store, documents = await self._executor.store(), search.request.documents
+    async def _search(self, search: _ClaimState) -> None:
+        request, store = search.request, await self._executor.store()
+        documents = request.documents
         clock = self._executor.clock
-        deadline_s = clock.monotonic_s() + wait_s
+        deadline_s = clock.monotonic_s() + request.wait_s
         versions: list[int] = []
         # Try before listening: a subscription costs more than a claim (on a server, a thread or task).
-        await self._scan_ready(store, search, losses)
-        if search.found or wait_s <= 0:
+        await self._scan_ready(store, search)
+        if search.found or request.wait_s <= 0:
             return
         async with listen(store, self._executor.stored_name) as hints:
             while True:
                 if documents and (now := await self._versions(store, documents)) != versions:
                     versions = now
                     search.unmatched.clear()  # tasks may match the changed documents
-                await self._scan_ready(store, search, losses)
+                await self._scan_ready(store, search)
                 left_s = deadline_s - clock.monotonic_s()
                 if search.found or left_s <= 0:
                     return
@@ -173,7 +176,7 @@ class Claims:
         reading = await store.read(self._executor.stored_name, _keys(documents))
         return [ABSENT if entry is None else entry.version for entry in reading.entries]
 
-    async def _scan_ready(self, store: Store, search: _ClaimState, losses: LossDetector) -> None:
+    async def _scan_ready(self, store: Store, search: _ClaimState) -> None:
         """Claim tasks that are ready now."""
         request = search.request
         given_up: set[bytes] = set()
@@ -183,7 +186,7 @@ class Claims:
         search.first_error = None
         await self._due_tasks.promote(store, force=False)
         after: bytes | None = None
-        while len(search.found) < search.count:
+        while len(search.found) < request.count:
             page = await store.scan(self._executor.stored_name, layout.READY, after=after, limit=limit)
             candidates = [entry for entry in search.remaining_in(page.entries) if entry.key not in given_up]
             seen: dict[bytes, Unit] = {}
@@ -201,7 +204,7 @@ class Claims:
                 continue
             pick = int(self._executor.clock.spread() * len(candidates)) if is_contended else 0
             entry = candidates[pick]
-            claimed = await self._take(entry, request, seen.get(entry.key), losses)
+            claimed = await self._take(entry, request, seen.get(entry.key))
             is_contended = claimed is None
             if isinstance(claimed, KeepstateError):
                 self._skip(entry, claimed, search)
@@ -283,7 +286,7 @@ class Claims:
         return record if stands else None
 
     async def _take(
-        self, index: Entry, request: ClaimRequest, seen: Unit | None, losses: LossDetector
+        self, index: Entry, request: ClaimRequest, seen: Unit | None
     ) -> Claimed | KeepstateError | None:
         """Claim one task. Return it, the error of its payload, or None if another worker was first.
 
@@ -291,7 +294,6 @@ class Claims:
             index: The task's index entry.
             request: The worker's request.
             seen: The unit that read the task for `match`, if any. The claim is then conditional on that read.
-            losses: The detector of losses that make the claim invalid.
         """
         task_id = tasks.id_in(index)
         keys = (tasks.task_key(task_id), tasks.payload_key(task_id))
@@ -303,27 +305,25 @@ class Claims:
                 unit.assume_cached(known, seen.revision, await seen.now_ms())
             stored, payload_entry = await unit.read(*keys)
             record = self._record(stored, index)
-            if record is None or payload_entry is None:
+            if stored is None or record is None or payload_entry is None:
                 return None
             try:
                 payload = decode_value(self._executor, payload_entry.key, await unit.value(payload_entry))
             except _UNREADABLE as error:
                 return error
-            unit.delete(index.key)
-            record = await _write_claim(unit, record, request)
-            return record, payload
+            return await _write_claim(unit, record, stored.version, request), payload
 
         try:
-            return await self._take_shielded(lambda: self._executor.run(work, attempts=1), losses)
+            return await self._take_shielded(lambda: self._executor.run(work, attempts=1), request)
         except ConflictError:
             return None
 
-    async def _take_shielded(self, take: Callable[[], Awaitable[tuple[T, int]]], losses: LossDetector) -> T:
+    async def _take_shielded(self, take: Callable[[], Awaitable[tuple[T, int]]], request: ClaimRequest) -> T:
         """Run the batch of a claim and return its result. If the caller is cancelled, release the task."""
 
         async def give_back(answer: tuple[T, int]) -> None:
             if isinstance(answer[0], tuple):
-                await self._give_back([cast("Claimed", answer[0])], losses)
+                await self._give_back([cast("Claimed", answer[0])], request.losses)
 
         if self._executor.gathers:  # the claim is part of the transaction's batch
             return (await take())[0]
@@ -341,8 +341,7 @@ class Claims:
                     continue
                 now = tasks.decode_record(entry.value, f"task {record.id!r} of {self._executor.name!r}")
                 if now.state == "claimed" and now.token == record.token:
-                    unit.delete(now.place)
-                    put_ready(unit, entry.key, now, attempt=now.attempt - 1, due_at_ms=now_ms)
+                    tasks.move(unit, now, "ready", attempt=now.attempt - 1, due_at_ms=now_ms)
 
         records = [record for record, _ in claimed]
         try:
@@ -356,7 +355,7 @@ class Claims:
                 error,
             )
 
-    async def take(self, task_id: str, request: ClaimRequest, losses: LossDetector) -> Claimed:
+    async def take(self, task_id: str, request: ClaimRequest) -> Claimed:
         """Claim one task by its id, regardless of order and delay.
 
         Raises:
@@ -387,12 +386,11 @@ class Claims:
                     f"task {task_id!r} was put by this transaction; claim it after the transaction"
                 )
             if attempts_exhausted(record):
-                return self._over_error(put_ready_or_dead(unit, stored.key, record, now_ms))
-            unit.delete(tasks.index_key(record, stored.version))
+                return self._over_error(put_ready_or_dead(unit, record, now_ms))
             payload = decode_value(self._executor, payload_entry.key, await unit.value(payload_entry))
-            return await _write_claim(unit, record, request), payload
+            return await _write_claim(unit, record, stored.version, request), payload
 
-        taken = await self._take_shielded(lambda: self._executor.run(work), losses)
+        taken = await self._take_shielded(lambda: self._executor.run(work), request)
         # Returned instead of raised in `work`: a conflict would be retried, and the dead state not written.
         if isinstance(taken, ConflictError | TransitionError):
             raise taken
@@ -410,27 +408,19 @@ def _keys(documents: Sequence[str]) -> list[bytes]:
     return [layout.named_key(layout.DOCUMENTS, name) for name in documents]
 
 
-async def _write_claim(unit: Unit, record: TaskRecord, request: ClaimRequest) -> TaskRecord:
-    """Write a task's record as claimed, and return it. The caller removes the old index entry."""
-    until_ms, former = await unit.now_ms() + request.lease_ms, record.worker
-    claimed_key = tasks.timed_key(layout.CLAIMED, until_ms, record.id)
+async def _write_claim(unit: Unit, record: TaskRecord, version: int, request: ClaimRequest) -> TaskRecord:
+    """Move a task to claimed, and return its record."""
     assert unit.revision is not None  # the record was read
-    record = msgspec.structs.replace(
+    claimed = tasks.move(
+        unit,
         record,
-        state="claimed",
+        "claimed",
+        version=version,
         attempt=record.attempt + 1,
         token=tasks.next_token(record, unit.revision),
-        due_at_ms=until_ms,
+        due_at_ms=await unit.now_ms() + request.lease_ms,
         worker=request.worker,
-        place=claimed_key,
     )
-    unit.put(claimed_key, tasks.index_value(record))
-    unit.put(tasks.task_key(record.id), tasks.encode_record(record))
     if request.on_claim is not None:
-        await request.on_claim(unit, record.id, former)
-    return record
-
-
-def without_documents(match: Match) -> TaskFilter:
-    """Return a filter that ignores the documents."""
-    return lambda task_id, payload, _: match(task_id, payload)
+        await request.on_claim(unit, record.id, record.worker)
+    return claimed

@@ -5,16 +5,12 @@ No timer runs. A claim promotes due tasks every 0.25 seconds, and always before 
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
-from keepstate.engine.queue.tasks import DONE_KEPT_MS, TaskRecord, TaskState
+from keepstate.engine.queue.tasks import TaskRecord
 from keepstate.errors import ConflictError
 from keepstate.stores.protocol import Entry, Store
 from keepstate.values import limits
@@ -57,7 +53,7 @@ class DueTasks:
                     continue
                 record = tasks.decode_record(entry.value, f"a task record of {self._executor.name!r}")
                 if record.place == index.key and record.due_at_ms <= now_ms:
-                    put_ready_or_dead(unit, entry.key, record, now_ms)
+                    put_ready_or_dead(unit, record, now_ms)
                     moved = True
             return moved
 
@@ -82,40 +78,9 @@ def attempts_exhausted(record: TaskRecord) -> bool:
     return record.state == "claimed" and record.attempt >= record.max_attempts
 
 
-def put_ready_or_dead(unit: Unit, key: bytes, record: TaskRecord, now_ms: int) -> TaskRecord:
-    """Write a task whose delay or lease has ended as ready or dead, and return its record."""
-    unit.delete(record.place)
+def put_ready_or_dead(unit: Unit, record: TaskRecord, now_ms: int) -> TaskRecord:
+    """Move a task whose delay or lease has ended to ready or dead, and return its record."""
     if not attempts_exhausted(record):
-        return put_ready(unit, key, record)
-    place = tasks.timed_key(layout.DEAD, now_ms, record.id)
+        return tasks.move(unit, record, "ready")
     error = f"the lease of worker {shorten(record.worker or '')!r} expired in attempt {record.attempt}"
-    record = msgspec.structs.replace(record, state="dead", due_at_ms=now_ms, place=place, error=error)
-    unit.put(place, tasks.index_value(record))
-    unit.put(key, tasks.encode_record(record))
-    return record
-
-
-def store_task(unit: Unit, record: TaskRecord, state: TaskState, **changes: Any) -> TaskRecord:
-    """Write a record and its index entry for a new state. The caller removes the old index entry."""
-    key, kept_ms = tasks.task_key(record.id), DONE_KEPT_MS if state == "done" else None
-    if state == "ready":
-        return put_ready(unit, key, record, **changes)
-    record = msgspec.structs.replace(record, state=state, **changes)
-    place = tasks.timed_key(layout.INDEXES[state], record.due_at_ms, record.id)
-    record = msgspec.structs.replace(record, place=place)
-    unit.put(place, tasks.index_value(record), ttl_ms=kept_ms)
-    unit.put(key, tasks.encode_record(record), ttl_ms=kept_ms)
-    return record
-
-
-def put_ready(unit: Unit, key: bytes, record: TaskRecord, **changes: Any) -> TaskRecord:
-    """Write a task as ready, with other changes of its record, and return the record.
-
-    The caller removes the old index entry.
-    """
-    prefix = tasks.ready_prefix(record.priority)
-    stamp_index = unit.append(prefix, tasks.index_value(record))
-    changes |= {"state": "ready", "place": prefix, "stamp_index": stamp_index}
-    record = msgspec.structs.replace(record, **changes)
-    unit.put(key, tasks.encode_record(record))
-    return record
+    return tasks.move(unit, record, "dead", due_at_ms=now_ms, error=error)

@@ -8,8 +8,9 @@ id, so that a worker whose claim expired cannot complete a later task of the sam
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -28,12 +29,27 @@ from keepstate.engine.kernel.shield import finish_despite_cancel
 from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
-from keepstate.engine.queue.claims import ClaimRequest, Claims, Match, OnClaim, TaskFilter, without_documents
-from keepstate.engine.queue.counts import count_tasks
-from keepstate.engine.queue.due_tasks import store_task
-from keepstate.engine.queue.insertion import IfPresent, check_if_present, erase_task, put_task
-from keepstate.engine.queue.listings import StateSummary, decode_task, list_tasks, read_tasks, summaries
-from keepstate.engine.queue.tasks import DONE_KEPT_MS, STATES, Put, TaskInfo, TaskRecord, TaskState
+from keepstate.engine.queue.claims import ClaimRequest, Claims, Match, OnClaim, TaskFilter
+from keepstate.engine.queue.listings import (
+    StateSummary,
+    count_tasks,
+    decode_task,
+    list_tasks,
+    read_tasks,
+    summaries,
+)
+from keepstate.engine.queue.tasks import (
+    DONE_KEPT_MS,
+    STATES,
+    IfPresent,
+    Put,
+    TaskInfo,
+    TaskRecord,
+    TaskState,
+    check_if_present,
+    erase_task,
+    put_task,
+)
 from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
@@ -186,7 +202,7 @@ class Queue:
         choice: TaskFilter | None = None
         if match is not None:
             self._executor.reject_coroutine(match)
-            choice = without_documents(match)
+            choice = partial(_match_without_documents, match)
         return await self.claim_with(
             worker, lease_s=lease_s, count=count, wait_s=wait_s, match=choice, on_claim=None
         )
@@ -213,7 +229,7 @@ class Queue:
         limits.admit_count("count", count)
         losses = await self._executor.loss_detector()
         claimed = await self._claims.claim(
-            ClaimRequest(worker, lease_ms, match, documents, on_claim), count, wait_s, losses
+            ClaimRequest(worker, lease_ms, losses, count, wait_s, match, documents, on_claim)
         )
         return [Task(self, record, payload, lease_s, losses) for record, payload in claimed]
 
@@ -229,7 +245,7 @@ class Queue:
         tasks.task_key(id)
         worker, lease_ms = check_name("worker", worker), check_duration_ms("lease_s", lease_s)
         losses = await self._executor.loss_detector()
-        record, payload = await self._claims.take(id, ClaimRequest(worker, lease_ms), losses)
+        record, payload = await self._claims.take(id, ClaimRequest(worker, lease_ms, losses))
         return Task(self, record, payload, lease_s, losses)
 
     async def work(
@@ -263,7 +279,7 @@ class Queue:
         lease_ms = check_duration_ms("lease_s", lease_s)
 
         async def change(unit: Unit, record: TaskRecord) -> None:
-            store_task(unit, record, "claimed", due_at_ms=await unit.now_ms() + lease_ms)
+            tasks.move(unit, record, "claimed", due_at_ms=await unit.now_ms() + lease_ms)
 
         await self._change_held(task, change)
 
@@ -282,7 +298,7 @@ class Queue:
             if stored is not None:
                 unit.put(tasks.result_key(record.id), stored, ttl_ms=DONE_KEPT_MS)
             now_ms = await unit.now_ms()
-            store_task(unit, record, "done", due_at_ms=now_ms, error=None, has_result=stored is not None)
+            tasks.move(unit, record, "done", due_at_ms=now_ms, error=None, has_result=stored is not None)
 
         await self._change_held(task, change, is_idempotent=True)
 
@@ -304,11 +320,11 @@ class Queue:
         async def change(unit: Unit, record: TaskRecord) -> None:
             now_ms = await unit.now_ms()
             if record.attempt >= record.max_attempts:
-                store_task(unit, record, "dead", due_at_ms=now_ms, error=text)
+                tasks.move(unit, record, "dead", due_at_ms=now_ms, error=text)
                 return
             wait_ms = tasks.retry_delay_ms(record.attempt) if given_ms is None else given_ms
             state: TaskState = "waiting" if wait_ms else "ready"
-            store_task(unit, record, state, due_at_ms=now_ms + wait_ms, error=text)
+            tasks.move(unit, record, state, due_at_ms=now_ms + wait_ms, error=text)
 
         await self._change_held(task, change)
 
@@ -320,7 +336,7 @@ class Queue:
         """
 
         async def change(unit: Unit, record: TaskRecord) -> None:
-            store_task(unit, record, "ready", attempt=record.attempt - 1, due_at_ms=await unit.now_ms())
+            tasks.move(unit, record, "ready", attempt=record.attempt - 1, due_at_ms=await unit.now_ms())
 
         await self._change_held(task, change)
 
@@ -347,7 +363,6 @@ class Queue:
                 if is_idempotent and is_repeated and (not self._executor.gathers or _is_unwritten(entry)):
                     return
                 raise self._lost_error(task, record)
-            unit.delete(record.place)
             await change(unit, record)
 
         if self._executor.gathers:
@@ -466,8 +481,7 @@ class Queue:
             record = None if entry is None else self._record(entry)
             if record is None or record.state != "dead":
                 raise NotFoundError(f"no dead task of {self._executor.name!r} has the id {id!r}; see dead()")
-            unit.delete(record.place)
-            store_task(unit, record, "ready", attempt=0, due_at_ms=await unit.now_ms())
+            tasks.move(unit, record, "ready", attempt=0, due_at_ms=await unit.now_ms())
 
         await self._executor.run(work)
 
@@ -500,6 +514,10 @@ class Queue:
             return True
 
         return (await self._executor.run(work))[0]
+
+
+def _match_without_documents(match: Match, task_id: str, payload: Any, _: Mapping[str, Any]) -> bool:
+    return match(task_id, payload)
 
 
 def _is_unwritten(entry: Entry | None) -> bool:

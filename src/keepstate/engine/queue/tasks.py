@@ -1,4 +1,4 @@
-"""Stored records of tasks, and the keys of their index entries."""
+"""Stored records of tasks, the keys of their index entries, and moves of tasks between states."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, decode_text, describe
+from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, decode_text, describe, shorten
 from keepstate.engine.kernel.stored import decode_stored as stored_struct
-from keepstate.errors import InvalidError
+from keepstate.engine.kernel.unit import UNWRITTEN, Unit
+from keepstate.errors import AlreadyExistsError, InvalidError, TransitionError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 from keepstate.values.key import pack, stamp_suffix, unpack
@@ -221,3 +223,95 @@ def format_error(error: object) -> str:
     if len(encoded) <= limits.ERROR_BYTES:
         return encoded.decode()
     return encoded[: limits.ERROR_BYTES - 3].decode("utf-8", "ignore") + "…"
+
+
+# ---- moves
+
+
+def move(unit: Unit, record: TaskRecord, state: TaskState, *, version: int = 0, **changes: Any) -> TaskRecord:
+    """Move a task to a state: replace its index entry, and write its record. Return the new record.
+
+    Args:
+        unit: The unit to write to.
+        record: The record as it is stored; one without a `place` is new.
+        state: The new state.
+        version: The version of the stored entry; only a ready task needs it.
+        changes: Other changes of the record.
+    """
+    if record.place:
+        unit.delete(index_key(record, version))
+    record = msgspec.structs.replace(record, state=state, **changes)
+    kept_ms = DONE_KEPT_MS if state == "done" else None
+    if state == "ready":
+        prefix = ready_prefix(record.priority)
+        stamp_index = unit.append(prefix, index_value(record))
+        record = msgspec.structs.replace(record, place=prefix, stamp_index=stamp_index)
+    else:
+        record = msgspec.structs.replace(
+            record, place=timed_key(layout.INDEXES[state], record.due_at_ms, record.id)
+        )
+        unit.put(record.place, index_value(record), ttl_ms=kept_ms)
+    unit.put(task_key(record.id), encode_record(record), ttl_ms=kept_ms)
+    return record
+
+
+IfPresent = Literal["keep", "replace", "raise"]
+CHOICES: Final[tuple[IfPresent, ...]] = get_args(IfPresent)
+
+
+def check_if_present(if_present: object) -> None:
+    """Raise `InvalidError` for a value of `if_present` that is not one of `CHOICES`."""
+    if if_present not in CHOICES:
+        raise InvalidError(f"`if_present` is {if_present!r}; it is one of {', '.join(CHOICES)}")
+
+
+async def put_task(
+    executor: Executor, unit: Unit, record: TaskRecord, payload: bytes, if_present: IfPresent
+) -> Put:
+    """Write a new task. If its id has one already, `if_present` decides.
+
+    Args:
+        executor: The executor of the space.
+        unit: The unit to write to.
+        record: The new task. Its times are relative to now.
+        payload: Its encoded payload.
+        if_present: See `Queue.put`.
+    """
+    entry = await unit.get(task_key(record.id))
+    if entry is not None:
+        known = decode_record(entry.value, f"task {record.id!r} of {executor.name!r}")
+        if if_present == "keep":
+            return Put(known.id, added=False, state=known.state)
+        if if_present == "raise":
+            raise AlreadyExistsError(
+                f"space {executor.name!r} already has a task {record.id!r}, which is {known.state}; pass "
+                "another id, or if_present='keep'"
+            )
+        if known.state == "claimed":
+            raise TransitionError(
+                f"task {record.id!r} of {executor.name!r} is held by worker "
+                f"{shorten(known.worker or '')!r}. Wait until it is done, or call discard()",
+                current=known.state,
+                wanted="replaced",
+            )
+        erase_task(unit, entry, known)
+    unit.put(payload_key(record.id), payload)
+    now_ms = await unit.now_ms()
+    move(unit, record, record.state, put_at_ms=now_ms, due_at_ms=now_ms + record.due_at_ms)
+    return Put(record.id, added=True, state=record.state)
+
+
+def erase_task(unit: Unit, entry: Entry, record: TaskRecord) -> None:
+    """Delete the record of a task with its index entry, payload and result.
+
+    Raises:
+        InvalidError: The same transaction made the task ready, so its index key is known only after the
+            commit.
+    """
+    if record.state == "ready" and entry.version == UNWRITTEN:
+        raise InvalidError(
+            f"task {record.id!r} was put by this transaction; discard it after the transaction"
+        )
+    index = index_key(record, entry.version)
+    for key in (entry.key, index, payload_key(record.id), result_key(record.id)):
+        unit.delete(key)

@@ -1,9 +1,9 @@
-"""Writes what is whole of a space into a new one, so that each record comes to stand where it stood.
+"""Restoration of a damaged space: its intact records are written into a new space, at their old revisions.
 
-The new space goes through the same revisions: at each, one batch writes the records that were written last
-at that revision. So versions, fencing tokens, and the positions of events are what they were, and tasks keep
-their order. A revision of which nothing is left changes nothing. Records that expire come after all
-others, at new revisions, for the time that they have left; leases are left out: their holders are gone.
+The new space goes through the same revisions. At each revision, one batch writes the records that were last
+written at it. So versions, fencing tokens and the positions of events stay the same, and tasks keep their
+order. A revision without intact records changes nothing. Records that expire come after all others, at new
+revisions, with their remaining time. Leases are left out, because their holders are gone.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from keepstate.values import limits
 from keepstate.values.key import BY_KEY, Stamp, stored_key, unpack
 
 _NOTHING: Final = Delete(stored_key(BY_KEY, "restored"))
-"""Takes a revision and changes nothing: no part of a space has such a key."""
+"""A write that takes a revision and changes nothing, because no part of a space uses this key."""
 _BATCH_BYTES: Final = limits.BATCH_BYTES + limits.BATCH_WRITES * 64
-"""What a batch may have come to in the store: its stamps, and what encryption adds, are over the limit."""
+"""Size of a stored batch. Stamps and encryption may put it above the limit for callers."""
 _AT_ONCE: Final = 100
 _AT_ONCE_BYTES: Final = 4 << 20
 
 
 Apply: TypeAlias = Callable[[Sequence[Batch]], Awaitable[Sequence[Outcome]]]
-"""What applies batches as they once stood in a store, where some came to more than a caller may give."""
+"""Applies batches as they were stored, some of which are larger than a caller may pass."""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """When a record is written again: at its `version`, and before that at `created`, if that was earlier."""
+class Rewrite(msgspec.Struct, frozen=True):
+    """A record to write: at its `version`, and also at `created` if that is an earlier revision."""
 
     key: bytes
     version: int
@@ -56,31 +56,31 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Records(Protocol):
-    """The records of one damaged space, read one after the other as often as need be."""
+    """The intact records of one damaged space. They can be read repeatedly."""
 
     def entries(self) -> Iterator[Entry]:
-        """Yield all that is whole, in key order."""
+        """Yield all intact entries, in key order."""
         ...
 
     def read(self, keys: Sequence[bytes]) -> Sequence[Entry | None]:
-        """Return entries in the order of the keys asked."""
+        """Return entries in the order of the keys."""
         ...
 
 
 class Restoring:
-    """What is to be written of one space, chosen from what is left of it.
+    """The restoration of one space.
 
     Args:
-        records: What is left.
-        verifier: Says what is wrong with a record.
-        now_ms: The time that the space had come to, or the present if that is later.
-        shift_ms: How far the space is ahead of the clock, if it is to come back to it.
-        leap: The last leap of the space's time; None where that is lost.
+        records: The intact records.
+        verifier: The verifier of the space.
+        now_ms: The last time of the space, or the present if that is later.
+        shift_ms: The time that the space is ahead of the clock, if the new space follows the clock again.
+        leap: The last leap of the space's time; None if it is lost.
 
     Attributes:
-        problems: What is left out, or is incomplete.
-        kept: How many records are written.
-        expired: How many are left out because their time is over.
+        problems: Records that are left out or incomplete.
+        kept: The number of records to write.
+        expired: The number of records that are left out because they have expired.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Restoring:
         self._now_ms, self._shift_ms, self._leap = now_ms, shift_ms, leap
         self.problems: list[Problem] = []
         self.kept = self.expired = 0
-        self._places: dict[bytes, Place] = {}
+        self._kept: dict[bytes, Rewrite] = {}
         self._values: dict[bytes, bytes] = {}
-        """What differs from what was read: heads and indexes made anew, tasks whose result is lost."""
+        """Changed values: rebuilt heads and indexes, and tasks whose result is lost."""
 
     async def choose(self, progressed: Callable[[], None]) -> None:
-        """Look at every record, and decides what becomes of it."""
+        """Verify every record, and decide whether to keep it."""
         doubted: list[tuple[Entry, Problem]] = []
         for entry in self._records.entries():
             progressed()
@@ -113,78 +113,78 @@ class Restoring:
             found = await self._verifier.problems(entry)
             self.problems += found
             if not any(problem.is_alone for problem in found):
-                self._places[entry.key] = Place(entry.key, entry.version, entry.created, entry.expires_at_ms)
+                self._kept[entry.key] = Rewrite(entry.key, entry.version, entry.created, entry.expires_at_ms)
                 doubted += [(entry, problem) for problem in found]
         for entry, problem in doubted:
-            if problem.key == entry.key:  # else it tells of another record, which stays as it is
+            if problem.key == entry.key:  # a problem of another record leaves this one unchanged
                 self._mend(entry)
         if not self._verifier.is_encrypted:
-            self._tie_tasks()
-        self.kept = len(self._places)
+            self._complete_tasks()
+        self.kept = len(self._kept)
 
     def _left_ms(self, at_ms: int, version: int) -> int:
-        """Return how far ahead a time is that was stored with a version.
+        """Return the remaining time until a time that was stored with a version.
 
-        Where the space is ahead of the clock, a time that was stored since the leap counts from the space's
-        time, and an older one from the clock. Where the leap is lost, the time itself must tell: only one
-        that was stored since is ahead of the space's time.
+        If the space is ahead of the clock, a time that was stored after the leap is relative to the space's
+        time, and an older one to the clock. If the leap is lost, the time itself decides: only a time that
+        was stored after it can be later than the space's time.
         """
         leap, clock_ms = self._leap, self._now_ms - self._shift_ms
         if at_ms > self._now_ms if leap is None else version >= leap.revision:
             return at_ms - self._now_ms
-        if leap is not None and clock_ms < leap.from_ms < at_ms:  # a leap before the last one led astray too
+        if leap is not None and clock_ms < leap.from_ms < at_ms:  # stored after an earlier leap
             return at_ms - leap.from_ms
         return at_ms - clock_ms
 
     def _mend(self, entry: Entry) -> None:
-        """Make anew what can be told from a record that is whole, and leave out what is of no use."""
+        """Rebuild what follows from an intact record, and drop a record that is useless without another."""
         key = entry.key
         if key.startswith(layout.EVENTS):
             self._make_head(entry)
         elif not key.startswith((layout.HEADS, layout.TASKS)):
-            self._places.pop(key, None)
+            self._kept.pop(key, None)
 
     def _make_head(self, event: Entry) -> None:
         key, value = head_for(event)
         stamp = unpack(event.key[1:])[-1]
         assert isinstance(stamp, Stamp)
-        known = self._places.get(key)
+        known = self._kept.get(key)
         if known is None or known.version < stamp.revision or key in self._values:
-            self._places[key] = Place(key, stamp.revision, stamp.revision, None)
+            self._kept[key] = Rewrite(key, stamp.revision, stamp.revision, None)
             self._values[key] = value
 
-    def _tie_tasks(self) -> None:
-        """Keep a task only with its payload, gives it its place, and take from it a result that is lost."""
-        for key in [key for key in self._places if key.startswith(layout.TASKS)]:
+    def _complete_tasks(self) -> None:
+        """Drop tasks without a payload, rebuild index entries, and clear results that are lost."""
+        for key in [key for key in self._kept if key.startswith(layout.TASKS)]:
             (entry,) = self._records.read([key])
             assert entry is not None
             record = tasks.decode_record(entry.value, "the record")
             index = tasks.index_key(record, entry.version)
-            has_payload = tasks.payload_key(record.id) in self._places
+            has_payload = tasks.payload_key(record.id) in self._kept
             if record.state != "done" and not has_payload:
                 self._forget_task(record, entry.key, index)
                 continue
             moved = self._moved(record, entry.version)
             if moved is not record:
-                self._places.pop(index, None)
+                self._kept.pop(index, None)
                 record, index = moved, tasks.index_key(moved, entry.version)
                 self._values[key] = tasks.encode_record(record)
-            if record.has_result and tasks.result_key(record.id) not in self._places:
+            if record.has_result and tasks.result_key(record.id) not in self._kept:
                 self._values[key] = tasks.encode_record(msgspec.structs.replace(record, has_result=False))
-            if index not in self._places:
-                self._places[index] = Place(index, entry.version, entry.version, entry.expires_at_ms)
+            if index not in self._kept:
+                self._kept[index] = Rewrite(index, entry.version, entry.version, entry.expires_at_ms)
                 self._values[index] = record.id.encode("utf-8", "surrogatepass")
 
     def _moved(self, record: TaskRecord, version: int) -> TaskRecord:
-        """Return a task as it is due by the clock, where the space is a leap ahead of it.
+        """Return a task with its due time by the clock, if the space is ahead of the clock.
 
-        A task that was written since the leap is due, or claimed, by the space's time; an older one keeps its
-        time.
+        The due time of a task that was written after the leap is relative to the space's time. An older task
+        keeps its due time.
         """
         clock_ms = self._now_ms - self._shift_ms
         if not self._shift_ms or record.due_at_ms <= clock_ms:
             return record
-        # Without the leap, a time up to the space's own was most likely stored since: the task is due now.
+        # Without the leap, a time up to the space's own was most likely stored after it: the task is due now.
         left_ms = record.due_at_ms - self._now_ms
         if self._leap is not None:
             left_ms = self._left_ms(record.due_at_ms, version)
@@ -194,29 +194,28 @@ class Restoring:
         return msgspec.structs.replace(record, due_at_ms=due_at_ms)
 
     def _forget_task(self, record: TaskRecord, key: bytes, index: bytes) -> None:
-        self._places.pop(key, None)
-        self._places.pop(index, None)
-        told = {problem.key for problem in self.problems}
-        if key not in told:
-            self.problems.append(Problem(key, "its payload is not whole", is_alone=False))
-        self._places.pop(tasks.result_key(record.id), None)
+        self._kept.pop(key, None)
+        self._kept.pop(index, None)
+        if key not in {problem.key for problem in self.problems}:
+            self.problems.append(Problem(key, "its payload is damaged", is_alone=False))
+        self._kept.pop(tasks.result_key(record.id), None)
 
     # ---- writing
 
     async def write(self, apply: Apply, space: str, revision: int, progressed: Callable[[int], None]) -> int:
-        """Write what was chosen into a space that has nothing yet, and return the revision reached."""
-        timed = [place for place in self._places.values() if place.expires_at_ms is not None]
+        """Write the kept records into an empty space, and return its last revision."""
+        timed = [rewrite for rewrite in self._kept.values() if rewrite.expires_at_ms is not None]
         by_revision: defaultdict[int, list[bytes]] = defaultdict(list)
-        for place in self._places.values():
-            if place.expires_at_ms is None:
-                by_revision[place.version].append(place.key)
-                revision = max(revision, place.version)
-        for place in self._places.values():
-            if place.expires_at_ms is None and place.created < place.version:
-                by_revision[place.created].append(place.key)
+        for rewrite in self._kept.values():
+            if rewrite.expires_at_ms is None:
+                by_revision[rewrite.version].append(rewrite.key)
+                revision = max(revision, rewrite.version)
+        for rewrite in self._kept.values():
+            if rewrite.expires_at_ms is None and rewrite.created < rewrite.version:
+                by_revision[rewrite.created].append(rewrite.key)
         late: list[Put] = []
         await _apply(apply, self._batches(space, by_revision, revision, late), progressed)
-        puts = [*late, *(self._timed(place) for place in timed)]
+        puts = [*late, *(self._timed(rewrite) for rewrite in timed)]
         batches = [Batch(space, writes, at=revision + number) for number, writes in enumerate(_grouped(puts))]
         await _apply(apply, batches, progressed)
         return revision + len(batches)
@@ -227,8 +226,8 @@ class Restoring:
         for revision in range(1, last + 1):
             writes: list[Write] = []
             for group in _grouped(self._put(key) for key in by_revision.pop(revision, ())):
-                if writes:  # more than there was at first: some values have grown since
-                    late += [put for put in group if self._places[put.key].version == revision]
+                if writes:  # the batch was smaller originally: some values have grown since
+                    late += [put for put in group if self._kept[put.key].version == revision]
                 else:
                     writes += group
             yield Batch(space, writes or [_NOTHING], at=revision - 1)
@@ -241,14 +240,16 @@ class Restoring:
             value = entry.value
         return Put(key, value)
 
-    def _timed(self, place: Place) -> Put:
-        assert place.expires_at_ms is not None
-        put = self._put(place.key)
-        return msgspec.structs.replace(put, ttl_ms=max(self._left_ms(place.expires_at_ms, place.version), 1))
+    def _timed(self, rewrite: Rewrite) -> Put:
+        assert rewrite.expires_at_ms is not None
+        put = self._put(rewrite.key)
+        return msgspec.structs.replace(
+            put, ttl_ms=max(self._left_ms(rewrite.expires_at_ms, rewrite.version), 1)
+        )
 
 
 async def skip(store: Store, space: str, revision: int, progressed: Callable[[int], None]) -> None:
-    """Bring a space that holds nothing to the revision at which it was dropped."""
+    """Bring an empty space to the revision at which it was dropped."""
     batches = (Batch(space, [_NOTHING], at=number) for number in range(revision - 1))
     await _apply(store.apply, batches, progressed)
     if revision > 1:
@@ -256,7 +257,7 @@ async def skip(store: Store, space: str, revision: int, progressed: Callable[[in
 
 
 async def _apply(apply: Apply, batches: Iterable[Batch], progressed: Callable[[int], None]) -> None:
-    """Apply batches in their order, many at once."""
+    """Apply batches in order, many at once."""
     ahead: list[Batch] = []
     size = 0
     for batch in batches:
@@ -276,8 +277,8 @@ async def _flush(apply: Apply, batches: Sequence[Batch]) -> None:
     for outcome in await apply(batches):
         if isinstance(outcome, Conflict):
             raise ConflictError(
-                f"somebody else writes to {batches[0].space!r} while it is restored; "
-                "begin again with a new store",
+                f"another process writes to {batches[0].space!r} while it is restored; "
+                "start again with a new store",
                 space=batches[0].space,
                 actual=outcome.actual,
             )
@@ -286,7 +287,7 @@ async def _flush(apply: Apply, batches: Sequence[Batch]) -> None:
 
 
 def _grouped(puts: Iterable[Put]) -> Iterator[list[Put]]:
-    """Yield puts by so many as fit into a batch."""
+    """Yield puts in groups that fit into a batch."""
     group: list[Put] = []
     size = 0
     for put in puts:

@@ -123,7 +123,12 @@ class Flag(msgspec.Struct, array_like=True, frozen=True):
 
 def read_flag(entry: Entry | None) -> Flag | None:
     """Return the flag in an entry; None if the space is not recorded."""
-    return None if entry is None else decode_stored(entry.value, Flag, describe(layout.RECORDED))
+    return None if entry is None else decode_flag(entry.value)
+
+
+def decode_flag(stored: bytes) -> Flag:
+    """Decode the flag."""
+    return decode_stored(stored, Flag, describe(layout.RECORDED))
 
 
 def put_flag(unit: Unit, flag: Flag) -> None:
