@@ -19,7 +19,7 @@ with atheris.instrument_imports(include=["keepstate"]):
     from keepstate.engine.queue.tasks import decode_record
     from keepstate.stores.file.frames import Head, frames
     from keepstate.stores.redis.encoding import decode_changes
-    from keepstate.stores.wrappers.encrypted.sealing import Sealer
+    from keepstate.stores.wrappers.sealing import Sealer
     from keepstate.testing.clocks import ManualClock
     from keepstate.values import codec
     from keepstate.values.key import unpack

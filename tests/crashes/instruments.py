@@ -33,7 +33,7 @@ from keepstate.stores.redis import RedisStore
 from keepstate.stores.sqlite import SqliteStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
-from keepstate.stores.wrappers.encrypted.sealing import Sealer
+from keepstate.stores.wrappers.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.schedules import Schedule
 from tests.crashes import cut_and_bound, history_stage, power_workload

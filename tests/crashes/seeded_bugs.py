@@ -30,7 +30,7 @@ from keepstate.stores.space_state import SpaceState
 from keepstate.stores.sqlite import connection, writer
 from keepstate.stores.sqlite import connection as connections
 from keepstate.stores.sqlite.revision import Revision
-from keepstate.stores.wrappers.encrypted.sealing import Opened, Sealer
+from keepstate.stores.wrappers.sealing import Opened, Sealer
 
 Planted = Generator[None]
 Bug = Callable[[], AbstractContextManager[None]]
@@ -426,7 +426,7 @@ def sealed_for_any_place() -> Planted:
 @contextmanager
 def altered_rows_believed() -> Planted:
     """Believe expiry and creation as they stand in the row of a sealed value."""
-    with patch.object(Opened, "refuse_altered", lambda self, space, entry, now_ms: None):
+    with patch.object(Opened, "require_unaltered", lambda self, space, entry, now_ms: None):
         yield
 
 

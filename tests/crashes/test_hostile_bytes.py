@@ -28,7 +28,7 @@ from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, frames
 from keepstate.stores.protocol import Batch, Put
 from keepstate.stores.redis.encoding import decode_changes, decode_entry, decode_state
 from keepstate.stores.sqlite import schema
-from keepstate.stores.wrappers.encrypted.sealing import Sealer
+from keepstate.stores.wrappers.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
 from keepstate.values import codec, limits
 from keepstate.values.codec import COMPRESSED, PLAIN, Codec

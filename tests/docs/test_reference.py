@@ -27,7 +27,7 @@ OPTIONS = {
     "sqlite": ("keepstate.stores.sqlite.store", "Options"),
     "redis": ("keepstate.stores.redis.options", "RedisOptions"),
     "postgresql": ("keepstate.stores.postgres.options", "PostgresOptions"),
-    "tiered": ("keepstate.stores.wrappers.tiered.store", "TieredOptions"),
+    "tiered": ("keepstate.stores.wrappers.tiered", "TieredOptions"),
 }
 
 

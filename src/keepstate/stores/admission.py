@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keepstate.errors import CompactedError, HistoryLostError, InvalidError
+from keepstate.errors import CompactedError, HistoryLostError, InvalidError, OutcomeUnknownError
 from keepstate.stores.protocol import Batch, Check, Delete, Put, Write
 from keepstate.values import limits
-from keepstate.values.key import STAMP_SIZE, STAMP_TAG
+from keepstate.values.key import STAMP_SIZE, STAMP_TAG, stamp_suffix
 
 _LAST_SECTION = 2
 _LONGEST_KEY = limits.KEY_BYTES + STAMP_SIZE
@@ -201,6 +201,35 @@ def log_size_error(space: str) -> InvalidError:
         f"A batch on space {space!r} replaces or deletes logged values of more than "
         f"{limits.LOG_BYTES} bytes in total. Split the batch."
     )
+
+
+def cut_log_error(batch: Batch, url: str | None = None) -> OutcomeUnknownError:
+    """Return the error for a retry whose first attempt was sent before the log's present start."""
+    return OutcomeUnknownError(
+        f"The log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, so it is "
+        "unknown whether the first attempt applied. This retry was not applied. Read the space.",
+        url=url,
+        space=batch.space,
+        token=batch.token,
+    )
+
+
+def stamped_key_error(space: str) -> InvalidError:
+    """Return the error for a batch in which a stamped key equals another key."""
+    return InvalidError(
+        f"A batch on space {space!r} writes a key that equals one of its stamped keys. Rename one of them."
+    )
+
+
+def check_stamped_keys(batch: Batch, revision: int) -> InvalidError | None:
+    """Return an error if a stamped key of the batch, applied as `revision`, equals another of its keys."""
+    if len(batch.writes) < 2 or not any(type(write) is Put and write.stamp for write in batch.writes):
+        return None
+    keys = {
+        write.key + stamp_suffix(revision, index) if type(write) is Put and write.stamp else write.key
+        for index, write in enumerate(batch.writes)
+    }
+    return None if len(keys) == len(batch.writes) else stamped_key_error(batch.space)
 
 
 def check_scan(space: str, prefix: bytes, after: bytes | None, limit: int, at_ms: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The marks that one handle of a server store has seen: the highest revision of each space, with its nonce.
+"""Stores on servers, and the marks that a handle has seen: each space's highest revision and its nonce.
 
 A server may lose acknowledged writes: a replica that missed them takes over, or a backup is restored. Its
 revisions then count up again and soon pass the old ones, so a revision number alone proves nothing. The nonce
@@ -16,11 +16,15 @@ space are not losses. The floor itself still has its nonce and is compared.
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
-from keepstate.errors import HistoryLostError
-from keepstate.stores.protocol import NONCE_BYTES, Batch, Mark, Outcome
+from keepstate.errors import ClockError, HistoryLostError
+from keepstate.stores.admission import check_changes
+from keepstate.stores.base import StoreBase
+from keepstate.stores.clock_leaps import clock_error
+from keepstate.stores.protocol import NONCE_BYTES, Batch, Changes, Mark, Outcome
 
 RECENT: Final = 8192
 """Number of marks that are cached unpacked. The others use less memory and take a little longer."""
@@ -122,3 +126,42 @@ async def apply_except(
     others = [batch for index, batch in enumerate(batches) if index not in void]
     outcomes = iter(await apply(others) if others else ())
     return [void[index] if index in void else next(outcomes) for index in range(len(batches))]
+
+
+class MarkedStore(StoreBase):
+    """A store on a server that may lose acknowledged writes, which it detects by the marks that it has seen.
+
+    A subclass sets `_marks` to its `HighWaterMarks`.
+    """
+
+    retries: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
+    _marks: HighWaterMarks
+
+    def losses(self, space: str) -> int:
+        """Return the number of times that this handle found the space to have lost history."""
+        return self._marks.losses(space)
+
+    def mark(self, space: str) -> Mark | None:
+        """Return the highest mark that this handle has seen of the space."""
+        return self._marks.of(space)
+
+    async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
+        """Return the changes after a revision, if the space has this mark."""
+        self._check_open()
+        check_changes(space, after, limit)
+        return await self._retry(self._changes, space, after, limit, mark)
+
+    @abstractmethod
+    async def _changes(self, space: str, after: int, limit: int, under: Mark | None = None) -> Changes:
+        """Read whole revisions of the log; require the mark `under`, or the one that this handle has seen."""
+
+    def _record_loss(self, space: str, mark: Mark) -> HistoryLostError:
+        """Record that the space lost a mark, and return the error to raise."""
+        self._revisions.pop(space, None)
+        return self._marks.record_loss(space, mark, url=self.url)
+
+    def _leap_error(self, space: str, at_ms: int, clock_ms: int) -> ClockError:
+        """Return the error for a leap of the server's clock that this process's clock does not confirm."""
+        first, second = "the server", "the clock of this process"
+        return clock_error(space, at_ms, clock_ms, first=first, second=second, url=self.url)

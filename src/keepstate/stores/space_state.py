@@ -12,8 +12,15 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from keepstate._clock import SYSTEM_CLOCK
-from keepstate.errors import InvalidError, OutcomeUnknownError
-from keepstate.stores.admission import REPLACING_WRITES, check_read_size, log_size_error, require_logged
+from keepstate.errors import InvalidError
+from keepstate.stores.admission import (
+    REPLACING_WRITES,
+    check_read_size,
+    check_stamped_keys,
+    cut_log_error,
+    log_size_error,
+    require_logged,
+)
 from keepstate.stores.clock_leaps import detect_leap
 from keepstate.stores.key_index import KeyIndex
 from keepstate.stores.protocol import (
@@ -158,13 +165,7 @@ class SpaceState:
 
     def _judge(self, batch: Batch, now_ms: int) -> Outcome | None:
         if batch.retry_of is not None and batch.retry_of < self.floor:
-            return OutcomeUnknownError(
-                f"The log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, so "
-                "it is unknown whether the first attempt applied. This retry was not applied. Read the "
-                "space.",
-                space=batch.space,
-                token=batch.token,
-            )
+            return cut_log_error(batch)
         if batch.at is not None and batch.at != self.revision:
             return Conflict(None, self.revision)
         if batch.alive_until_ms is not None and batch.alive_until_ms <= now_ms:
@@ -172,7 +173,7 @@ class SpaceState:
         for check in batch.checks:
             if (conflict := self._conflict(check, now_ms)) is not None:
                 return conflict
-        refusal = self._stamp_error(batch)
+        refusal = check_stamped_keys(batch, self.revision + 1)
         if refusal is None and len(batch.writes) > REPLACING_WRITES:
             refusal = self._log_size_error(batch)
         return refusal
@@ -184,22 +185,6 @@ class SpaceState:
             return None if actual == check.version else Conflict(check.key, actual)
         actual = entry.created if entry else 0
         return None if actual == check.created else Conflict(check.key, actual)
-
-    def _stamp_error(self, batch: Batch) -> InvalidError | None:
-        if len(batch.writes) < 2 or not any(type(write) is Put and write.stamp for write in batch.writes):
-            return None
-        keys = [
-            write.key + stamp_suffix(self.revision + 1, index)
-            if type(write) is Put and write.stamp
-            else write.key
-            for index, write in enumerate(batch.writes)
-        ]
-        if len(set(keys)) == len(keys):
-            return None
-        return InvalidError(
-            f"A batch on space {batch.space!r} writes a key that equals one of its stamped keys. Rename one "
-            f"of them."
-        )
 
     def _log_size_error(self, batch: Batch) -> InvalidError | None:
         size_bytes = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepstate.stores.postgres.settings import Told, judged
+from keepstate.stores.postgres.queries import StoredSetting, judge_settings
 
 
 @pytest.mark.parametrize(
@@ -16,12 +16,12 @@ from keepstate.stores.postgres.settings import Told, judged
     ],
 )
 def test_a_standby_that_nobody_waits_for_is_a_risk(commit: str, standbys: str, mend: str | None) -> None:
-    told = {
-        "synchronous_commit": Told(commit, "default"),
-        "synchronous_standby_names": Told(standbys, "configuration file"),
+    stored = {
+        "synchronous_commit": StoredSetting(commit, "default"),
+        "synchronous_standby_names": StoredSetting(standbys, "configuration file"),
     }
 
-    alone, followed = judged(told, has_standby=False), judged(told, has_standby=True)
+    alone, followed = judge_settings(stored, has_standby=False), judge_settings(stored, has_standby=True)
 
     assert [setting.name for setting in alone] == ["synchronous_commit"]
     (found,) = (setting for setting in followed if setting.name == "synchronous_standby_names")

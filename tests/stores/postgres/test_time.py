@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from keepstate.stores.postgres import PostgresStore
-from keepstate.stores.postgres.statements import statements_of
+from keepstate.stores.postgres.client import statements_of
 from keepstate.stores.protocol import Put
 from tests.stores.postgres.conftest import applied
 

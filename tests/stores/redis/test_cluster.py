@@ -14,7 +14,7 @@ from keepstate._runner import ThreadRunner
 from keepstate.errors import StoreUnavailableError
 from keepstate.stores.protocol import Applied, Batch, Check, Put
 from keepstate.stores.redis import RedisStore
-from keepstate.stores.redis.encoding import REGISTRY_SHARDS, place, registry_key
+from keepstate.stores.redis.encoding import REGISTRY_SHARDS, keys_of, registry_key
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.store_contract.stage import applied, changed, value_of
 from tests.server_fixtures import running
@@ -207,7 +207,7 @@ class Move:
     """Carries the slot of a space to another node, as an operator's tool does."""
 
     def __init__(self, cluster: RedisCluster, space: str) -> None:
-        where = place("keepstate", space)
+        where = keys_of("keepstate", space)
         self.tag = space.replace("%", "%25").replace("}", "%7D")
         self.slot = str(where.slot)
         self.source = cluster.master_of(f"{{{self.tag}}}")

@@ -39,7 +39,7 @@ class RedisContract(ConfirmsServersClock, NoticesLostFloors, Persists, SharedAcr
     async def _set(self, store: StoreBase, space: str, at: int, field: bytes) -> None:
         """Write one field of a space's state."""
         assert isinstance(store, RedisStore)
-        where = store._place(space)
+        where = store._keys_of(space)
         found = await store._client.ask(where.slot, pack((b"HGET", where.keys[0], STATE_FIELD)), 1)
         assert found is not None
         stored = cast("bytes", found[0])

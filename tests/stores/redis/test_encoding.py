@@ -18,8 +18,8 @@ from keepstate.stores.redis.encoding import (
     decode_entry,
     decode_state,
     has_lost,
+    keys_of,
     lex_range,
-    place,
     slot_of_tag,
 )
 
@@ -40,7 +40,7 @@ def tag_of(key: bytes) -> bytes:
 @example("a}b{c")
 @example("100%7D")
 def test_all_keys_of_a_space_have_its_name_as_their_tag(name: str) -> None:
-    where = place("keepstate", name)
+    where = keys_of("keepstate", name)
 
     assert {unquote_to_bytes(tag_of(key)) for key in where.keys} == {name.encode()}
     assert {slot_of_tag(tag_of(key)) for key in where.keys} == {where.slot}
@@ -51,7 +51,7 @@ def test_all_keys_of_a_space_have_its_name_as_their_tag(name: str) -> None:
 @example("}", "%7D")
 @example("A", "a")
 def test_two_spaces_never_share_a_key(one: str, other: str) -> None:
-    shared = set(place("keepstate", one).keys) & set(place("keepstate", other).keys)
+    shared = set(keys_of("keepstate", one).keys) & set(keys_of("keepstate", other).keys)
 
     assert bool(shared) is (one == other)
 
@@ -61,7 +61,7 @@ def test_a_slot_is_the_one_that_the_cluster_specification_gives() -> None:
 
 
 def test_registry_shards_cover_all_slots_evenly() -> None:
-    shards = [place("keepstate", str(i)).registry_shard for i in range(4000)]
+    shards = [keys_of("keepstate", str(i)).registry_shard for i in range(4000)]
 
     assert set(shards) == set(range(REGISTRY_SHARDS))
 

@@ -71,7 +71,7 @@ class TestFaults(RedisStage):
         await applied(store, space, Put(A, b"1"))
         own_server.kill()
 
-        with pytest.raises(StoreUnavailableError, match="is the server up"):
+        with pytest.raises(StoreUnavailableError, match="Check that the server is up"):
             await store.read(space, [A])
         (outcome,) = await store.apply([Batch(space, [Put(A, b"2")])])
 
@@ -180,7 +180,7 @@ class TestFaults(RedisStage):
         redis_server.command("SET", "keepstate:{typed}:entries", "mine")
 
         (outcome,) = await store.apply([Batch("taken", [Put(A, b"1")])])
-        with pytest.raises(CorruptError, match="choose another prefix="):
+        with pytest.raises(CorruptError, match="Use another prefix="):
             await store.apply([Batch("typed", [Put(A, b"1")])])
 
         assert isinstance(outcome, CorruptError)

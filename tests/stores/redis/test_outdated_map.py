@@ -46,5 +46,5 @@ class TestOutdatedMap(RedisStage):
         with outdated_node(replica.port) as port, pytest.raises(StoreUnavailableError) as told:
             await self.open(f"redis+cluster://127.0.0.1:{port}")
 
-        assert f"a replica of 127.0.0.1:{master.port} just now" in str(told.value)
+        assert f"just become a replica of 127.0.0.1:{master.port}" in str(told.value)
         assert told.value.retryable

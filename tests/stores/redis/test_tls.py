@@ -127,5 +127,5 @@ class TestTls(RedisStage):
         await store.close()
 
     async def test_a_server_that_nobody_vouches_for_is_refused(self, tls_url: str) -> None:
-        with pytest.raises(InvalidError, match="say whom to trust with tls_ca="):
+        with pytest.raises(InvalidError, match="Name trusted certificates with tls_ca="):
             await self.open(tls_url)

@@ -1,11 +1,11 @@
-"""One connection to the server, in either colour, spoken to in pipelines of binary statements.
+"""One connection to the server, async or blocking, used in pipelines of binary statements.
 
-The driver connects and frames; its cursors and adapters are left out, because one of them costs as much as
-the call (`wire` packs values instead). A conversation that does not come to its end leaves the connection in
-an unknown place, and so closes it.
+The driver connects and frames. Its cursors and adapters are not used, because one of them costs as much as
+the call; `wire` packs values instead. A conversation that does not end leaves the connection in an unknown
+state, so the connection is closed.
 
-Statements are prepared only where the connection goes straight to one server process. A pooler, which may
-hand each transaction to another, gives itself away: the process number told at the start is not the one that
+Statements are prepared only on a direct connection to one server process. A pooler may give each transaction
+to another process. It is detected by the process number: the one reported at the start is not the one that
 answers.
 """
 
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import ref
 
 from keepstate._runner import Runner
+from keepstate.stores.pool import Slot
 from keepstate.stores.urls import missing_extra
 
 try:
@@ -43,11 +44,11 @@ _IS_SYNC, _IS_FAILURE, _IS_BAD = ExecStatus.PIPELINE_SYNC, ExecStatus.FATAL_ERRO
 
 
 _drivers: set[Driver] = set()
-"""Those that are open: dropped while open, each would give a warning beside that of its store."""
+"""The open drivers. A driver that is dropped while open warns, in addition to the warning of its store."""
 
 
 class Statement(NamedTuple):
-    """A statement and its values in binary form; where it has a name, `kept` may stand prepared under it."""
+    """A statement and its values in binary form; `kept` may be prepared under the name, if there is one."""
 
     text: bytes
     values: Sequence[bytes | None] = ()
@@ -55,16 +56,16 @@ class Statement(NamedTuple):
     kept: bytes = b""
 
 
-class RefusedStatement(Exception):  # noqa: N818  it says what the server did
-    """The server refused a statement and undid its transaction."""
+class RefusedStatement(Exception):  # noqa: N818  it is the server's answer
+    """The server refused a statement and rolled its transaction back."""
 
     def __init__(self, sqlstate: str, message: str) -> None:
         super().__init__(message)
         self.sqlstate, self.message = sqlstate, message
 
 
-class LostConnection(Exception):  # noqa: N818  it says what happened
-    """There is no answer, and none will come; what was sent may have been done."""
+class LostConnection(Exception):  # noqa: N818  it is an event
+    """No answer came, and none will come; the statements may have been executed."""
 
     def __init__(self, message: str, sqlstate: str = "") -> None:
         super().__init__(message)
@@ -72,18 +73,20 @@ class LostConnection(Exception):  # noqa: N818  it says what happened
 
 
 class Connection(ABC):
-    """A pipeline to the server, for one conversation at a time."""
+    """A pipeline to the server, for one conversation at a time.
+
+    Attributes:
+        slot: Its slot in the pool.
+        used_s: When its last conversation ended, on the pool's clock.
+        is_amid: Whether a conversation began and did not end, so the next answers are unknown.
+    """
 
     def __init__(self, driver: Driver, timeout_s: float) -> None:
         self._driver, self._timeout_s, self._pid = driver, timeout_s, os.getpid()
         _drivers.add(driver)
         self._prepared: set[bytes] | None = None
-        self.place: object = None
-        """What counts it where it is kept: alive as long as this."""
-        self.is_amid = False
-        """Whether a conversation began and did not end: whose answers come next is not known."""
-        self.used_s = 0.0
-        """When a conversation ended last, on the clock of who keeps the connection."""
+        self.slot: Slot | None = None
+        self.used_s, self.is_amid = 0.0, False
         link = self._link = driver.pgconn
         self._poll = select.poll()
         self._poll.register(link.socket, _READ)
@@ -91,7 +94,7 @@ class Connection(ABC):
         link.enter_pipeline_mode()
 
     def is_of(self, backend_pid: int) -> bool:
-        """Return whether the process that answers is the one of the start, with no pooler between."""
+        """Return whether the answering process is the one of the start, so no pooler is in between."""
         return self._link.backend_pid == backend_pid
 
     def keep_prepared(self) -> None:
@@ -102,8 +105,8 @@ class Connection(ABC):
         """Send statements at once and return their results in order.
 
         Raises:
-            RefusedStatement: The server refused one, and left out those after it.
-            LostConnection: It did not answer all.
+            RefusedStatement: The server refused one, and skipped the later ones.
+            LostConnection: The server did not answer all of them.
         """
         link = self._link
         results: list[PGresult] = []
@@ -114,13 +117,13 @@ class Connection(ABC):
             link.pipeline_sync()
             while link.flush():
                 await self._wait(writing=True)
-                link.consume_input()  # a server that cannot get rid of its answers takes no more questions
+                link.consume_input()  # a server whose answers are not read accepts no more statements
             while True:
                 while link.is_busy():
                     await self._wait()
                     link.consume_input()
                 result = link.get_result()
-                if result is None:  # between two statements, or for ever
+                if result is None:  # between two statements, or at the end
                     if link.status == _IS_BAD:
                         raise psycopg.OperationalError("the server closed the connection")
                     continue
@@ -141,10 +144,10 @@ class Connection(ABC):
         self.is_amid = False
         if failure is not None:
             raise self._failed(failure, made)
-        return [result for place, result in enumerate(results) if place not in made] if made else results
+        return [result for index, result in enumerate(results) if index not in made] if made else results
 
     def _send(self, statements: Sequence[Statement]) -> Sequence[int]:
-        """Queue statements, and return at which places of the answers one was only prepared."""
+        """Queue statements, and return the indexes of answers to preparations."""
         link, prepared, made, sent = self._link, self._prepared, list[int](), 0
         for text, values, name, kept in statements:
             if prepared is None or not name:
@@ -170,19 +173,23 @@ class Connection(ABC):
             self.close()
             return LostConnection(message, sqlstate)
         if made or self._link.transaction_status != TransactionStatus.IDLE:
-            self.close()  # what is prepared is not known, or a failed transaction waits to be told its end
+            self.close()  # the prepared statements are unknown, or a failed transaction waits for its end
         return RefusedStatement(sqlstate, message)
 
-    def is_alive(self) -> bool:
-        """Return whether the connection is still open, by the socket alone; if it is not, close it."""
-        if not (is_alive := self._is_open()):
-            self.close()
-        return is_alive
+    async def is_alive(self) -> bool:
+        """Return whether the connection is still open."""
+        return self.is_open()
 
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
+        """Return whether the connection is still open, by the socket alone; if it is not, close it."""
+        if not (is_open := self._is_usable()):
+            self.close()
+        return is_open
+
+    def _is_usable(self) -> bool:
         link = self._link
         try:
-            for _ in range(3):  # parting words and the end may come apart
+            for _ in range(3):  # the last message and the end may arrive separately
                 if link.status != ConnStatus.OK:
                     return False
                 if not self._poll.poll(0):
@@ -195,12 +202,16 @@ class Connection(ABC):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether there is no way to the server any more."""
+        """Return whether the connection is closed for good."""
         return self._link.status == _IS_BAD
 
     def close(self) -> None:
-        """Hang up; twice is once."""
-        _hang_up(self._driver)
+        """Close the connection; a second call does nothing."""
+        _finish(self._driver)
+
+    async def drop(self) -> None:
+        """Close the connection without waiting."""
+        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_pid", None) == os.getpid():  # a forked child leaves its parent's connection alone
@@ -208,24 +219,24 @@ class Connection(ABC):
 
     @abstractmethod
     def _wait(self, *, writing: bool = False) -> Awaitable[None]:
-        """Return what ends when the server sent something, or take more."""
+        """Wait until the server has sent something, or accepts more."""
 
     def _timed_out(self) -> psycopg.Error:
         return psycopg.OperationalError(f"the server did not answer within {self._timeout_s:g} s (timeout_s)")
 
 
-class _Passed:
-    """A wait that is over: to make a coroutine for each costs a tenth of a read."""
+class _Over:
+    """A wait that is over. A coroutine for each wait would cost a tenth of a read."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
 
 
-_PASSED = _Passed()
+_OVER = _Over()
 
 
 class BlockingConnection(Connection):
-    """Waits in the calling thread."""
+    """A connection that waits in the calling thread."""
 
     def _wait(self, *, writing: bool = False) -> Awaitable[None]:
         if writing:
@@ -236,26 +247,26 @@ class BlockingConnection(Connection):
         finally:
             if writing:
                 self._poll.modify(self._link.socket, _READ)
-        return _PASSED
+        return _OVER
 
 
 class LoopConnection(Connection):
-    """Waits in the event loop, where its socket stays registered: to add it each time costs more."""
+    """A connection that waits in the event loop, where its socket stays registered, which costs less."""
 
-    _has_hung_up = False
+    _is_finished = False
 
     def __init__(self, driver: Driver, timeout_s: float) -> None:
         super().__init__(driver, timeout_s)
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._socket = self._link.socket
         self._waiter: asyncio.Future[bool] | None = None
-        myself: ref[LoopConnection] = ref(self)  # a loop does not keep a dropped store
-        self._loop.add_reader(self._socket, _stir, myself)
+        myself: ref[LoopConnection] = ref(self)  # the loop must not keep a dropped store alive
+        self._loop.add_reader(self._socket, _wake, myself)
 
-    def stir(self) -> None:
-        """Hear that the socket has something to read, or take more."""
+    def wake(self) -> None:
+        """Wake the waiter, because the socket has something to read, or accepts more."""
         if self._waiter is None:
-            self.is_alive()  # nobody waits: a notice, or the end
+            self.is_open()  # without a waiter it is a notice, or the end
         elif not self._waiter.done():
             self._waiter.set_result(True)
 
@@ -267,7 +278,7 @@ class LoopConnection(Connection):
         waiter = self._waiter = self._loop.create_future()
         expiry = self._loop.call_later(self._timeout_s, self._expire, waiter)
         if writing:
-            self._loop.add_writer(self._socket, self.stir)
+            self._loop.add_writer(self._socket, self.wake)
         try:
             if not await waiter:
                 raise self._timed_out()
@@ -278,30 +289,30 @@ class LoopConnection(Connection):
                 self._loop.remove_writer(self._socket)
 
     def close(self) -> None:
-        """Hang up; twice is once.
+        """Close the connection; a second call does nothing.
 
-        Also where the server did: libpq has closed the socket then, and the loop still waits at its number,
-        which the next connection gets.
+        It is needed also if the server closed it: libpq has then closed the socket, but the loop still
+        watches its number, which the next connection gets.
         """
-        if self._has_hung_up:
+        if self._is_finished:
             return
-        self._has_hung_up = True
+        self._is_finished = True
         if self._loop.is_closed():
-            _hang_up(self._driver)
+            _finish(self._driver)
         elif threading.get_ident() == self._thread:
             self._loop.remove_reader(self._socket)
-            _hang_up(self._driver)
-        else:  # dropped while open, and found by another thread's collector
+            _finish(self._driver)
+        else:  # dropped while open, and collected in another thread
             self._loop.call_soon_threadsafe(self._loop.remove_reader, self._socket)
-            self._loop.call_soon_threadsafe(_hang_up, self._driver)
+            self._loop.call_soon_threadsafe(_finish, self._driver)
 
 
-def _stir(connection: ref[LoopConnection]) -> None:
+def _wake(connection: ref[LoopConnection]) -> None:
     if (found := connection()) is not None:
-        found.stir()
+        found.wake()
 
 
-def _hang_up(driver: Driver) -> None:
+def _finish(driver: Driver) -> None:
     driver.pgconn.finish()
     _drivers.discard(driver)
 
@@ -311,10 +322,10 @@ def _line(error: psycopg.Error) -> str:
 
 
 async def connect(parameters: Mapping[str, str], *, timeout_s: float, runner: Runner) -> Connection:
-    """Return a new connection in the runner's colour.
+    """Return a new connection for the runner's mode.
 
     Raises:
-        LostConnection: None of the hosts took it.
+        LostConnection: None of the hosts accepted it.
     """
     conninfo = make_conninfo(**parameters)
     try:

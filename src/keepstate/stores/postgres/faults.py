@@ -53,44 +53,44 @@ def of_refusal(error: RefusedStatement, *, url: str, schema: str) -> StorageErro
     """Return the error for a statement that the server rejected and rolled back."""
     state, said = error.sqlstate, f"{error.message} ({error.sqlstate})"
     if state in _FULL:
-        return StoreFullError(f"{url} has no room left: {said}; free some on the server", url=url)
+        return StoreFullError(f"{url} has no room left: {said}. Free space on the server.", url=url)
     if state in _CORRUPT:
-        return CorruptError(f"{url} has damaged data: {said}; stop and restore it", url=url, place=schema)
+        return CorruptError(f"{url} has damaged data: {said}. Restore a backup.", url=url, place=schema)
     if state == _READ_ONLY:
         return StoreUnavailableError(
-            f"{url} takes no writes: {said}; it is a standby or set to read-only: name the primary, "
-            "or several hosts with target_session_attrs=read-write",
+            f"{url} takes no writes: {said}. It is a standby or set to read-only. Name the primary, or "
+            "several hosts with target_session_attrs=read-write.",
             url=url,
             is_read_only=True,
         )
     if state == _DENIED:
         return StorageError(
-            f"{url} does not let this user work in schema {schema!r}: {said}; grant it USAGE on the schema "
-            "and SELECT, INSERT, UPDATE, DELETE on its tables, and CREATE for the first open",
+            f"{url} does not let this user work in schema {schema!r}: {said}. Grant it USAGE on the schema "
+            "and SELECT, INSERT, UPDATE, DELETE on its tables, and CREATE for the first open.",
             url=url,
         )
     if state in _FOREIGN:
         return StorageError(
-            f"schema {schema!r} of {url} holds something that is not keepstate's: {said}; "
-            "name another one with the option schema",
+            f"Schema {schema!r} of {url} holds something that is not keepstate's: {said}. Name another "
+            "schema with the option schema.",
             url=url,
         )
     if state in _PASSING or state[:2] in _PASSING_CLASSES:
-        return StoreUnavailableError(f"{url} gave up: {said}; nothing was written, try again", url=url)
-    return StorageError(f"{url} refused a statement of keepstate's own: {said}; report it", url=url)
+        return StoreUnavailableError(f"{url} gave up: {said}. Nothing was written. Try again.", url=url)
+    return StorageError(f"{url} refused a statement of keepstate: {said}. Report this.", url=url)
 
 
 def of_loss(error: LostConnection, *, url: str, may_have_written: bool) -> StoreUnavailableError:
     """Return the error for an answer that did not arrive."""
     kind = OutcomeUnknownError if may_have_written else StoreUnavailableError
-    return kind(f"{url} hung up before it answered: {error.message}", url=url)
+    return kind(f"{url} closed the connection before it answered: {error.message}", url=url)
 
 
 def of_no_connection(error: LostConnection, *, url: str) -> StoreUnavailableError | InvalidError:
     """Return the error for hosts that could not be reached, or rejected the user."""
     said = _ADVICE.sub("", error.message)
     if _NO_LOGIN.search(said):
-        return InvalidError(f"{url} refuses this user or database: {said}; mend them in the URL")
+        return InvalidError(f"{url} rejects this user or database: {said}. Correct them in the URL.")
     return StoreUnavailableError(
-        f"{url} cannot be reached: {said}; start the server, or correct the host, user or database", url=url
+        f"{url} cannot be reached: {said}. Start the server, or correct the host, user or database.", url=url
     )

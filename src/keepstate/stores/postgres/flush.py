@@ -1,15 +1,14 @@
-"""One flush as `apply_1` takes it, and its answer as outcomes. Pure, but for the nonces it is given."""
+"""The encoding of one flush as arguments of `apply_1`, and of its answer as outcomes. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from struct import Struct
 from typing import NamedTuple
 
-from keepstate.errors import ClockError, InvalidError, OutcomeUnknownError
-from keepstate.stores.admission import log_size_error
-from keepstate.stores.clock_leaps import clock_error
+from keepstate.errors import ClockError
+from keepstate.stores.admission import cut_log_error, log_size_error, stamped_key_error
 from keepstate.stores.marks import HighWaterMarks
 from keepstate.stores.postgres.wire import (
     byteas,
@@ -26,11 +25,11 @@ from keepstate.values.key import STAMP_SIZE
 
 _PUT = Struct("!qqqq8s")
 _ZERO = int8(0)
-_APPLIED, _CONFLICT, _UNTOLD, _COLLIDING, _MOVED, _TOO_MUCH, _LEAPS = 1, 2, 3, 4, 6, 7, 8
+_APPLIED, _CONFLICT, _UNKNOWN, _STAMPED, _MOVED, _TOO_LARGE, _LEAPS = 1, 2, 3, 4, 6, 7, 8
 
 
 class Flush(NamedTuple):
-    """Batches by space, in the order in which the server takes and answers them."""
+    """Batches by space, in the order in which the server applies and answers them."""
 
     spaces: Sequence[str]
     marks: Sequence[Mark | None]
@@ -39,13 +38,13 @@ class Flush(NamedTuple):
 
     @classmethod
     def of(cls, batches: Sequence[Batch], marks: HighWaterMarks) -> Flush:
-        """Group batches by space, in the order of names, in which all clients lock them."""
+        """Group batches by space, in the order of names, in which all clients lock the spaces."""
         if len(batches) == 1:
             space = batches[0].space
             return cls((space,), (marks.of(space),), ((0,),), batches)
         groups: dict[str, list[int]] = {}
-        for place, batch in enumerate(batches):
-            groups.setdefault(batch.space, []).append(place)
+        for index, batch in enumerate(batches):
+            groups.setdefault(batch.space, []).append(index)
         spaces = sorted(groups, key=str.encode)
         return cls(
             spaces, [marks.of(space) for space in spaces], [groups[space] for space in spaces], batches
@@ -55,12 +54,12 @@ class Flush(NamedTuple):
         """Return the arguments of `apply_1`.
 
         Args:
-            randomness: `NONCE_BYTES` for each space and each batch.
-            clock_ms: The clock of this process, to confirm the server's.
-            swept: Up to how many expired entries go with it, of each space.
+            randomness: `NONCE_BYTES` bytes for each space and each batch.
+            clock_ms: The clock of this process, which confirms the server's.
+            swept: Maximum number of expired entries to remove from each space.
         """
         nonces = [randomness[at : at + NONCE_BYTES] for at in range(0, len(randomness), NONCE_BYTES)]
-        taken = [self.batches[place] for group in self.groups for place in group]
+        taken = [self.batches[index] for group in self.groups for index in group]
         writes = [_ordered(batch.writes) for batch in taken]
         checks = [check for batch in taken for check in batch.checks]
         indexed = [write for batch_writes in writes for write in batch_writes]
@@ -77,7 +76,7 @@ class Flush(NamedTuple):
             byteas([batch.token for batch in taken]),
             byteas(nonces[len(self.spaces) :]),
             int8s([len(batch.writes) if _may_collide(batch.writes) else 0 for batch in taken]),
-            int8s([_soonest(batch.writes) for batch in taken]),
+            int8s([_shortest_ttl(batch.writes) for batch in taken]),
             int8s([len(batch.checks) for batch in taken]),
             int8s([len(batch.writes) for batch in taken]),
             byteas([check.key for check in checks]),
@@ -94,7 +93,7 @@ class Flush(NamedTuple):
         ]
 
     def lone_put(self, nonce: bytes, clock_ms: int) -> list[bytes | None] | None:
-        """Return the arguments of `put_1`, or None if this is not one put that stands alone."""
+        """Return the arguments of `put_1`, or None unless this is a single put."""
         if len(self.batches) != 1:
             return None
         batch, mark = self.batches[0], self.marks[0]
@@ -125,7 +124,7 @@ class Flush(NamedTuple):
         ]
 
     def lone_outcome(self, answer: bytes, marks: HighWaterMarks) -> Outcome | None:
-        """Return what became of one put, or None if `put_1` left it to `apply_1`."""
+        """Return the outcome of a single put, or None if `put_1` left it to `apply_1`."""
         verdict, actual, at_ms, revision, nonce = _PUT.unpack(answer)
         if not verdict:
             return None
@@ -136,9 +135,14 @@ class Flush(NamedTuple):
         return Conflict(None if verdict == _MOVED else batch.checks[0].key, actual)
 
     def outcomes(
-        self, fields: Sequence[bytes | None], marks: HighWaterMarks, url: str, clock_ms: int
+        self,
+        fields: Sequence[bytes | None],
+        marks: HighWaterMarks,
+        url: str,
+        leap_error: Callable[[str, int, int], ClockError],
+        clock_ms: int,
     ) -> list[Outcome]:
-        """Return what became of each batch, in the order in which they came, and remembers the marks."""
+        """Return the outcomes of the batches in the order given, and record the marks."""
         verdicts, actuals, times = (from_int8s(field) for field in fields[:3])
         conflicts = from_array(fields[3])
         answers = iter(zip(verdicts, actuals, times, conflicts, strict=True))
@@ -149,23 +153,17 @@ class Flush(NamedTuple):
         ):
             if revision < 0 and mark is not None:
                 lost = marks.record_loss(space, mark, url=url)
-                for place, _ in zip(group, answers, strict=False):
-                    outcomes[place] = copy(lost)  # each caller raises its own
+                for index, _ in zip(group, answers, strict=False):
+                    outcomes[index] = copy(lost)  # each caller raises its own
                 continue
-            for place in group:
+            for index in group:
                 verdict, actual, at_ms, conflict = next(answers)
                 if verdict == _LEAPS:
-                    outcomes[place] = leap(space, at_ms, clock_ms, url)
+                    outcomes[index] = leap_error(space, at_ms, clock_ms)
                     continue
-                outcomes[place] = _outcome(self.batches[place], verdict, actual, at_ms, conflict)
+                outcomes[index] = _outcome(self.batches[index], verdict, actual, at_ms, conflict)
             marks.record(space, revision, nonce)
         return [outcome for outcome in outcomes if outcome is not None]
-
-
-def leap(space: str, at_ms: int, clock_ms: int, url: str) -> ClockError:
-    """Return the error of a leap of the server's clock that this process does not confirm."""
-    first, second = "the server", "the clock of this process"
-    return clock_error(space, at_ms, clock_ms, first=first, second=second, url=url)
 
 
 def _outcome(batch: Batch, verdict: int, actual: int, at_ms: int, conflict: bytes | None) -> Outcome:
@@ -173,28 +171,23 @@ def _outcome(batch: Batch, verdict: int, actual: int, at_ms: int, conflict: byte
         return Applied(actual, at_ms)
     if verdict == _CONFLICT:
         return Conflict(conflict, actual)
-    if verdict == _UNTOLD:
-        return OutcomeUnknownError(
-            f"the log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, "
-            "so whether the first attempt applied cannot be told; this retry was not applied",
-            space=batch.space,
-            token=batch.token,
-        )
-    if verdict == _TOO_MUCH:
+    if verdict == _UNKNOWN:
+        return cut_log_error(batch)
+    if verdict == _TOO_LARGE:
         return log_size_error(batch.space)
-    assert verdict == _COLLIDING
-    return InvalidError(f"a batch on {batch.space!r} writes a key that one of its stamped keys becomes")
+    assert verdict == _STAMPED
+    return stamped_key_error(batch.space)
 
 
 def _ordered(writes: Sequence[Write]) -> list[tuple[Write, int]]:
-    """Return writes with their places in the batch, deletes after puts: so the log tells them."""
+    """Return writes with their indexes in the batch, deletions last, as in the log."""
     indexed = [(write, index) for index, write in enumerate(writes)]
     if len(indexed) > 1 and any(type(write) is Delete for write in writes):
         indexed.sort(key=lambda item: type(item[0]) is Delete)
     return indexed
 
 
-def _soonest(writes: Sequence[Write]) -> int | None:
+def _shortest_ttl(writes: Sequence[Write]) -> int | None:
     """Return the shortest time to live among the writes."""
     return min(
         (write.ttl_ms for write in writes if type(write) is Put and write.ttl_ms is not None), default=None

@@ -42,7 +42,7 @@ def read_options(url: StoreUrl) -> PostgresOptions:
     options = url.parse_options(PostgresOptions, others=PASSED_ON)
     if not _SCHEMA_NAME.fullmatch(options.schema) or options.schema.startswith("pg_"):
         raise InvalidError(
-            f"schema {options.schema!r} cannot be used: take up to 63 lower-case letters, digits and _"
+            f"Schema {options.schema!r} cannot be used. Use up to 63 lower-case letters, digits and _."
         )
     return options
 
@@ -53,10 +53,10 @@ def connection_parameters(url: StoreUrl) -> dict[str, str]:
     if url.host:
         for name in ("host", "port"):
             if name in url.options:
-                raise InvalidError(f"{url} names its {name} twice; give it before the path or as an option")
-        places = [_place(place, url) for place in url.host.split(",")]
-        parameters["host"] = ",".join(host for host, _ in places)
-        parameters["port"] = ",".join(port for _, port in places)
+                raise InvalidError(f"{url} names its {name} twice. Write it before the path or as an option.")
+        hosts = [_host_and_port(text, url) for text in url.host.split(",")]
+        parameters["host"] = ",".join(host for host, _ in hosts)
+        parameters["port"] = ",".join(port for _, port in hosts)
     if url.user:
         parameters["user"] = url.user
     if url.password is not None:
@@ -66,7 +66,7 @@ def connection_parameters(url: StoreUrl) -> dict[str, str]:
     return parameters
 
 
-def _place(text: str, url: StoreUrl) -> tuple[str, str]:
+def _host_and_port(text: str, url: StoreUrl) -> tuple[str, str]:
     host, bracket, rest = text.removeprefix("[").partition("]")
     if bracket:
         colon, port = rest[:1], rest[1:]
@@ -74,6 +74,6 @@ def _place(text: str, url: StoreUrl) -> tuple[str, str]:
         host, colon, port = text.partition(":")
     if (colon and colon != ":") or (port and not port.isdigit()):
         raise InvalidError(
-            f"{text!r} in {url} is no host and port; one looks like db.example:5432 or [::1]:5432"
+            f"{text!r} in {url} is not a host and port. Write one such as db.example:5432 or [::1]:5432."
         )
     return host, port

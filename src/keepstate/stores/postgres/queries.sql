@@ -104,7 +104,7 @@ SELECT
     current_setting('synchronous_standby_names') = '' AND EXISTS (SELECT FROM pg_catalog.pg_stat_replication),
     current_setting('server_version_num')::bigint
 
--- name: told
+-- name: settings_listed
 -- The settings that decide what the server keeps: names, values, who set each; and whether a standby follows.
 SELECT
     array_agg(convert_to(s.name, 'UTF8')), array_agg(convert_to(s.setting, 'UTF8')),

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner
 from keepstate.errors import HistoryLostError, StoreUnavailableError, UnsupportedError
-from keepstate.stores.admission import check_changes
-from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.base import SWEPT_BY_FLUSH
 from keepstate.stores.clock_leaps import check_server_clock
-from keepstate.stores.marks import HighWaterMarks, apply_except
+from keepstate.stores.marks import HighWaterMarks, MarkedStore, apply_except
 from keepstate.stores.postgres import queries
-from keepstate.stores.postgres.client import Client, Settings
-from keepstate.stores.postgres.flush import Flush, leap
+from keepstate.stores.postgres.client import Client, Settings, Watcher
+from keepstate.stores.postgres.flush import Flush
 from keepstate.stores.postgres.options import PostgresOptions, connection_parameters, read_options
-from keepstate.stores.postgres.settings import Told, judged
-from keepstate.stores.postgres.watcher import Watcher
+from keepstate.stores.postgres.queries import StoredSetting, judge_settings
 from keepstate.stores.postgres.wire import (
     byteas,
     from_byteas,
@@ -50,23 +48,21 @@ if TYPE_CHECKING:
 
 _OLDEST_SERVER = 130_000
 _NO_KEY = b""
-"""What is asked for where nothing is, to be told the state of a space: no entry has this key."""
+"""A key that no entry has, to read only the state of a space."""
 
 
-class PostgresStore(StoreBase):
-    """Keeps spaces in a schema of a PostgreSQL database; each handle has connections of its own.
+class PostgresStore(MarkedStore):
+    """A store in a schema of a PostgreSQL database; each handle has connections of its own.
 
     Args:
         url: A `postgresql://` URL in its parts.
-        options: What it says of the store itself.
-        runner: The handle's colour.
+        options: The options of the URL that configure the store itself.
+        runner: The handle's mode.
         clock: Time and randomness of this process; the spaces' time is the server's.
-        retry_for_s: How long to try again what the server did not answer, in seconds.
+        retry_for_s: Seconds for which to retry a call that the server did not answer.
     """
 
     schemes: ClassVar[Sequence[str]] = ("postgresql",)
-    retries: ClassVar[bool] = True
-    waits: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -78,8 +74,8 @@ class PostgresStore(StoreBase):
         retry_for_s: float = RETRY_FOR_S,
     ) -> None:
         super().__init__(url=str(url), runner=runner, clock=clock, retry_for_s=retry_for_s)
-        self._place, self._options = url, options
-        self._client = self._made_client()
+        self._url, self._options = url, options
+        self._client = self._new_client()
         self._watcher = Watcher(self._client, clock=clock)
         self._marks = HighWaterMarks()
 
@@ -90,22 +86,22 @@ class PostgresStore(StoreBase):
         return cls(url, options, runner=runner, retry_for_s=options.retry_for_s)
 
     def twin(self, runner: Runner) -> PostgresStore:
-        """Return a store on the same schema for another colour, not yet opened."""
+        """Return an unopened store on the same schema for another mode."""
         return PostgresStore(
-            self._place, self._options, runner=runner, clock=self._clock, retry_for_s=self._retry_for_s
+            self._url, self._options, runner=runner, clock=self._clock, retry_for_s=self._retry_for_s
         )
 
     @property
     def connections(self) -> int:
-        """Return how many connections calls share now; a watch has one more."""
+        """Return the number of connections that calls share now; a watch has one more."""
         return self._client.connections
 
     # ---- opening and closing
 
-    def _made_client(self) -> Client:
+    def _new_client(self) -> Client:
         return Client(
             url=self.url,
-            parameters=connection_parameters(self._place),
+            parameters=connection_parameters(self._url),
             schema=self._options.schema,
             max_connections=self._options.max_connections,
             timeout_s=self._options.timeout_s,
@@ -119,7 +115,7 @@ class PostgresStore(StoreBase):
             return self._offered(settings)
         except BaseException:
             self._client.close()
-            self._client = self._made_client()  # it may be opened again
+            self._client = self._new_client()  # it may be opened again
             self._watcher = Watcher(self._client, clock=self._clock)
             raise
 
@@ -130,12 +126,12 @@ class PostgresStore(StoreBase):
     def _offered(self, settings: Settings) -> Capabilities:
         if settings.version < _OLDEST_SERVER:
             raise UnsupportedError(
-                f"{self.url} runs PostgreSQL {settings.version // 10_000}; 13 or newer is needed"
+                f"{self.url} runs PostgreSQL {settings.version // 10_000}. Use PostgreSQL 13 or newer."
             )
         if settings.is_standby:
             raise StoreUnavailableError(
-                f"{self.url} is a standby and takes no writes; name the primary, "
-                "or several hosts with target_session_attrs=read-write",
+                f"{self.url} is a standby and takes no writes. Name the primary, or several hosts with "
+                "target_session_attrs=read-write.",
                 url=self.url,
             )
         durability = Durability.POWER
@@ -146,19 +142,15 @@ class PostgresStore(StoreBase):
         return Capabilities(durability=durability, shared=True, fails_over=settings.may_fail_over)
 
     async def settings(self) -> list[Setting]:
-        """Return the server's settings that decide what it keeps, as they are for this connection."""
+        """Return the server's settings that decide its durability, as they are for this connection."""
         self._check_open()
-        answer = await self._client.ask("told")
-        names, values, sources = (from_byteas(answer.get_value(0, place)) for place in range(3))
-        told = {
-            name.decode(): Told(value.decode(), source.decode())
+        answer = await self._client.ask("settings_listed")
+        names, values, sources = (from_byteas(answer.get_value(0, column)) for column in range(3))
+        stored = {
+            name.decode(): StoredSetting(value.decode(), source.decode())
             for name, value, source in zip(names, values, sources, strict=True)
         }
-        return judged(told, has_standby=answer.get_value(0, 3) == b"\x01")
-
-    def losses(self, space: str) -> int:
-        """Return how often this handle found that the space had lost history."""
-        return self._marks.losses(space)
+        return judge_settings(stored, has_standby=answer.get_value(0, 3) == b"\x01")
 
     # ---- applying
 
@@ -174,15 +166,12 @@ class PostgresStore(StoreBase):
             if outcome is not None:
                 return [outcome]
         answer = await self._client.change("apply", *flush.values(randomness, clock_ms, swept=SWEPT_BY_FLUSH))
-        outcomes = flush.outcomes(from_record(answer.get_value(0, 0)), self._marks, self.url, clock_ms)
+        fields = from_record(answer.get_value(0, 0))
+        outcomes = flush.outcomes(fields, self._marks, self.url, self._leap_error, clock_ms)
         for batch, outcome in zip(batches, outcomes, strict=True):
             if type(outcome) is HistoryLostError:
                 self._revisions.pop(batch.space, None)
         return outcomes
-
-    def _lost(self, space: str, mark: Mark) -> HistoryLostError:
-        self._revisions.pop(space, None)
-        return self._marks.record_loss(space, mark, url=self.url)
 
     async def _drop(self, space: str) -> None:
         mark = self._marks.of(space)
@@ -190,9 +179,9 @@ class PostgresStore(StoreBase):
         answer = await self._client.change("drop", space.encode(), *_marked(mark), fresh, int8(clock_ms))
         revision, nonce, leapt_ms = from_record(answer.get_value(0, 0))
         if leapt_ms is not None:
-            raise leap(space, from_int8(leapt_ms), clock_ms, self.url)
+            raise self._leap_error(space, from_int8(leapt_ms), clock_ms)
         if from_int8(revision) < 0 and mark is not None:
-            raise self._lost(space, mark)
+            raise self._record_loss(space, mark)
         self._marks.record(space, from_int8(revision), nonce or b"")
 
     async def _sweep(self, prefix: str, limit: int) -> int:
@@ -214,7 +203,7 @@ class PostgresStore(StoreBase):
         fields = from_record((await self._client.change("apply", *values)).get_value(0, 0))
         (revision,), (nonce,), (swept,) = from_int8s(fields[4]), from_byteas(fields[5]), from_int8s(fields[6])
         if revision < 0 and mark is not None:
-            raise self._lost(space, mark)
+            raise self._record_loss(space, mark)
         self._marks.record(space, revision, nonce)
         if swept:
             self.notify(space)
@@ -231,7 +220,7 @@ class PostgresStore(StoreBase):
             found, state, stored_ms = queries.one_entry(key, answer.get_value(0, 0) or b"", at_ms)
             if mark is None or state[0] != mark.revision or state[2] != mark.nonce:
                 self._verify(space, mark, *state)
-            if not keys:  # nothing is judged
+            if not keys:  # without keys no expiry is judged
                 return Reading((), found.revision, found.now_ms)
             check_server_clock(space, found.now_ms, stored_ms, self._clock, url=self.url)
             return found
@@ -239,23 +228,23 @@ class PostgresStore(StoreBase):
             "read", space.encode(), byteas(keys), revision, int8(limits.READ_BYTES), int8_or_null(at_ms)
         )
         fields = self._verified(space, mark, await asked)
-        self._refuse_leap(space, fields[4], fields[11])
+        self._check_clock(space, fields[4], fields[11])
         return queries.entries(space, keys, fields)
 
     async def _scan(
         self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
     ) -> Page:
         mark = self._marks.of(space)
-        low, high = queries.scanned(prefix, after, reverse=reverse)
+        low, high = queries.scan_range(prefix, after, reverse=reverse)
         answer = await self._client.ask(
             "scan", space.encode(), low, high, int8(reverse), int8(limit), int8(limits.PAGE_ROWS),
             int8(limits.PAGE_BYTES), int8(mark.revision if mark else 0), int8_or_null(at_ms),
         )  # fmt: skip
         fields = self._verified(space, mark, answer)
-        self._refuse_leap(space, fields[10], fields[11])
+        self._check_clock(space, fields[10], fields[11])
         return queries.page(fields)
 
-    def _refuse_leap(self, space: str, now: bytes | None, stored: bytes | None) -> None:
+    def _check_clock(self, space: str, now: bytes | None, stored: bytes | None) -> None:
         check_server_clock(space, from_int8(now), from_int8(stored), self._clock, url=self.url)
 
     async def _last_leap(self, space: str) -> Leap | None:
@@ -264,19 +253,9 @@ class PostgresStore(StoreBase):
         return None if stored is None else Leap(*from_int8s(stored))
 
     async def _second_clock_ms(self, space: str) -> int:
-        # No space has the name: its time is the server's clock.
+        # No space has an empty name, so the answer has the server's clock.
         answer = await self._client.ask("get", b"", _NO_KEY, int8(0))
         return queries.one_entry(_NO_KEY, answer.get_value(0, 0) or b"", None)[0].now_ms
-
-    def mark(self, space: str) -> Mark | None:
-        """Return the highest mark that this handle has seen of the space."""
-        return self._marks.of(space)
-
-    async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
-        """Return what changed after a revision, if the space has this mark."""
-        self._check_open()
-        check_changes(space, after, limit)
-        return await self._retry(self._changes, space, after, limit, mark)
 
     async def _changes(self, space: str, after: int, limit: int, under: Mark | None = None) -> Changes:
         mark = under or self._marks.of(space)
@@ -284,7 +263,7 @@ class PostgresStore(StoreBase):
             "changes", space.encode(), int8(after), int8(limit), int8(limits.PAGE_BYTES),
             int8(mark.revision if mark else 0),
         )  # fmt: skip
-        # An answer under another handle's mark proves nothing about the own mark, which stays to be compared.
+        # An answer under another handle's mark proves nothing about the own mark, which is compared later.
         return queries.changes(space, after, self._verified(space, mark, answer, is_own=under is None))
 
     def _verified(
@@ -296,7 +275,7 @@ class PostgresStore(StoreBase):
         if is_own:
             self._verify(space, mark, *state)
         elif mark is not None and not queries.still_holds(mark, *state):
-            raise self._lost(space, mark)
+            raise self._record_loss(space, mark)
         return fields
 
     def _verify(
@@ -309,7 +288,7 @@ class PostgresStore(StoreBase):
         marked: bytes | None,
     ) -> None:
         if mark is not None and not queries.still_holds(mark, revision, floor, nonce, marked):
-            raise self._lost(space, mark)
+            raise self._record_loss(space, mark)
         self._marks.record(space, revision, nonce or b"")
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:

@@ -1,6 +1,6 @@
-"""The binary forms of what goes to the server and comes back: arrays and records of int8, bytea and bool.
+"""The binary forms of arguments and answers: arrays and records of int8, bytea and bool.
 
-Pure. Arrays are packed and unpacked here, not by the driver: its adapters cost more than the call they serve.
+Pure. Arrays are packed and unpacked here, because the driver's adapters cost more than the call.
 Format: `array_send`, `record_send`, `int8send` and `byteasend` of PostgreSQL.
 """
 
@@ -28,12 +28,12 @@ int8 = _INT8.pack
 
 
 def int8_or_null(number: int | None) -> bytes | None:
-    """Return a bigint, or null."""
+    """Encode a bigint, or null."""
     return None if number is None else int8(number)
 
 
 def int8s(numbers: Sequence[int | None]) -> bytes:
-    """Return a bigint[]."""
+    """Encode a bigint[]."""
     if not numbers:
         return _NO_INT8S
     parts = [_HEAD.pack(1, None in numbers, _INT8_OID), _SIZES.pack(len(numbers), 1)]
@@ -42,7 +42,7 @@ def int8s(numbers: Sequence[int | None]) -> bytes:
 
 
 def byteas(items: Sequence[bytes | None]) -> bytes:
-    """Return a bytea[]."""
+    """Encode a bytea[]."""
     if not items:
         return _NO_BYTEAS
     parts = [_HEAD.pack(1, None in items, _BYTEA_OID), _SIZES.pack(len(items), 1)]
@@ -109,5 +109,5 @@ def from_int8s(data: bytes | None) -> list[int]:
 
 
 def from_expiries(data: bytes | None) -> list[int | None]:
-    """Return the elements of a bigint[] in which null says something."""
+    """Return the elements of a bigint[] in which null has a meaning."""
     return [None if item is None else from_int8(item) for item in from_array(data)]

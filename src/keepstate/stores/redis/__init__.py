@@ -1,11 +1,12 @@
-"""WHERE on a Redis or Valkey server, or a cluster of either, are spaces kept? In five keys of one slot each.
+"""WHERE is it kept? On a Redis or Valkey server, or a cluster of either, in five keys of one slot per space.
 
-Invariant: one Lua script judges a batch and applies it whole; whatever can fail in it stands before its first
-write. What a server does not say to be unwritten counts as unknown, and is asked for again by its token.
+Invariant: one Lua script checks a batch and applies it whole; everything in it that can fail comes before its
+first write. A write whose reply was lost counts as unknown, and its outcome is asked for by its token.
 
 To add a script: write it into `scripts/`, with the parts that it shares, and name in `scripts.py` how many of
-a space's keys it works on. `scripts/parts/space.lua` says how a space is kept, `encoding` is its Python side,
-`wire` alone knows the driver, `client` who answers for what, and `store` joins them.
+a space's keys it uses. `scripts/parts/space.lua` describes the layout of a space, and `encoding` is its
+Python side. Only `wire` knows the driver, only `client` knows which node serves which slot, and `store` joins
+them. Not an API boundary: open a store by its URL.
 """
 
 from keepstate.stores.redis.store import RedisStore

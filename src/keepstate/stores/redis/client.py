@@ -1,8 +1,8 @@
-"""Commands to one server or to a cluster, over whose nodes the slots are spread.
+"""Commands to one server, or to a cluster whose nodes share the slots.
 
-A cluster's map of slots is learnt from any node, and corrected where a node answers MOVED. An answer that
-sends the client elsewhere means that nothing was done, so the commands go there at once; what only passes
-with time is left to the caller.
+The client learns a cluster's map of slots from any node, and corrects it if a node answers MOVED. Such an
+answer means that nothing was done, so the commands are sent to the other node at once. Conditions that only
+pass with time are left to the caller.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 from keepstate._clock import Clock
 from keepstate._runner import Runner
 from keepstate.errors import StorageError, StoreUnavailableError
+from keepstate.stores.pool import Pool
 from keepstate.stores.redis import scripts
 from keepstate.stores.redis.encoding import SLOTS
-from keepstate.stores.redis.node import Node
 from keepstate.stores.redis.wire import (
     ASK,
     MOVED,
@@ -25,13 +25,17 @@ from keepstate.stores.redis.wire import (
     Address,
     Refusal,
     Reply,
+    Wire,
     Words,
+    open_wire,
     pack,
 )
 
 PACKET_BYTES: Final = 8 << 20
-"""About how much is sent before its answers are read."""
+"""Approximate size of the commands that are sent before their replies are read."""
 
+_TRUSTED_S = 1.0
+"""Seconds for which an idle connection is assumed to be alive: servers and proxies close idle ones."""
 _ROUNDS = 5
 _ELSEWHERE = {MOVED, ASK, UNKNOWN_SCRIPT}
 _NOT_RUN = StoreUnavailableError("not run")
@@ -39,22 +43,84 @@ _MULTI, _EXEC, _ASKING = pack((b"MULTI",)), pack((b"EXEC",)), pack((b"ASKING",))
 
 
 class Unit(NamedTuple):
-    """Commands on keys of one slot that run with nothing between them: all, or, if refused, none."""
+    """Commands on keys of one slot that run with nothing between them: all of them, or none if refused."""
 
     slot: int
     commands: Sequence[Words]
 
 
 Answer: TypeAlias = "list[Reply] | StorageError"
-"""One reply for each of a unit's commands, or why there is none."""
+"""One reply for each command of a unit, or the error that prevented them."""
+
+
+class Node:
+    """One server, with at most `max_connections` connections, each opened on first use."""
+
+    def __init__(
+        self, address: Address, access: Access, *, runner: Runner, clock: Clock, max_connections: int
+    ) -> None:
+        self.address = address
+        self._access, self._mode = access, runner.mode
+        self._pool = Pool[Wire](
+            self._connect, size=max_connections, trusted_s=_TRUSTED_S, runner=runner, clock=clock
+        )
+        self._is_closed = False
+        self.breaks = 0
+        """Number of connections given up. Since each, the server may have restarted and lost data."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.address}>"
+
+    async def _connect(self) -> Wire:
+        wire = open_wire(self._mode, self.address, self._access)
+        try:
+            await wire.connect()
+        except BaseException:
+            self.breaks += 1
+            await wire.drop()
+            raise
+        return wire
+
+    async def exchange(
+        self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
+    ) -> list[Reply]:
+        """Send packed commands over a free connection and return the replies, one for each command.
+
+        Between sending and reading it awaits `sent`.
+
+        Raises:
+            StoreUnavailableError: The server was not reached. Nothing was sent.
+            OutcomeUnknownError: The server did not answer, so it may or may not have run the commands.
+        """
+        wire = self._pool.take_free() or await self._pool.take()
+        try:
+            replies = await wire.exchange(packet, count, sent=sent)
+        except BaseException as error:
+            self.breaks += 1
+            self._pool.discard(wire)
+            await wire.drop()
+            if isinstance(error, StorageError):
+                for idle in self._pool.take_idle():  # they most likely fail as well
+                    await idle.drop()
+            raise
+        self._pool.give_back(wire)
+        if self._is_closed:
+            await self.close()
+        return replies
+
+    async def close(self) -> None:
+        """Close the idle connections now, and each other one after its reply."""
+        self._is_closed = True
+        for wire in self._pool.take_idle():
+            await wire.close()
 
 
 class Client:
-    """Speaks to the servers of one store.
+    """Sends commands to the servers of one store.
 
     Args:
-        addresses: The server; or some nodes of the cluster, from which the others are learnt.
-        is_cluster: Which of the two.
+        addresses: The server, or some nodes of the cluster, which name the others.
+        is_cluster: Whether the servers are a cluster.
     """
 
     def __init__(
@@ -79,24 +145,24 @@ class Client:
         for node in list(self._nodes.values()):
             await node.close()
 
-    # ---- who answers for what
+    # ---- the map of slots
 
     def node_of(self, slot: int) -> Node | None:
-        """Return the node that answers for a slot, as far as is known now."""
+        """Return the node that serves a slot, or None if that is unknown now."""
         return None if self._is_outdated else self._slots[slot]
 
     async def masters(self) -> list[Node]:
-        """Return the nodes that answer for slots.
+        """Return the nodes that serve slots.
 
         Raises:
-            StoreUnavailableError: No node of the cluster tells.
+            StoreUnavailableError: No node of the cluster answers.
         """
         if self._is_outdated:
             await self.learn()
         return list(dict.fromkeys(node for node in self._slots if node is not None))
 
     async def learn(self) -> None:
-        """Ask the nodes, one after the other, which of them answers for which slot."""
+        """Ask the nodes in turn which node serves which slot."""
         failure: StorageError | None = None
         for address in dict.fromkeys([*self._nodes, *self._seeds]):
             try:
@@ -105,32 +171,33 @@ class Client:
                 failure = error
                 continue
             if isinstance(reply, list):
-                self._take_map(address, cast("list[list[Reply]]", reply))
+                self._set_map(address, cast("list[list[Reply]]", reply))
                 return
         raise StoreUnavailableError(
-            f"no node of {self.access.url} tells who answers for what: {failure}", url=self.access.url
+            f"No node of {self.access.url} reported which node serves which slot: {failure}",
+            url=self.access.url,
         ) from failure
 
-    def _take_map(self, teller: Address, ranges: list[list[Reply]]) -> None:
+    def _set_map(self, source: Address, ranges: list[list[Reply]]) -> None:
         slots: list[Node | None] = [None] * SLOTS
         for served in ranges:
             first, last = cast("list[int]", served[:2])
             host, port = cast("tuple[bytes | None, int]", cast("list[Reply]", served[2])[:2])
-            node = self._node(Address(host.decode() if host else teller.host, port))
+            node = self._node(Address(host.decode() if host else source.host, port))
             slots[first : last + 1] = [node] * (last + 1 - first)
         self._slots, self._is_outdated = slots, None in slots
 
     def outdate(self) -> None:
-        """Make the next call learn anew who answers for what."""
+        """Make the next call learn the map again."""
         self._is_outdated = self.is_cluster
 
     def moved(self, slot: int, address: Address) -> None:
-        """Take note that another node answers for a slot."""
+        """Record that another node serves a slot."""
         if self._slots:
             self._slots[slot] = self._node(address)
 
     def _suspect(self, node: Node) -> None:
-        """Ask the others first who answers for what: this one may be gone."""
+        """Learn the map again, from the other nodes first, because this one may be gone."""
         self.outdate()
         if self._nodes.pop(node.address, None) is not None:
             self._nodes[node.address] = node
@@ -151,7 +218,7 @@ class Client:
     # ---- running
 
     async def ask(self, slot: int, packet: bytes, count: int) -> list[Reply] | None:
-        """Return the replies to packed commands that only read; None if only `run` knows the way."""
+        """Return the replies to packed commands that only read; None if the caller has to use `run`."""
         node = self.node_of(slot)
         if node is None:
             return None
@@ -163,47 +230,47 @@ class Client:
         return None if any(type(reply) is Refusal for reply in replies) else replies
 
     async def run(self, units: Sequence[Unit]) -> list[Answer]:
-        """Run units, each where its slot is, and answer in their order. They have no order among them."""
+        """Run each unit at the node of its slot, in any order, and return the answers in the order given."""
         if len(units) == 1 and len(units[0].commands) == 1:
             answer = await self._run_one(units[0])
             if answer is not None:
                 return [answer]
         answers: list[Answer] = [_NOT_RUN] * len(units)
-        open_places = list(range(len(units)))
+        left = list(range(len(units)))
         todo, asking = list(units), dict[int, Address]()
         for _ in range(_ROUNDS):
             if self._is_outdated:
                 try:
                     await self.learn()
                 except StoreUnavailableError as error:
-                    for place in open_places:
-                        answers[place] = error
+                    for index in left:
+                        answers[index] = error
                     return answers
             by_node: dict[Node, list[int]] = {}
-            for place in open_places:
-                node = self._node(asking[place]) if place in asking else self._slots[todo[place].slot]
+            for index in left:
+                node = self._node(asking[index]) if index in asking else self._slots[todo[index].slot]
                 if node is not None:
-                    by_node.setdefault(node, []).append(place)
-            # In one order everywhere, so that two threads never wait for one another's connections.
+                    by_node.setdefault(node, []).append(index)
+            # All callers use one order, so that two threads never wait for each other's connections.
             nodes = sorted(by_node, key=lambda node: node.address)
             pause = _Pause() if len(nodes) > 1 and self._runner.mode == "blocking" else None
             work = [self._run_at(node, by_node[node], todo, asking, answers, pause) for node in nodes]
             if pause is not None:
-                _in_step(work)
+                _run_in_step(work)
             elif len(work) > 1:
                 await asyncio.gather(*work)
             else:
                 for one in work:
                     await one
-            open_places = [place for place in open_places if self._goes_on(place, todo, asking, answers)]
-            if not open_places:
+            left = [index for index in left if self._redirect(index, todo, asking, answers)]
+            if not left:
                 return answers
-        for place in open_places:
-            answers[place] = self._lost_way(answers[place])
+        for index in left:
+            answers[index] = self._unserved_error(answers[index])
         return answers
 
     async def _run_one(self, unit: Unit) -> Answer | None:
-        """Run a single command, what most calls are, the short way; None if it needs the long one."""
+        """Run a single command, as most calls do; return None if it has to be redirected."""
         node = self.node_of(unit.slot)
         if node is None:
             return None
@@ -218,21 +285,21 @@ class Client:
     async def _run_at(
         self,
         node: Node,
-        places: list[int],
+        indexes: list[int],
         units: list[Unit],
         asking: dict[int, Address],
         answers: list[Answer],
         pause: Awaitable[None] | None,
     ) -> None:
-        """Run units at one node, as many in a packet as fit; pauses after each sending and each reading."""
+        """Run units at one node, as many per packet as fit; pause after each sending and each reading."""
         at = 0
-        while at < len(places):
+        while at < len(indexes):
             packed: list[bytes] = []
             counts: list[int] = []
             size = 0
-            while at + len(counts) < len(places) and size < PACKET_BYTES:
-                place = places[at + len(counts)]
-                one, count = _pack_unit(units[place], asks=place in asking)
+            while at + len(counts) < len(indexes) and size < PACKET_BYTES:
+                index = indexes[at + len(counts)]
+                one, count = _pack_unit(units[index], asks=index in asking)
                 packed.append(one)
                 counts.append(count)
                 size += len(one)
@@ -240,74 +307,73 @@ class Client:
                 replies = await node.exchange(b"".join(packed), sum(counts), sent=pause)
             except StoreUnavailableError as error:
                 self._suspect(node)
-                for place in places[at : at + len(counts)]:
-                    answers[place] = error
-                for place in places[at + len(counts) :]:
-                    answers[place] = self._lost_way(error)  # never sent
+                for index in indexes[at : at + len(counts)]:
+                    answers[index] = error
+                for index in indexes[at + len(counts) :]:
+                    answers[index] = self._unserved_error(error)  # never sent
                 return
             start = 0
-            for place, count in zip(places[at : at + len(counts)], counts, strict=True):
-                answers[place] = _unit_replies(replies[start : start + count], units[place])
+            for index, count in zip(indexes[at : at + len(counts)], counts, strict=True):
+                answers[index] = _unit_replies(replies[start : start + count], units[index])
                 start += count
             at += len(counts)
-            if pause is not None and at < len(places):
+            if pause is not None and at < len(indexes):
                 await pause
 
-    def _goes_on(
-        self, place: int, units: list[Unit], asking: dict[int, Address], answers: list[Answer]
+    def _redirect(
+        self, index: int, units: list[Unit], asking: dict[int, Address], answers: list[Answer]
     ) -> bool:
-        """Return whether a unit has to be run again at once, because it was not run; and where, and how."""
-        answer = answers[place]
-        asking.pop(place, None)
+        """Return whether a unit was not run and has to be run again at once, and record where and how."""
+        answer = answers[index]
+        asking.pop(index, None)
         if not isinstance(answer, list):
             return False
         refusal = next((reply for reply in answer if isinstance(reply, Refusal)), None)
         if refusal is None:
             return False
         if refusal.code == UNKNOWN_SCRIPT:
-            units[place] = Unit(units[place].slot, [with_text(words) for words in units[place].commands])
+            units[index] = Unit(units[index].slot, [with_text(words) for words in units[index].commands])
             return True
         if refusal.code not in (MOVED, ASK) or not self.is_cluster:
             return False
-        address = self._address_in(refusal, units[place].slot)
+        address = self._address_in(refusal, units[index].slot)
         if refusal.code == MOVED:
-            self.moved(units[place].slot, address)
+            self.moved(units[index].slot, address)
         else:
-            asking[place] = address
+            asking[index] = address
         return True
 
     def _address_in(self, refusal: Refusal, slot: int) -> Address:
-        """Return where a MOVED or ASK sends: `1234 10.0.0.7:6379`, or `1234 :6379` for the same host."""
+        """Return the address in a MOVED or ASK: `1234 10.0.0.7:6379`, or `1234 :6379` for the same host."""
         host, _, port = refusal.text.split()[-1].rpartition(":")
-        teller = self._slots[slot]
-        return Address(host or (teller.address.host if teller else self._seeds[0].host), int(port))
+        source = self._slots[slot]
+        return Address(host or (source.address.host if source else self._seeds[0].host), int(port))
 
-    def _lost_way(self, cause: object) -> StoreUnavailableError:
+    def _unserved_error(self, cause: object) -> StoreUnavailableError:
         return StoreUnavailableError(
-            f"{self.access.url} sent a call from node to node and nobody took it: {cause}",
-            url=self.access.url,
+            f"The nodes of {self.access.url} redirected a call, and none ran it: {cause}", url=self.access.url
         )
 
 
 class _Pause:
-    """Where a coroutine that blocks lets the next one go on."""
+    """A point at which a blocking coroutine lets the next one continue."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
-def _in_step(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines from pause to pause: each sends before any of them waits for its answers."""
+def _run_in_step(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines from pause to pause, so that each sends before any of them waits for its replies."""
     going = list(work)
     try:
         while going:
-            going = [one for one in going if _goes_on(one)]
+            going = [one for one in going if _continues(one)]
     finally:
         for one in work:
             one.close()
 
 
-def _goes_on(one: Coroutine[Any, Any, None]) -> bool:
+def _continues(one: Coroutine[Any, Any, None]) -> bool:
     try:
         one.send(None)
     except StopIteration:
@@ -316,14 +382,14 @@ def _goes_on(one: Coroutine[Any, Any, None]) -> bool:
 
 
 def with_text(words: Words) -> Words:
-    """Return the command that runs a script by its text, for a server that does not know it by its name."""
+    """Return the command that runs a script by its text, for a server that does not have it cached."""
     if words[0] != b"EVALSHA":
         return words
     return (b"EVAL", scripts.text_of(words[1]), *words[2:])
 
 
 def _pack_unit(unit: Unit, *, asks: bool) -> tuple[bytes, int]:
-    """Return a unit as it is sent, and how many replies it gets."""
+    """Return a unit as it is sent, and its number of replies."""
     packed = [pack(words) for words in unit.commands]
     if len(packed) > 1:
         packed = [_MULTI, *packed, _EXEC]
@@ -335,7 +401,7 @@ def _pack_unit(unit: Unit, *, asks: bool) -> tuple[bytes, int]:
 def _unit_replies(replies: list[Reply], unit: Unit) -> list[Reply]:
     """Return the replies to the unit's own commands.
 
-    A refusal of any of them when it was queued is one of all: the server then runs none.
+    If the server refuses to queue one command, it runs none, so the refusal counts for all of them.
     """
     if len(unit.commands) == 1:
         return replies[-1:]

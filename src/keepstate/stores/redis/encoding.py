@@ -1,4 +1,4 @@
-"""How spaces, batches and answers look on the wire: the Python side of `scripts/parts/space.lua`.
+"""The encoding of spaces, batches and replies: the Python side of `scripts/parts/space.lua`.
 
 Pure. Everything here is frozen by `scripts.FORMAT`.
 """
@@ -8,20 +8,46 @@ from __future__ import annotations
 import struct
 from binascii import crc_hqx
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
-from keepstate.errors import CorruptError
-from keepstate.stores.protocol import NONCE_BYTES, Batch, Change, Check, Entry, Leap, Mark, Put, Write
+from keepstate.errors import CorruptError, OutcomeUnknownError, StorageError, StoreUnavailableError
+from keepstate.stores.admission import cut_log_error, log_size_error, stamped_key_error
+from keepstate.stores.protocol import (
+    NONCE_BYTES,
+    Applied,
+    Batch,
+    Change,
+    Check,
+    Conflict,
+    Entry,
+    Leap,
+    Mark,
+    Outcome,
+    Put,
+    Write,
+)
 from keepstate.stores.redis.scripts import FORMAT
+from keepstate.stores.redis.wire import Reply
 from keepstate.values.key import successor
 
 SLOTS: Final = 16_384
 REGISTRY_SHARDS: Final = 16
-"""Into how many sorted sets the names of spaces are spread, so that no node of a cluster keeps them all."""
+"""Number of sorted sets for the names of spaces, so that no node of a cluster stores all of them."""
 
 STATE_FIELD: Final = b"m"
 _HEAD_FIELD = b"h"
 _RECORD_FIELD = b"n"
+
+APPLIED: Final = b"applied"
+LOST: Final = b"lost"
+LARGE: Final = b"large"
+CLOCK: Final = b"clock"
+_CONFLICT = b"conflict"
+_UNKNOWN = b"unknown"
+_STAMPED = b"stamped"
+_FORMAT = b"format"
+_RUINS = b"ruins"
+_MOVING = b"moving"
 
 _CONDITIONS = struct.Struct(">BQQQQHH")
 _MARK = struct.Struct(f">Q{NONCE_BYTES}s")
@@ -36,66 +62,66 @@ _AT, _RETRY, _SWEEPS, _CLUSTER = 1, 2, 4, 8
 _DELETED, _HAS_OLD, _HAS_NEW, _EXPIRED = 1, 2, 4, 8
 
 
-class Place(NamedTuple):
-    """Where a space is kept: its keys, of one slot, and the name by which it is registered."""
+class SpaceKeys(NamedTuple):
+    """The keys of a space, all of one slot, and the name under which it is registered."""
 
     name: bytes
     keys: tuple[bytes, bytes, bytes, bytes, bytes]
-    """Entries, log, index, expiry, retries; the first is also the channel of its hints."""
+    """Entries, log, index, expiry, retries; the first one is also the channel of its hints."""
     slot: int
 
     @property
     def registry_shard(self) -> int:
-        """Return which of the registry's sorted sets lists the space."""
+        """Return the index of the registry's sorted set that lists the space."""
         return self.slot * REGISTRY_SHARDS // SLOTS
 
 
 class State(NamedTuple):
-    """What is known of a space beside its entries."""
+    """The state of a space apart from its entries."""
 
     revision: int
     nonce: bytes
     floor: int
     clock_ms: int
     due_ms: int
-    """When the first entry expires, at the earliest; 0 for never."""
+    """A time before which no entry expires; 0 if none ever does."""
     floor_nonce: bytes
     leap: Leap | None = None
 
     @property
     def exists(self) -> bool:
-        """Return whether anything was applied since the space was new or last dropped."""
+        """Return whether a batch was applied since the space was new or last dropped."""
         return self.revision > self.floor
 
 
-def place(prefix: str, space: str) -> Place:
-    """Return the place of a space.
+def keys_of(prefix: str, space: str) -> SpaceKeys:
+    """Return the keys of a space.
 
-    The braces make a cluster keep all keys of a space together. A closing one in the name would end the tag
-    early, so it is written %7D, and % itself %25.
+    The braces make a cluster store all keys of a space on one node. A closing brace in the name would end the
+    tag early, so it is written %7D, and % itself %25.
     """
     name = space.encode()
     tag = name.replace(b"%", b"%25").replace(b"}", b"%7D")
     stem = b"%b:{%b}:" % (prefix.encode(), tag)
     keys = (stem + b"entries", stem + b"log", stem + b"index", stem + b"expiry", stem + b"retries")
-    return Place(name, keys, slot_of_tag(tag))
+    return SpaceKeys(name, keys, slot_of_tag(tag))
 
 
 def registry_key(prefix: str, shard: int) -> bytes:
-    """Return the key of one sorted set of spaces' names."""
+    """Return the key of a sorted set of names of spaces."""
     return f"{prefix}:spaces:{{{shard}}}".encode()
 
 
 def slot_of_tag(tag: bytes) -> int:
-    """Return the slot of a cluster in which keys tagged `{tag}` are."""
+    """Return the slot of keys with the tag `{tag}`."""
     return crc_hqx(tag, 0) % SLOTS
 
 
-# ---- what is sent
+# ---- requests
 
 
 def encode_mark(mark: Mark | None) -> bytes:
-    """Return a mark as scripts take it; nothing for none."""
+    """Encode a mark as an argument of scripts; None is empty."""
     return b"" if mark is None else _MARK.pack(*mark)
 
 
@@ -105,17 +131,17 @@ def encode_batch(
     """Return the arguments of `apply.lua`.
 
     Args:
-        batch: What to apply.
-        mark: What this handle has seen last of the space.
-        nonces: Of the batch's revision, and of the one that the sweep after it may make.
-        clock_ms: The clock of this process, to confirm the server's.
-        sweeps: Whether to remove expired entries after it.
+        batch: The batch.
+        mark: The mark of the space that this handle has seen last.
+        nonces: The nonce of the batch's revision, and of the revision that the sweep after it may make.
+        clock_ms: The clock of this process, which confirms the server's.
+        sweeps: Whether to remove expired entries after the batch.
         is_cluster: Whether slots may be moving.
     """
     at, retry_of = batch.at, batch.retry_of
     flags = (0 if at is None else _AT) | (0 if retry_of is None else _RETRY) | (_SWEEPS if sweeps else 0)
     flags |= _CLUSTER if is_cluster else 0
-    assert batch.token is not None  # StoreBase names every batch of a store that can lose replies
+    assert batch.token is not None  # StoreBase gives a token to every batch of a store that can lose replies
     counts = len(batch.checks), len(batch.writes)
     times = batch.alive_until_ms or 0, max(clock_ms, 0)
     conditions = _CONDITIONS.pack(flags, at or 0, *times, retry_of or 0, *counts)
@@ -141,7 +167,7 @@ def _encode_write(write: Write) -> tuple[bytes, bytes, bytes]:
 
 
 def entry_fields(keys: Sequence[bytes]) -> list[bytes]:
-    """Return the fields that hold a space's state, and the head and value of each key."""
+    """Return the fields of a space's state, and of the head and value of each key."""
     fields = [STATE_FIELD]
     for key in keys:
         fields += (_HEAD_FIELD + key, key)
@@ -149,12 +175,12 @@ def entry_fields(keys: Sequence[bytes]) -> list[bytes]:
 
 
 def record_field(revision: int) -> bytes:
-    """Return the field of the log that holds the head of a revision's record."""
+    """Return the field of the log with the head of a revision's record."""
     return _RECORD_FIELD + _REVISION.pack(revision)
 
 
 def lex_range(prefix: bytes, after: bytes | None, *, reverse: bool = False) -> tuple[bytes, bytes]:
-    """Return where a range of names begins and end in scan direction, as ZRANGEBYLEX takes it."""
+    """Return the start and end of a range of names in scan direction, as arguments of ZRANGEBYLEX."""
     above = successor(prefix)
     low, high = b"[" + prefix, b"+" if above is None else b"(" + above
     if reverse:
@@ -162,17 +188,17 @@ def lex_range(prefix: bytes, after: bytes | None, *, reverse: bool = False) -> t
     return (low if after is None or after < prefix else b"(" + after), high
 
 
-# ---- what is answered
+# ---- replies
 
 
 def decode_state(stored: bytes | None, space: str) -> State:
-    """Return a space's state; a new one where there is none."""
+    """Decode a space's state; without one the space is new."""
     if stored is None:
         return State(0, b"", 0, 0, 0, b"")
     if stored[:1] != bytes((FORMAT,)) or len(stored) != _STATE.size:
         raise CorruptError(
-            f"the state of space {space!r} has format {stored[0] if stored else None} and {len(stored)} "
-            "bytes, which this release cannot read",
+            f"The state of space {space!r} has format {stored[0] if stored else None} and {len(stored)} "
+            "bytes, which this version cannot read. Upgrade keepstate, or restore the space from a backup.",
             space=space,
         )
     _, revision, nonce, floor, clock_ms, due_ms, _, _, floor_nonce, *leap = _STATE.unpack(stored)
@@ -180,12 +206,12 @@ def decode_state(stored: bytes | None, space: str) -> State:
 
 
 def has_lost(state: State, mark: Mark, record: bytes | None) -> bool:
-    """Return whether a space no longer has a mark that was seen there.
+    """Return whether a space no longer has a mark that was seen.
 
     Args:
-        state: The space as it is.
-        mark: What was seen.
-        record: What `record_field` of the mark held, read no later than the state.
+        state: The present state of the space.
+        mark: The mark.
+        record: The content of the mark's `record_field`, read no later than the state.
     """
     if mark.revision >= state.revision:
         return mark != (state.revision, state.nonce)
@@ -199,7 +225,10 @@ def decode_entry(key: bytes, head: bytes | None, value: bytes | None, now_ms: in
     if head is None and value is None:
         return None
     if head is None or value is None or len(head) != _HEAD.size:
-        raise CorruptError(f"the entry of {key!r} is damaged: a part of it is missing", place=repr(key))
+        raise CorruptError(
+            f"The entry of {key!r} is damaged: a part of it is missing. Restore it from a backup.",
+            place=repr(key),
+        )
     version, created, expires_at_ms, _ = _HEAD.unpack(head)
     if 0 < expires_at_ms <= now_ms:
         return None
@@ -210,7 +239,7 @@ def decode_changes(revision: int, body: bytes | None) -> Iterator[Change]:
     """Yield the changes of a record.
 
     Raises:
-        CorruptError: It ends within one, or is not there.
+        CorruptError: The record is missing, or ends within a change.
     """
     if body is None:
         raise _cut_off(revision)
@@ -242,4 +271,50 @@ def _changes_in(revision: int, body: bytes) -> Iterator[Change]:
 
 def _cut_off(revision: int) -> CorruptError:
     place = f"revision {revision} of the log"
-    return CorruptError(f"{place} is cut off", place=place)
+    return CorruptError(f"{place} is damaged: it is cut off. Restore the space from a backup.", place=place)
+
+
+# ---- outcomes and errors
+
+
+def outcome_of(batch: Batch, reply: list[Reply], url: str) -> Outcome:
+    """Return the outcome of a batch from a reply of `apply.lua`."""
+    kind, space = reply[0], batch.space
+    if kind == APPLIED:
+        return Applied(cast("int", reply[1]), cast("int", reply[2]))
+    if kind == _CONFLICT:
+        return Conflict(cast("bytes", reply[1]) or None, cast("int", reply[2]))
+    if kind == _UNKNOWN:
+        return cut_log_error(batch, url)
+    if kind == _STAMPED:
+        return stamped_key_error(space)
+    if kind == LARGE:
+        return log_size_error(space)
+    damage = f"The outcome that space {space!r} at {url} stores for a retry is damaged. Read the space."
+    return script_error(space, reply, url) or CorruptError(damage, url=url, space=space)
+
+
+def mark_of(reply: list[Reply], nonce: bytes) -> tuple[int, bytes]:
+    """Return the mark of an applied batch; `nonce` is the batch's own."""
+    if len(reply) == 3:
+        return cast("int", reply[1]), nonce
+    return cast("int", reply[3]), cast("bytes", reply[4])
+
+
+def script_error(space: str, reply: list[Reply], url: str) -> StorageError | None:
+    """Return the error that a script replied because it could not work on the space, or None."""
+    kind, where = reply[0], f"space {space!r} at {url}"
+    if kind == _MOVING:
+        return StoreUnavailableError(f"{where} is being moved to another node", url=url, space=space)
+    if kind == _FORMAT:
+        what = f"{where} has format {reply[1]!r}, which this version cannot read. Upgrade keepstate."
+        return CorruptError(what, url=url, space=space)
+    if kind == _RUINS:
+        what = f"Parts of {where} are missing, or a key with its name is not keepstate's. "
+        return CorruptError(what + "Restore the space, or use another prefix=", url=url, space=space)
+    return None
+
+
+def unread_error(error: OutcomeUnknownError) -> StoreUnavailableError:
+    """Return the error of a read without a reply. A read changes nothing, so no outcome is unknown."""
+    return StoreUnavailableError(str(error), url=error.url, space=error.space)

@@ -1,10 +1,9 @@
-"""Hears what others publish: one connection a server, however many spaces are listened to.
+"""Subscriptions to the hints of other processes: one connection per server, for any number of spaces.
 
-Runs in an event loop in both colours: the caller's own in the asynchronous one, and in the blocking one a
-private loop of the waiter's thread, so that waiting for several servers and for new spaces at once is written
-only once.
+They run in an event loop in both modes: the caller's own in `async` mode, and a private loop of the waiter's
+thread in `blocking` mode. So waiting for several servers and for new spaces at once is written only once.
 
-Channels are sharded, so that in a cluster a hint goes only to the node of its space and to who listens there.
+Channels are sharded: in a cluster a hint goes only to the node of its space, and to the listeners there.
 """
 
 from __future__ import annotations
@@ -16,26 +15,25 @@ from typing import cast
 
 from keepstate._runner import Mode
 from keepstate.errors import StorageError, StoreUnavailableError
-from keepstate.stores.redis.client import Client
-from keepstate.stores.redis.encoding import Place
-from keepstate.stores.redis.node import Node
+from keepstate.stores.redis.client import Client, Node
+from keepstate.stores.redis.encoding import SpaceKeys
 from keepstate.stores.redis.wire import Refusal, Reply, TaskWire, pack, refused
 
 _ALL_EVERY_S = 10.0
-"""How often every space is hinted, for the hints that a server may have lost."""
+"""Interval in which every space gets a hint, because a server may have lost some."""
 
 
 class HintLines:
     """The subscriptions of one handle.
 
     Args:
-        client: Knows the servers.
-        place: Where a space is kept.
-        mode: Whose event loop to wait in.
+        client: The servers.
+        keys_of: Returns the keys of a space.
+        mode: Decides the event loop to wait in.
     """
 
-    def __init__(self, client: Client, place: Callable[[str], Place], mode: Mode) -> None:
-        self._client, self._place = client, place
+    def __init__(self, client: Client, keys_of: Callable[[str], SpaceKeys], mode: Mode) -> None:
+        self._client, self._keys_of = client, keys_of
         self._mode = mode
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lines: dict[Node, _Line] = {}
@@ -46,22 +44,22 @@ class HintLines:
         self._is_ended = False
 
     async def wait(self, wanted: Callable[[], Collection[str]], timeout_s: float) -> Collection[str]:
-        """Return which of the wanted spaces may have changed, at the latest after `timeout_s`.
+        """Return the wanted spaces that may have changed, after at most `timeout_s`.
 
-        What is wanted may grow meanwhile: `want` makes it be asked again.
+        `wanted` is called again after `want`, because more spaces may be wanted during the wait.
 
         Raises:
-            StoreUnavailableError: A server is gone; the next call subscribes anew.
+            StoreUnavailableError: A server is gone. The next call subscribes again.
         """
         if self._mode == "async":
             self._loop = asyncio.get_running_loop()
-            return await self._hear(wanted, timeout_s)
+            return await self._next_changes(wanted, timeout_s)
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(self._hear(wanted, timeout_s))
+        return self._loop.run_until_complete(self._next_changes(wanted, timeout_s))
 
     def want(self, spaces: Collection[str]) -> None:
-        """Make `hear` look again at what is wanted, if these are not; from any thread."""
+        """Make `wait` look for new wanted spaces, unless these are followed already; from any thread."""
         if not self._followed.issuperset(spaces):
             self._wake()
 
@@ -71,7 +69,7 @@ class HintLines:
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     def end(self) -> None:
-        """Make `hear` return at once, now and from now on."""
+        """Make this and every later `wait` return at once."""
         self._is_ended = True
         self._wake()
 
@@ -83,7 +81,7 @@ class HintLines:
             self._loop.run_until_complete(self._drop_lines())
             self._loop.close()
 
-    async def _hear(self, wanted: Callable[[], Collection[str]], timeout_s: float) -> Collection[str]:
+    async def _next_changes(self, wanted: Callable[[], Collection[str]], timeout_s: float) -> Collection[str]:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         while not self._is_ended:
@@ -98,25 +96,25 @@ class HintLines:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until_s):
                     await self._woken.wait()
-        await asyncio.sleep(0.001)  # whoever asks again before the handle is closed shall not spin
+        await asyncio.sleep(0.001)  # a caller that waits again before the handle is closed must not spin
         return []
 
     async def _follow(self, wanted: frozenset[str]) -> None:
-        """Subscribe to what is wanted, at the node where each space is now, and to nothing else."""
+        """Subscribe to exactly the wanted spaces, each at the node where it is now."""
         self._followed = wanted
         by_node: dict[Node, set[str]] = {node: set() for node in self._lines}
         for space in wanted:
-            slot = self._place(space).slot
+            slot = self._keys_of(space).slot
             node = self._client.node_of(slot)
             if node is None:
                 raise StoreUnavailableError(
-                    f"who answers for {space!r} is not known now", url=self._client.access.url
+                    f"The node that serves space {space!r} is unknown now.", url=self._client.access.url
                 )
             by_node.setdefault(node, set()).add(space)
         for node, spaces in by_node.items():
             line = self._lines.get(node)
             if line is None:
-                line = self._lines[node] = _Line(node, self._client, self._place, self._tell)
+                line = self._lines[node] = _Line(node, self._client, self._keys_of, self._accept)
             try:
                 await line.follow(spaces)
             except StorageError:
@@ -124,8 +122,8 @@ class HintLines:
                 await line.close()
                 raise
 
-    def _tell(self, space: str | None) -> None:
-        """Take a hint, or None where a line has to be looked at."""
+    def _accept(self, space: str | None) -> None:
+        """Accept the hint of a space, or None if a line needs attention."""
         if space is not None:
             self._changed.add(space)
         self._woken.set()
@@ -140,9 +138,13 @@ class _Line:
     """The connection to one server."""
 
     def __init__(
-        self, node: Node, client: Client, place: Callable[[str], Place], tell: Callable[[str | None], None]
+        self,
+        node: Node,
+        client: Client,
+        keys_of: Callable[[str], SpaceKeys],
+        report: Callable[[str | None], None],
     ) -> None:
-        self._client, self._place, self._tell = client, place, tell
+        self._client, self._keys_of, self._report = client, keys_of, report
         self._wire = TaskWire(node.address, client.access)
         self._spaces: dict[bytes, str] = {}
         self._failure: StorageError | None = None
@@ -157,9 +159,9 @@ class _Line:
                 return
             await self._wire.connect()
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="keepstate hints")
-        wanted = {self._place(space).keys[0]: space for space in spaces}
+        wanted = {self._keys_of(space).keys[0]: space for space in spaces}
         new, old = wanted.keys() - self._spaces.keys(), self._spaces.keys() - wanted.keys()
-        # One channel a command: those of one command have to be of one slot.
+        # One channel per command, because the channels of one command must have one slot.
         packet = [pack((b"SSUBSCRIBE", channel)) for channel in new]
         packet += [pack((b"SUNSUBSCRIBE", channel)) for channel in old]
         self._spaces = wanted
@@ -167,7 +169,7 @@ class _Line:
             await self._wire.send(b"".join(packet))
 
     async def close(self) -> None:
-        """End the reading and disconnects."""
+        """Stop reading and disconnect."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
@@ -179,21 +181,22 @@ class _Line:
                 self._take(await self._wire.receive())
         except StorageError as error:
             self._failure = error
-        self._tell(None)
+        self._report(None)
 
     def _take(self, reply: Reply) -> None:
         if isinstance(reply, Refusal):
-            # A space of this line is elsewhere now: the client learns where, and all are subscribed to anew.
+            # A space of this line has moved. The client learns the map again, and each space gets a new
+            # subscription.
             self._client.outdate()
             raise refused(reply, self._client.access.url)
         kind, channel, *_ = cast("list[bytes]", reply)
         if kind == b"sunsubscribe":
-            if channel in self._spaces:  # by the server: the slot has moved
+            if channel in self._spaces:  # the server unsubscribed it, because the slot has moved
                 del self._spaces[channel]
                 self._client.outdate()
-                self._tell(None)
+                self._report(None)
             return
-        # A new subscription is a hint as well: the space may have changed before it was there.
+        # A new subscription is a hint too, because the space may have changed before it.
         space = self._spaces.get(channel)
         if space is not None:
-            self._tell(space)
+            self._report(space)

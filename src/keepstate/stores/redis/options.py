@@ -1,4 +1,4 @@
-"""What a Redis URL says: servers, user, database and options."""
+"""The parts of a Redis URL: servers, user, database and options."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a Redis URL."""
 
     prefix: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[^{}\s]+$")] = "keepstate"
-    """What all keys begin with: several stores may share a server."""
+    """Prefix of all keys, so that several stores can share a server."""
     timeout_s: _Seconds = 5.0
-    """How long to wait for a connection, and for an answer."""
+    """Seconds to wait for a connection, and for a reply."""
     retry_for_s: Annotated[float, msgspec.Meta(ge=0)] = RETRY_FOR_S
-    """How long to ask again while a server is away."""
+    """Seconds for which calls are retried while a server is unavailable."""
     max_connections: Annotated[int, msgspec.Meta(ge=1)] = 16
-    """To each server; who comes when all are in use waits."""
+    """Maximum number of connections to each server; further calls wait for one."""
     unsafe_policy: bool = False
-    """Works on a server that may evict state, or does not tell whether it does."""
+    """Accept a server that may evict state, or does not report whether it does."""
     tls: bool = False
-    """Speaks TLS; `rediss://` always does."""
+    """Use TLS; `rediss://` always does."""
     tls_ca: str | None = None
-    """A file with the certificates to trust, in place of the system's."""
+    """A file with the trusted certificates, instead of the system's."""
     tls_cert: str | None = None
-    """A file with the certificate to show."""
+    """A file with the certificate of this client."""
     tls_key: str | None = None
-    """A file with its key."""
+    """A file with the key of that certificate."""
 
 
 def addresses(url: StoreUrl) -> list[Address]:
-    """Return the servers that a URL names, or raise `InvalidError` that shows how it is written."""
+    """Return the servers that a URL names; an `InvalidError` shows the syntax."""
     found: list[Address] = []
     for part in url.host.split(","):
         host, colon, port = part.rpartition(":")
@@ -50,15 +50,15 @@ def addresses(url: StoreUrl) -> list[Address]:
             host, port = part, str(_PORT)
         host = host.removeprefix("[").removesuffix("]")
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise InvalidError(f"{url} names no server in {part!r}; write {url.scheme}://HOST:PORT")
+            raise InvalidError(f"{url} does not name a server in {part!r}. Write {url.scheme}://HOST:PORT")
         found.append(Address(host, int(port)))
     if len(found) > 1 and url.scheme != CLUSTER:
-        raise InvalidError(f"{url} names several servers; only {CLUSTER}:// has more than one")
+        raise InvalidError(f"{url} names several servers. Only {CLUSTER}:// has more than one.")
     return found
 
 
 def access(url: StoreUrl, options: RedisOptions) -> Access:
-    """Return how to connect to the servers of a URL."""
+    """Return the settings of connections to the servers of a URL."""
     return Access(
         url=str(url),
         user=url.user or None,
@@ -75,6 +75,6 @@ def access(url: StoreUrl, options: RedisOptions) -> Access:
 def _database(url: StoreUrl) -> int:
     text = url.path or "0"
     if not text.isdecimal() or (url.scheme == CLUSTER and int(text) != 0):
-        only = "a cluster has only 0" if url.scheme == CLUSTER else "give a number after the slash"
-        raise InvalidError(f"{url} names no database in {text!r}; {only}")
+        only = "A cluster has only 0." if url.scheme == CLUSTER else "Write a number after the slash."
+        raise InvalidError(f"{url} does not name a database in {text!r}. {only}")
     return int(text)

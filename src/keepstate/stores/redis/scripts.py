@@ -1,4 +1,4 @@
-"""The Lua scripts of `scripts/`, as a server is given them: constants, then a script with its parts."""
+"""The Lua scripts of `scripts/` as they are sent: constants, then a script with its parts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from keepstate.values import limits
 from keepstate.values.key import OBJECTS, WITH_VALUES, stamp_suffix
 
 FORMAT: Final = 1
-"""The layout that `parts/space.lua` describes; it stands in each space's state."""
+"""The layout that `parts/space.lua` describes; each space's state holds the number."""
 
 LOG_SLACK: Final = 64
-"""By how many revisions a log may be too long before it is cut, so that not every batch cuts one."""
+"""Number of revisions by which a log may exceed its limit, so that not every batch cuts the log."""
 
 _FOLDER = Path(__file__).parent / "scripts"
-# While a slot moves, only scripts run whose keys are all there: so none names what it can do without.
+# While a slot moves, a script runs only if all its keys are there, so none names a key that it does not need.
 _KEYS: Final = {"read": 2, "changes": 2, "scan": 3}
 _ALL_KEYS = 5
 _texts: dict[bytes, bytes] = {}
@@ -45,12 +45,12 @@ _CONSTANTS: Final = {
 
 
 class Script(NamedTuple):
-    """A script's text, and the name under which a server that has seen it knows it."""
+    """A script's text, and its digest, by which a server that has it cached runs it."""
 
     text: bytes
     sha: bytes
     keys: int
-    """How many of a space's keys it works on, the first ones."""
+    """Number of a space's keys that it uses, from the first."""
 
     def call(self, keys: tuple[bytes, ...], *arguments: bytes) -> tuple[bytes, ...]:
         """Return the command that runs it."""
@@ -59,7 +59,7 @@ class Script(NamedTuple):
 
 @cache
 def script(name: str) -> Script:
-    """Return the script `scripts/{name}.lua`, ready to run."""
+    """Return the script `scripts/{name}.lua`."""
     constants = "".join(f"local {constant} = {value}\n" for constant, value in _CONSTANTS.items())
     text = (constants + _joined("--> space\n" + (_FOLDER / f"{name}.lua").read_text())).encode()
     made = Script(text, sha1(text, usedforsecurity=False).hexdigest().encode(), _KEYS.get(name, _ALL_KEYS))
@@ -68,7 +68,7 @@ def script(name: str) -> Script:
 
 
 def _joined(text: str) -> str:
-    """Return a script with the parts that it names in their places, and without comments."""
+    """Return a script with the parts that it names inserted, and without comments."""
     lines: list[str] = []
     for line in text.splitlines():
         code, _, said = line.partition("--")
@@ -80,5 +80,5 @@ def _joined(text: str) -> str:
 
 
 def text_of(sha: bytes) -> bytes:
-    """Return the text of a script that was given out."""
+    """Return the text of a script by its digest."""
     return _texts[sha]

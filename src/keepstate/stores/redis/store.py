@@ -1,8 +1,8 @@
 """The Redis store: spaces on a Redis or Valkey server, or spread over a cluster of them.
 
-Every batch is one script, which judges it and applies it whole. A call carries the mark that this handle has
-seen last, and the server's answer is taken only if it still has it, so that a failover that lost writes is
-noticed by who saw them.
+Every batch is one script, which checks it and applies it whole. A call carries the mark that this handle has
+seen last, and its reply counts only if the server still has that mark. So a failover that lost writes is
+detected by the handles that saw them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from typing import ClassVar, cast
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner, Signal
 from keepstate.errors import (
-    ClockError,
     HistoryLostError,
     OutcomeUnknownError,
     StorageError,
     StoreUnavailableError,
 )
-from keepstate.stores.admission import check_changes, check_read_size, require_logged
-from keepstate.stores.base import StoreBase
-from keepstate.stores.clock_leaps import check_server_clock, clock_error
+from keepstate.stores.admission import check_read_size, require_logged
+from keepstate.stores.clock_leaps import check_server_clock
 from keepstate.stores.hints import HintListener
-from keepstate.stores.marks import HighWaterMarks, apply_except
+from keepstate.stores.marks import HighWaterMarks, MarkedStore, apply_except
 from keepstate.stores.protocol import (
     NONCE_BYTES,
     Batch,
@@ -42,10 +40,13 @@ from keepstate.stores.protocol import (
     Reading,
     Setting,
 )
-from keepstate.stores.redis import answers, inspection
-from keepstate.stores.redis.client import Client, Unit
+from keepstate.stores.redis.client import Client, Node, Unit
 from keepstate.stores.redis.encoding import (
-    Place,
+    APPLIED,
+    CLOCK,
+    LARGE,
+    LOST,
+    SpaceKeys,
     State,
     decode_changes,
     decode_entry,
@@ -54,50 +55,51 @@ from keepstate.stores.redis.encoding import (
     encode_mark,
     entry_fields,
     has_lost,
+    keys_of,
     lex_range,
-    place,
+    mark_of,
+    outcome_of,
     record_field,
+    script_error,
+    unread_error,
 )
 from keepstate.stores.redis.hint_lines import HintLines
-from keepstate.stores.redis.node import Node
 from keepstate.stores.redis.options import CLUSTER, RedisOptions, access, addresses
 from keepstate.stores.redis.registry import Registry
 from keepstate.stores.redis.scripts import script
-from keepstate.stores.redis.settings import settings_of
+from keepstate.stores.redis.settings import inspect, settings_of, weakest
 from keepstate.stores.redis.wire import Refusal, Reply, Words, pack, refused
 from keepstate.stores.urls import StoreUrl
 from keepstate.values import limits
 
 _SURELY_SMALL = limits.READ_BYTES // limits.VALUE_BYTES
-"""Of how many keys the values cannot be too much for one answer."""
+"""Number of keys whose values always fit in one reply."""
 
 _POLL_EVERY_S = 0.5
-"""How often watched spaces are looked at where the server lets nobody publish."""
+"""Interval in which watched spaces are polled if the user may not publish."""
 
-_PLACES = 8192
+_KEYS_CACHED = 8192
 _TIME = pack((b"TIME",))
 
 
-class RedisStore(StoreBase):
-    """Keeps spaces on `redis://HOST:PORT/DATABASE`, `rediss://…`, or `redis+cluster://HOST:PORT,HOST:PORT`.
+class RedisStore(MarkedStore):
+    """A store on `redis://HOST:PORT/DATABASE`, `rediss://…`, or `redis+cluster://HOST:PORT,HOST:PORT`.
 
     Args:
-        url: Where, with the options of `RedisOptions`.
-        runner: The handle's colour.
+        url: The URL, with the options of `RedisOptions`.
+        runner: The handle's mode.
         clock: Time and randomness of this process.
     """
 
     schemes: ClassVar[Sequence[str]] = ("redis", "rediss", "redis+cluster")
-    retries: ClassVar[bool] = True
-    waits: ClassVar[bool] = True
 
     def __init__(self, url: StoreUrl, *, runner: Runner, clock: Clock = SYSTEM_CLOCK) -> None:
         options = url.parse_options(RedisOptions)
         super().__init__(url=str(url), runner=runner, clock=clock, retry_for_s=options.retry_for_s)
         self._url, self._options, self._marks = url, options, HighWaterMarks()
-        self._place = lru_cache(maxsize=_PLACES)(partial(place, options.prefix))
-        self._client = self._made_client()
-        self._registry = Registry(self._client, options.prefix, self._place)
+        self._keys_of = lru_cache(maxsize=_KEYS_CACHED)(partial(keys_of, options.prefix))
+        self._client = self._new_client()
+        self._registry = Registry(self._client, options.prefix, self._keys_of)
         self._lines: HintLines | None = None
         self._ending: list[Signal] = []
         self._has_hints = True
@@ -105,16 +107,16 @@ class RedisStore(StoreBase):
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> RedisStore:
-        """Return the store that the URL names, not yet opened."""
+        """Return the unopened store that the URL names."""
         return cls(url, runner=runner)
 
     def twin(self, runner: Runner) -> RedisStore:
-        """Return a store on the same server for another colour, not yet opened."""
+        """Return an unopened store on the same server for another mode."""
         return RedisStore(self._url, runner=runner, clock=self._clock)
 
     # ---- opening and closing
 
-    def _made_client(self) -> Client:
+    def _new_client(self) -> Client:
         return Client(
             addresses(self._url),
             access(self._url, self._options),
@@ -127,7 +129,7 @@ class RedisStore(StoreBase):
     async def _open(self) -> Capabilities:
         try:
             found = [
-                await inspection.inspect(
+                await inspect(
                     node,
                     self._probed_at(node),
                     url=self.url,
@@ -142,28 +144,28 @@ class RedisStore(StoreBase):
         except BaseException:
             await self._give_up()
             raise
-        weakest = inspection.weakest(found)
-        self._has_hints = weakest.hints
-        return weakest.capabilities
+        offered = weakest(found)
+        self._has_hints = offered.hints
+        return offered.capabilities
 
     async def _give_up(self) -> None:
-        """Hang up, and begin anew: it may be opened again."""
-        given_up, self._client = self._client, self._made_client()
-        self._registry = Registry(self._client, self._options.prefix, self._place)
+        """Disconnect, and start again with a new client, because the store may be opened again."""
+        given_up, self._client = self._client, self._new_client()
+        self._registry = Registry(self._client, self._options.prefix, self._keys_of)
         await given_up.close()
 
-    def _probed_at(self, node: Node) -> Place:
-        """Return a place, of a name too long for a space, for which this node answers."""
+    def _probed_at(self, node: Node) -> SpaceKeys:
+        """Return keys in a slot of this node, of a name that is too long for a space."""
         names = (f"{number:0{limits.SPACE_BYTES + 1}}" for number in count())
-        return next(where for where in map(self._place, names) if self._client.node_of(where.slot) is node)
+        return next(keys for keys in map(self._keys_of, names) if self._client.node_of(keys.slot) is node)
 
     async def settings(self) -> list[Setting]:
-        """Return the settings of each server that decide what it keeps, as they are now."""
+        """Return the present settings of each server that decide its durability."""
         self._check_open()
         return await settings_of(await self._client.masters(), is_cluster=self._client.is_cluster)
 
     async def close(self) -> None:
-        """End the waiter, lets flushes end, and let go of connections; twice is once."""
+        """Stop the waiter, wait for flushes, and release connections; a second call does nothing."""
         if self._is_open and (lines := self._lines) is not None:
             self._runner.check(self)
             lines.end()
@@ -174,16 +176,12 @@ class RedisStore(StoreBase):
             await ended.wait(self._options.timeout_s)
         await self._client.close()
 
-    def losses(self, space: str) -> int:
-        """Return how often this handle found that the space had lost history."""
-        return self._marks.losses(space)
-
     # ---- applying
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         if len(batches) == 1 and (outcome := await self._apply_one(batches[0])) is not None:
             return [outcome]
-        # The marks come first: who finds none after a loss must find that nothing is listed any more.
+        # Read the marks first: a caller that finds no mark after a loss must also find nothing listed.
         marks = {batch.space: self._marks.of(batch.space) for batch in batches}
         unlisted = [
             batch.space for batch in batches if batch.writes and not self._registry.is_listed(batch.space)
@@ -191,19 +189,19 @@ class RedisStore(StoreBase):
         failed = await self._registry.enlist(unlisted) if unlisted else {}
         if void := self._marks.loss_errors(batches, url=self.url):
             return await apply_except(void, batches, self._apply)
-        # A space's batches go as one unit: no passing state of the server can refuse one and pass the next.
+        # The batches of a space are one unit: the server never refuses one and accepts the next.
         by_space: dict[str, list[int]] = {}
         for at, batch in enumerate(batches):
             if batch.space not in failed:
                 by_space.setdefault(batch.space, []).append(at)
         nonces = [self._clock.random_bytes(2 * NONCE_BYTES) for _ in batches]
         units = [
-            self._unit(space, [(batches[at], nonces[at]) for at in places], marks[space])
-            for space, places in by_space.items()
+            self._unit(space, [(batches[at], nonces[at]) for at in indexes], marks[space])
+            for space, indexes in by_space.items()
         ]
         outcomes: dict[int, Outcome] = {}
-        for (space, places), answer in zip(by_space.items(), await self._client.run(units), strict=True):
-            for i, at in enumerate(places):
+        for (space, indexes), answer in zip(by_space.items(), await self._client.run(units), strict=True):
+            for i, at in enumerate(indexes):
                 reply = copy(answer) if isinstance(answer, StorageError) else answer[i]
                 outcomes[at] = self._outcome(batches[at], marks[space], nonces[at], reply)
         return [
@@ -211,18 +209,18 @@ class RedisStore(StoreBase):
         ]
 
     async def _apply_one(self, batch: Batch) -> Outcome | None:
-        """Apply the flush that most are: what the other way does, with less ado; None if it needs that."""
+        """Apply a single batch, as most flushes are, with less work; return None if `_apply` has to do it."""
         mark = self._marks.of(batch.space)
         if not self._registry.is_listed(batch.space) or self._marks.loss_errors((batch,), url=self.url):
             return None
-        where, nonces = self._place(batch.space), self._clock.random_bytes(2 * NONCE_BYTES)
+        where, nonces = self._keys_of(batch.space), self._clock.random_bytes(2 * NONCE_BYTES)
         words = self._words(batch, where, mark, nonces)
         (answer,) = await self._client.run([Unit(where.slot, (words,))])
         reply = answer if isinstance(answer, StorageError) else answer[0]
         return self._outcome(batch, mark, nonces, reply)
 
     def _unit(self, space: str, batches: Sequence[tuple[Batch, bytes]], mark: Mark | None) -> Unit:
-        where, last = self._place(space), len(batches) - 1
+        where, last = self._keys_of(space), len(batches) - 1
         return Unit(
             where.slot,
             [
@@ -232,7 +230,7 @@ class RedisStore(StoreBase):
         )
 
     def _words(
-        self, batch: Batch, where: Place, mark: Mark | None, nonces: bytes, *, sweeps: bool = True
+        self, batch: Batch, where: SpaceKeys, mark: Mark | None, nonces: bytes, *, sweeps: bool = True
     ) -> Words:
         is_cluster, clock_ms = self._client.is_cluster, self._clock.now_ms()
         arguments = encode_batch(batch, mark, nonces, clock_ms, sweeps=sweeps, is_cluster=is_cluster)
@@ -245,34 +243,30 @@ class RedisStore(StoreBase):
             return reply
         if isinstance(reply, Refusal):
             return refused(reply, self.url, batch.space)
-        told = cast("list[Reply]", reply)
-        if told[0] == answers.LOST and mark is not None:
-            return self._lost(batch.space, mark)
-        if told[0] == answers.CLOCK:
-            return self._leap(batch.space, told)
-        if told[0] == answers.APPLIED:
-            self._marks.record(batch.space, *answers.mark_of(told, nonces[:NONCE_BYTES]))
-        return answers.outcome(batch, told, self.url)
+        fields = cast("list[Reply]", reply)
+        if fields[0] == LOST and mark is not None:
+            return self._record_loss(batch.space, mark)
+        if fields[0] == CLOCK:
+            return self._leap_error(batch.space, cast("int", fields[1]), self._clock.now_ms())
+        if fields[0] == APPLIED:
+            self._marks.record(batch.space, *mark_of(fields, nonces[:NONCE_BYTES]))
+        return outcome_of(batch, fields, self.url)
 
-    def _leap(self, space: str, told: list[Reply]) -> ClockError:
-        clocks = {"first": "the server", "second": "the clock of this process"}
-        return clock_error(space, cast("int", told[1]), self._clock.now_ms(), **clocks, url=self.url)
-
-    def _lost(self, space: str, mark: Mark) -> HistoryLostError:
-        self._revisions.pop(space, None)
+    def _record_loss(self, space: str, mark: Mark) -> HistoryLostError:
+        """Record that the space lost a mark, and that names may be lost too."""
         self._registry.doubt()
-        return self._marks.record_loss(space, mark, url=self.url)
+        return super()._record_loss(space, mark)
 
     # ---- reading
 
     async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
-        where, mark = self._place(space), self._marks.of(space)
+        where, mark = self._keys_of(space), self._marks.of(space)
         if len(keys) <= _SURELY_SMALL:
             reading = await self._read_small(space, where, mark, keys, at_ms)
             if reading is not None:
                 return reading
         reply = await self._ask("read", space, mark, (_judged_at(at_ms), *keys))
-        if reply[0] == answers.LARGE:
+        if reply[0] == LARGE:
             check_read_size(space, cast("int", reply[1]))
         state = self._seen_state(space, reply[1])
         now_ms = cast("int", reply[2])
@@ -281,12 +275,12 @@ class RedisStore(StoreBase):
         return Reading(found, state.revision, now_ms)
 
     async def _read_small(
-        self, space: str, where: Place, mark: Mark | None, keys: Sequence[bytes], at_ms: int | None
+        self, space: str, where: SpaceKeys, mark: Mark | None, keys: Sequence[bytes], at_ms: int | None
     ) -> Reading | None:
-        """Read without a script, which takes the server half as long; None where the keys are on the move.
+        """Read without a script, in half of the server's time; return None if the slot is moving.
 
-        The time is read first: whatever changed after it tells a later one. So is the mark's record, which
-        the log can lose in between only by what moves the floor.
+        The time is read first, so a change after it has a later time. The mark's record is read before the
+        state too: in between the log can lose it only by a change that moves the floor.
         """
         packet = [_TIME]
         if mark is not None:
@@ -295,16 +289,16 @@ class RedisStore(StoreBase):
         try:
             replies = await self._client.ask(where.slot, b"".join(packet), len(packet))
         except OutcomeUnknownError as error:
-            raise answers.unread(error) from error
+            raise unread_error(error) from error
         if replies is None:
             return None
         stored = cast("list[bytes | None]", replies[-1])
         state = decode_state(stored[0], space)
         if mark is not None and has_lost(state, mark, cast("bytes | None", replies[1])):
-            raise self._lost(space, mark)
+            raise self._record_loss(space, mark)
         self._marks.record(space, state.revision, state.nonce)
         now_ms = max(_time_ms(replies[0]), state.clock_ms)
-        if keys:  # else nothing is judged
+        if keys:  # without keys no expiry is judged
             check_server_clock(space, now_ms, state.clock_ms, self._clock, url=self.url)
         found = _entries(keys, stored[1:], now_ms if at_ms is None else at_ms)
         return Reading(found, state.revision, now_ms)
@@ -332,25 +326,15 @@ class RedisStore(StoreBase):
         return self._seen_state(space, reply[1]).leap
 
     async def _second_clock_ms(self, space: str) -> int:
-        replies = await self._client.ask(self._place(space).slot, _TIME, 1)
+        replies = await self._client.ask(self._keys_of(space).slot, _TIME, 1)
         return self._clock.now_ms() if replies is None else _time_ms(replies[0])
-
-    def mark(self, space: str) -> Mark | None:
-        """Return the highest mark that this handle has seen of the space."""
-        return self._marks.of(space)
-
-    async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
-        """Return what changed after a revision, if the space has this mark."""
-        self._check_open()
-        check_changes(space, after, limit)
-        return await self._retry(self._changes, space, after, limit, mark)
 
     async def _changes(self, space: str, after: int, limit: int, under: Mark | None = None) -> Changes:
         mark = under or self._marks.of(space)
         reply = await self._ask(
             "changes", space, mark, (b"%d" % after, b"%d" % min(limit, limits.PAGE_BYTES))
         )
-        # An answer under another handle's mark proves nothing about the own mark, which stays to be compared.
+        # A reply under another handle's mark proves nothing about the own mark, which is compared later.
         state = self._seen_state(space, reply[1], is_own=under is None)
         require_logged(space, after, floor=state.floor, revision=state.revision, url=self.url)
         upto = cast("int", reply[2])
@@ -358,21 +342,21 @@ class RedisStore(StoreBase):
         if after == 0:
             nonces[0] = b""
         items: list[Change] = []
-        for told, nonce, body in zip(reply[5::3], reply[6::3], reply[7::3], strict=True):
-            revision = cast("int", told)
+        for stored, nonce, body in zip(reply[5::3], reply[6::3], reply[7::3], strict=True):
+            revision = cast("int", stored)
             nonces[revision] = cast("bytes", nonce)
             items += decode_changes(revision, cast("bytes | None", body))
         return Changes(items, upto, state.floor, nonces)
 
     async def _ask(self, name: str, space: str, mark: Mark | None, arguments: Sequence[bytes]) -> list[Reply]:
-        """Run a script that changes nothing, and return what it tells."""
+        """Run a script that only reads, and return its reply."""
         try:
             return await self._run(name, space, mark, arguments)
         except OutcomeUnknownError as error:
-            raise answers.unread(error) from error
+            raise unread_error(error) from error
 
     async def _run(self, name: str, space: str, mark: Mark | None, arguments: Sequence[bytes]) -> list[Reply]:
-        where = self._place(space)
+        where = self._keys_of(space)
         words = script(name).call(where.keys, encode_mark(mark), *arguments)
         (answer,) = await self._client.run([Unit(where.slot, (words,))])
         if isinstance(answer, StorageError):
@@ -380,14 +364,14 @@ class RedisStore(StoreBase):
         (reply,) = answer
         if isinstance(reply, Refusal):
             raise refused(reply, self.url, space)
-        told = cast("list[Reply]", reply)
-        if told[0] == answers.LOST and mark is not None:
-            raise self._lost(space, mark)
-        if told[0] == answers.CLOCK:
-            raise self._leap(space, told)
-        if (error := answers.unfit(space, told, self.url)) is not None:
+        fields = cast("list[Reply]", reply)
+        if fields[0] == LOST and mark is not None:
+            raise self._record_loss(space, mark)
+        if fields[0] == CLOCK:
+            raise self._leap_error(space, cast("int", fields[1]), self._clock.now_ms())
+        if (error := script_error(space, fields, self.url)) is not None:
             raise error
-        return told
+        return fields
 
     def _seen_state(self, space: str, stored: Reply, *, is_own: bool = True) -> State:
         state = decode_state(cast("bytes | None", stored), space)
@@ -398,14 +382,14 @@ class RedisStore(StoreBase):
     # ---- hints
 
     def listen(self, spaces: Collection[str]) -> HintListener:
-        """Return a listener that hears every hint of these spaces from now on."""
+        """Return a listener that receives every hint of these spaces from now on."""
         listener = super().listen(spaces)
         if (lines := self._lines) is not None:
             lines.want(spaces)
         return listener
 
     async def _watch_others(self, ended: Signal) -> None:
-        lines = self._lines = HintLines(self._client, self._place, self._runner.mode)
+        lines = self._lines = HintLines(self._client, self._keys_of, self._runner.mode)
         closed = self._runner.signal()
         self._ending.append(closed)
         try:
@@ -438,7 +422,7 @@ class RedisStore(StoreBase):
         try:
             return await self._registry.page(prefix, after, limit)
         except OutcomeUnknownError as error:
-            raise answers.unread(error) from error
+            raise unread_error(error) from error
 
     async def _drop(self, space: str) -> None:
         nonce = self._clock.random_bytes(NONCE_BYTES)
@@ -459,12 +443,12 @@ class RedisStore(StoreBase):
                 while swept := await self._sweep_space(space, min(limit - removed, limits.BATCH_WRITES)):
                     removed += swept
                     if removed == limit:
-                        self._swept_last = space  # the next call begins behind it: each space has its turn
+                        self._swept_last = space  # the next call starts after it, so each space gets its turn
                         return removed
         return removed
 
     async def _due_from(self, prefix: str, last: str | None) -> AsyncGenerator[str]:
-        """Yield the spaces in which something expires: those after `last`, then those up to it."""
+        """Yield the spaces with entries that expire: those after `last`, then those up to it."""
         after, turned = last, last is None
         while True:
             page = await self._named(prefix, after, limits.PAGE_ROWS)

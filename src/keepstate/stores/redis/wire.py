@@ -1,17 +1,18 @@
-"""One connection to one server, in either colour: the only place that knows the driver and its errors.
+"""One connection to one server, async or blocking; no other module knows the driver and its errors.
 
-Errors are told apart by what became of the commands: `StoreUnavailableError` if they were never sent, and
-`OutcomeUnknownError` if they were and the answer did not come. What the server itself answered in place of a
-reply is a `Refusal`, which the caller judges.
+The error says what became of the commands: `StoreUnavailableError` if they were never sent, and
+`OutcomeUnknownError` if they were sent and no reply came. An error that the server itself replied is a
+`Refusal`, which the caller judges.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -24,6 +25,7 @@ from keepstate.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
+from keepstate.stores.pool import Slot
 from keepstate.stores.urls import missing_extra
 
 try:
@@ -38,12 +40,11 @@ except ImportError as error:
 Words: TypeAlias = Sequence[bytes]
 """A command and its arguments."""
 
-
-_hiredis: Any = hiredis  # its stub has `pack_command` take a single word
+_hiredis: Any = hiredis  # its stub allows `pack_command` a single word only
 
 
 class Refusal(NamedTuple):
-    """An error that a server answered: its code, as `MOVED`, and what follows it."""
+    """An error that a server replied: its code, such as `MOVED`, and the rest of its text."""
 
     code: str
     text: str
@@ -53,7 +54,7 @@ Reply: TypeAlias = "bytes | int | Refusal | list[Reply] | None"
 
 
 class Address(NamedTuple):
-    """Where a server listens."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -63,7 +64,7 @@ class Address(NamedTuple):
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How to connect: the same for all servers of a store."""
+    """The settings of connections, the same for all servers of a store."""
 
     url: str
     """Names the store in errors; without a password."""
@@ -80,62 +81,79 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return f"<Access to {self.url}>"
 
 
-class Wire(Protocol):
-    """A connection. Whoever sees it raise has to discard it."""
+class Wire(ABC):
+    """A connection. After any error it must be discarded.
 
+    Attributes:
+        slot: Its slot in the pool.
+        used_s: When it was used last.
+    """
+
+    def __init__(self, address: Address, access: Access, connection: Any) -> None:
+        self._address, self._access, self._connection = address, access, connection
+        self.slot: Slot | None = None
+        self.used_s = 0.0
+
+    @abstractmethod
     async def connect(self) -> None:
-        """Connect and logs in.
+        """Connect and log in.
 
         Raises:
-            StoreUnavailableError: Nobody listens there, or did not answer in time.
-            InvalidError: User or password are wrong, or a certificate.
+            StoreUnavailableError: No server listens there, or it did not answer in time.
+            InvalidError: The user, the password or a certificate is wrong.
         """
-        ...
 
+    @abstractmethod
     async def exchange(
         self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
     ) -> list[Reply]:
-        """Send packed commands and return the replies, one for each; in between it awaits `sent`.
+        """Send packed commands, await `sent`, and return the replies, one for each command.
 
         Raises:
-            OutcomeUnknownError: No answer came, in full.
+            OutcomeUnknownError: Not all replies came.
         """
-        ...
 
-    async def is_stale(self) -> bool:
-        """Return whether an idle connection was closed by the server, or holds what nobody asked for."""
-        ...
+    @abstractmethod
+    async def is_alive(self) -> bool:
+        """Return whether an idle connection is open, and holds no bytes that nothing asked for."""
 
+    @abstractmethod
     async def close(self) -> None:
-        """Disconnect in order; twice is once."""
-        ...
+        """Disconnect in order; a second call does nothing."""
 
+    @abstractmethod
     async def drop(self) -> None:
-        """Disconnect without waiting for anything, also while the caller is being cancelled."""
-        ...
+        """Disconnect without waiting, also while the caller is being cancelled."""
+
+    def _unanswered(self, error: Exception) -> OutcomeUnknownError:
+        said = _text_of(error) or f"nothing for {self._access.timeout_s} s"
+        return OutcomeUnknownError(
+            f"{self._access.url} did not answer at {self._address}: {said}", url=self._access.url
+        )
 
 
 def open_wire(mode: Mode, address: Address, access: Access) -> Wire:
-    """Return a wire that is not yet connected."""
+    """Return a connection that is not connected yet."""
     return TaskWire(address, access) if mode == "async" else BlockingWire(address, access)
 
 
 def pack(words: Words) -> bytes:
-    """Return a command as it is sent."""
+    """Return a command in the form in which it is sent."""
     packed: bytes = _hiredis.pack_command(tuple(words))
     return packed
 
 
-class BlockingWire:
-    """A wire that blocks its thread."""
+class BlockingWire(Wire):
+    """A connection that blocks its thread."""
 
     def __init__(self, address: Address, access: Access) -> None:
-        self._address, self._access = address, access
         kind: Any = SSLConnection if access.tls else Connection
-        self._connection: Any = kind(socket_timeout=access.timeout_s, **_arguments(address, access))
+        super().__init__(
+            address, access, kind(socket_timeout=access.timeout_s, **_arguments(address, access))
+        )
 
     async def connect(self) -> None:
-        """Connect and logs in."""
+        """Connect and log in."""
         try:
             self._connection.connect()
         except (RedisError, OSError) as error:
@@ -144,7 +162,7 @@ class BlockingWire:
     async def exchange(
         self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
     ) -> list[Reply]:
-        """Send packed commands and return the replies, one for each; in between it awaits `sent`."""
+        """Send packed commands, await `sent`, and return the replies, one for each command."""
         connection = self._connection
         try:
             connection.send_packed_command((packet,), check_health=False)
@@ -152,45 +170,42 @@ class BlockingWire:
                 await sent
             return [self._reply() for _ in range(count)]
         except (RedisError, OSError) as error:
-            raise _unanswered(self._address, self._access, error) from error
+            raise self._unanswered(error) from error
 
     def _reply(self) -> Reply:
         try:
             reply = self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
         except (ResponseError, BusyLoadingError) as error:
             return _refusal(error)
-        return _plain(reply)
+        return _with_refusals(reply)
 
-    async def is_stale(self) -> bool:
-        """Return whether the server has closed it, or left what nobody asked for."""
+    async def is_alive(self) -> bool:
+        """Return whether the connection is open, and holds no bytes that nothing asked for."""
         try:
-            return bool(self._connection.can_read(timeout=0))
+            return not self._connection.can_read(timeout=0)
         except (RedisError, OSError):
-            return True
+            return False
 
     async def close(self) -> None:
-        """Disconnect; twice is once."""
+        """Disconnect; a second call does nothing."""
         self._connection.disconnect()
 
-    async def drop(self) -> None:
-        """Disconnect: here that waits for nothing."""
-        self._connection.disconnect()
+    drop = close  # disconnecting does not wait here
 
 
-class TaskWire:
-    """A wire that waits in an event loop.
+class TaskWire(Wire):
+    """A connection that waits in an event loop.
 
-    The driver's own timeouts are off: they cost a task each, and one around the whole exchange does as well.
+    The driver's own timeouts are off: they cost a task each, and so does one around the whole exchange.
     """
 
     def __init__(self, address: Address, access: Access) -> None:
-        self._address, self._access = address, access
         kind: Any = TaskTlsConnection if access.tls else TaskConnection
-        self._connection: Any = kind(socket_timeout=None, **_arguments(address, access))
+        super().__init__(address, access, kind(socket_timeout=None, **_arguments(address, access)))
         self._alarm = _Alarm(access.timeout_s)
 
     async def connect(self) -> None:
-        """Connect and logs in."""
+        """Connect and log in."""
         try:
             async with asyncio.timeout(self._access.timeout_s):
                 await self._connection.connect()
@@ -200,7 +215,7 @@ class TaskWire:
     async def exchange(
         self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
     ) -> list[Reply]:
-        """Send packed commands and return the replies, one for each; in between it awaits `sent`."""
+        """Send packed commands, await `sent`, and return the replies, one for each command."""
         connection, alarm = self._connection, self._alarm
         alarm.start()
         try:
@@ -212,56 +227,57 @@ class TaskWire:
             return [await self._reply() for _ in range(count)]
         except asyncio.CancelledError as error:
             if alarm.stop():
-                raise _unanswered(self._address, self._access, TimeoutError()) from error
+                raise self._unanswered(TimeoutError()) from error
             raise
         except (RedisError, OSError) as error:
-            raise _unanswered(self._address, self._access, error) from error
+            raise self._unanswered(error) from error
         finally:
             alarm.stop()
 
     async def send(self, packet: bytes) -> None:
-        """Send packed commands whose replies `receive` takes."""
+        """Send packed commands, whose replies `receive` returns."""
         try:
             await self._connection.send_packed_command((packet,), check_health=False)
         except (RedisError, OSError) as error:
-            raise _unanswered(self._address, self._access, error) from error
+            raise self._unanswered(error) from error
 
     async def receive(self) -> Reply:
-        """Wait, however long, for the next reply."""
+        """Wait without a timeout for the next reply."""
         try:
             return await self._reply()
         except (RedisError, OSError) as error:
-            raise _unanswered(self._address, self._access, error) from error
+            raise self._unanswered(error) from error
 
     async def _reply(self) -> Reply:
         try:
             reply = await self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
         except (ResponseError, BusyLoadingError) as error:
             return _refusal(error)
-        return _plain(reply)
+        return _with_refusals(reply)
 
-    async def is_stale(self) -> bool:
-        """Return whether the server has closed it, or left what nobody asked for."""
+    async def is_alive(self) -> bool:
+        """Return whether the connection is open, and holds no bytes that nothing asked for."""
         try:
-            return bool(await self._connection.can_read())
+            return not await self._connection.can_read()
         except (RedisError, OSError):
-            return True
+            return False
 
     async def close(self) -> None:
-        """Disconnect and let TLS say goodbye; twice is once."""
+        """Disconnect and shut down TLS; a second call does nothing."""
         with suppress(RedisError, OSError):
             await self._connection.disconnect()
 
     async def drop(self) -> None:
-        """Disconnect without waiting for anything, also while the caller is being cancelled."""
+        """Disconnect without waiting, also while the caller is being cancelled."""
         await self._connection.disconnect(nowait=True)
 
 
 class _Alarm:
     """Cancels the task of an exchange that lasts too long, as `asyncio.timeout` does.
 
-    That one sets a timer of the loop for each exchange and takes it back, a tenth of what the exchange costs
-    this process. Here one timer stands for many: when it goes off it looks who is under way and since when.
+    `asyncio.timeout` sets and cancels a timer of the loop for each exchange, a tenth of what the exchange
+    costs this process. Here one timer serves many exchanges: when it fires, it checks how long the present
+    one has lasted.
     """
 
     __slots__ = ("_cancelling", "_due_s", "_has_rung", "_loop", "_task", "_timeout_s", "_timer")
@@ -272,7 +288,7 @@ class _Alarm:
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
-        """Watch over what the present task awaits from here on."""
+        """Start watching the present task."""
         loop = self._loop = asyncio.get_running_loop()
         task = self._task = asyncio.current_task()
         self._has_rung, self._cancelling = False, task.cancelling() if task is not None else 0
@@ -281,7 +297,7 @@ class _Alarm:
             self._timer = loop.call_at(self._due_s, self._look)
 
     def stop(self) -> bool:
-        """Watch no longer; returns whether this alarm, and nobody else, has cancelled the task."""
+        """Stop watching, and return whether this alarm alone has cancelled the task."""
         task, self._task = self._task, None
         return self._has_rung and task is not None and task.uncancel() <= self._cancelling
 
@@ -315,56 +331,47 @@ def _arguments(address: Address, access: Access) -> dict[str, Any]:
     return arguments
 
 
-def _plain(reply: Any) -> Reply:
-    """Return a reply whose errors inside a list are refusals as well."""
+def _with_refusals(reply: Any) -> Reply:
+    """Return a reply in which the errors of a list are refusals too."""
     if type(reply) is list:
         answers = cast("list[object]", reply)
-        for place, answer in enumerate(answers):
+        for index, answer in enumerate(answers):
             if isinstance(answer, Exception):
-                answers[place] = _refusal(answer)
+                answers[index] = _refusal(answer)
     return cast("Reply", reply)
 
 
 # ---- the driver's errors
 
 _NO_DATABASE: Final = "DB index is out of range"
+_SCRIPT_LINE = re.compile(r",? *script: [0-9a-f]{40}, on @user_script:\d+")
 
 
-_SCRIPT_PLACE = re.compile(r",? *script: [0-9a-f]{40}, on @user_script:\d+")
-
-
-def _said(error: Exception) -> str:
-    """Return an error's message without its full stop, and without the line of our own script."""
-    return _SCRIPT_PLACE.sub("", str(error)).rstrip(". ")
+def _text_of(error: Exception) -> str:
+    """Return an error's message without its full stop and the line number of our own script."""
+    return _SCRIPT_LINE.sub("", str(error)).rstrip(". ")
 
 
 def _refusal(error: Exception) -> Refusal:
-    """Return what the server said; the driver cuts off the codes that it knows."""
-    text, code = _said(error), getattr(error, "status_code", None)
+    """Return the server's error; the driver cuts off the codes that it knows."""
+    text, code = _text_of(error), getattr(error, "status_code", None)
     if code is None:
         code, _, text = text.partition(" ")
     return Refusal(str(code), text)
 
 
 def _unreached(address: Address, access: Access, error: Exception) -> StorageError | InvalidError:
-    said = _said(error)
+    said = _text_of(error)
     if isinstance(error, AuthenticationError):
         return refused_login(access.url, f"{address}: {said}")
     if _NO_DATABASE in said:
-        return InvalidError(f"{access.url} has no such database at {address}: {said}; give a lower number")
+        return InvalidError(f"{access.url} has no such database at {address}: {said}. Use a lower number.")
     if "CERTIFICATE" in said.upper():
         return InvalidError(
-            f"{access.url}: no trusted TLS at {address}: {said}; say whom to trust with tls_ca="
+            f"{access.url} has no trusted TLS at {address}: {said}. Name trusted certificates with tls_ca="
         )
     return StoreUnavailableError(
-        f"{access.url} is not reached at {address}: {said or 'no answer'}; is the server up?",
-        url=access.url,
-    )
-
-
-def _unanswered(address: Address, access: Access, error: Exception) -> OutcomeUnknownError:
-    return OutcomeUnknownError(
-        f"{access.url} did not answer at {address}: {_said(error) or f'nothing for {access.timeout_s} s'}",
+        f"{access.url} was not reached at {address}: {said or 'no answer'}. Check that the server is up.",
         url=access.url,
     )
 
@@ -384,32 +391,32 @@ _FORBIDDEN = {"NOPERM", *NO_LOGIN}
 
 
 def refused_login(url: str, said: str) -> InvalidError:
-    """Return the error of a server that does not let this user in."""
-    return InvalidError(f"{url} refuses user and password at {said}; mend them in the URL")
+    """Return the error for a server that rejects the user or password."""
+    return InvalidError(f"{url} rejects user and password at {said}. Correct them in the URL.")
 
 
 def refused(refusal: Refusal, url: str, space: str | None = None) -> StorageError:
-    """Return the error that a server's answer means.
+    """Return the error for an error that a server replied.
 
-    An answer that is not known to mean "nothing was written" is an `OutcomeUnknownError`.
+    It is an `OutcomeUnknownError` unless the code is known to mean that nothing was written.
     """
     said = f"{refusal.code} {refusal.text}"
     where = url if space is None else f"space {space!r} at {url}"
     if refusal.code == "OOM" or "No space left" in refusal.text:
         return StoreFullError(
-            f"{where} has no room: {said}; give the server more, or delete", url=url, space=space
+            f"{where} has no room: {said}. Give the server more memory, or delete data.", url=url, space=space
         )
     if refusal.code in _PASSING:
         is_read_only = refusal.code == "READONLY"
         return StoreUnavailableError(
-            f"{where} cannot answer for now: {said}", url=url, space=space, is_read_only=is_read_only
+            f"{where} cannot answer now: {said}", url=url, space=space, is_read_only=is_read_only
         )
     if refusal.code in _FORBIDDEN:
         return StorageError(
-            f"{where} may not be used so: {said}; give the user the right", url=url, space=space
+            f"{where} does not permit this: {said}. Grant the user the right.", url=url, space=space
         )
     if refusal.code == "WRONGTYPE":
         return CorruptError(
-            f"{where} has a key that is not keepstate's: {said}; choose another prefix=", url=url, space=space
+            f"{where} has a key that is not keepstate's: {said}. Use another prefix=", url=url, space=space
         )
     return OutcomeUnknownError(f"{where} answered with an error: {said}", url=url, space=space)

@@ -16,15 +16,14 @@ import msgspec
 
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError, StoreFullError
-from keepstate.stores.admission import REPLACING_WRITES, log_size_error
+from keepstate.stores.admission import REPLACING_WRITES, check_stamped_keys, cut_log_error, log_size_error
 from keepstate.stores.clock_leaps import SecondClock
-from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Conflict, Outcome, Put
+from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Conflict, Outcome
 from keepstate.stores.records import RETRY_KEPT_MS
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.connection import Execute
 from keepstate.stores.sqlite.revision import Head, Revision
 from keepstate.values import limits
-from keepstate.values.key import stamp_suffix
 
 KEPT_MS = 3_600_000
 """Milliseconds for which an outcome is stored."""
@@ -127,13 +126,7 @@ class Flush:
 
     def _judge(self, head: Head, batch: Batch) -> Outcome | None:
         if batch.retry_of is not None and batch.retry_of < head.floor:
-            return OutcomeUnknownError(
-                f"The log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, so "
-                "it is unknown whether the first attempt applied. This retry was not applied. Read the "
-                "space.",
-                space=batch.space,
-                token=batch.token,
-            )
+            return cut_log_error(batch)
         if batch.at is not None and batch.at != head.revision:
             return Conflict(None, head.revision)
         if batch.alive_until_ms is not None and batch.alive_until_ms <= head.now_ms:
@@ -145,7 +138,7 @@ class Flush:
                 return Conflict(check.key, actual)
         if head.revision >= schema.LAST_REVISION - 1:
             return StoreFullError(f"Space {batch.space!r} has used up its revisions. Write to a new space.")
-        return _stamp_error(batch, head.revision + 1)
+        return check_stamped_keys(batch, head.revision + 1)
 
     def _versions_of(self, head: Head, key: bytes) -> tuple[int, int]:
         row: Any = self._execute(
@@ -231,21 +224,6 @@ def _new_number(execute: Execute, name: bytes, old: int | None = None) -> int:
     if number > schema.LAST_SPACE:
         raise StoreFullError(f"There is no number left for space {name.decode()!r}. Use another file.")
     return number
-
-
-def _stamp_error(batch: Batch, revision: int) -> InvalidError | None:
-    if len(batch.writes) < 2 or not any(type(write) is Put and write.stamp for write in batch.writes):
-        return None
-    keys = {
-        write.key + stamp_suffix(revision, index) if type(write) is Put and write.stamp else write.key
-        for index, write in enumerate(batch.writes)
-    }
-    if len(keys) == len(batch.writes):
-        return None
-    return InvalidError(
-        f"A batch on space {batch.space!r} writes a key that equals one of its stamped keys. Rename one of "
-        f"them."
-    )
 
 
 def _keep_outcome(execute: Execute, space: int, token: bytes, outcome: Outcome, now_ms: int) -> None:

@@ -13,7 +13,7 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Check, Put
-from keepstate.stores.wrappers.encrypted.sealing import OVERHEAD_BYTES, Sealer
+from keepstate.stores.wrappers.sealing import OVERHEAD_BYTES, Sealer
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.store_contract.stage import applied, entry_of, value_of
 

@@ -16,10 +16,10 @@ from keepstate._finish import finish
 from keepstate.engine.kernel import layout
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Check, Entry, Put
-from keepstate.stores.redis.encoding import place
+from keepstate.stores.redis.encoding import keys_of
 from keepstate.stores.sqlite import connection as connections
 from keepstate.stores.sqlite.schema import entry_seal
-from keepstate.stores.wrappers.encrypted.sealing import MOST_OVERHEAD_BYTES, OVERHEAD_BYTES, THIS_WRITE, Terms
+from keepstate.stores.wrappers.sealing import MOST_OVERHEAD_BYTES, OVERHEAD_BYTES, THIS_WRITE, Terms
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.store_contract.stage import applied, entry_of
 
@@ -63,7 +63,7 @@ def in_sqlite(path: Path, key: bytes, change: Callable[[Row], Row]) -> None:
 
 def in_redis(server: Redis, key: bytes, change: Callable[[Row], Row]) -> None:
     """Rewrite a field of space `s` in the server."""
-    command = "EVAL", _REWRITE, "1", place("keepstate", "s").keys[0].decode(), key.hex()
+    command = "EVAL", _REWRITE, "1", keys_of("keepstate", "s").keys[0].decode(), key.hex()
     version, created, expires_at_ms = map(int, str(server.command(*command, "")).split())
     changed = change((version, created, expires_at_ms or None))
     server.command(*command, *(str(number or 0) for number in changed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepstate.stores.wrappers.tiered.breaker import LONGEST_PAUSE_S, Breaker
+from keepstate.stores.wrappers.warm_tier import LONGEST_PAUSE_S, Breaker
 from keepstate.testing.clocks import ManualClock
 
 DOWN = OSError("down")
@@ -22,7 +22,7 @@ def breaker(clock: ManualClock) -> Breaker:
 
 def test_one_failure_that_many_have_met_is_one(breaker: Breaker, clock: ManualClock) -> None:
     for _ in range(8):
-        breaker.failed(DOWN)
+        breaker.record_failure(DOWN)
 
     clock.advance(499)
     assert not breaker.allows()
@@ -31,11 +31,11 @@ def test_one_failure_that_many_have_met_is_one(breaker: Breaker, clock: ManualCl
 
 
 def test_only_who_was_let_in_again_makes_the_pause_longer(breaker: Breaker, clock: ManualClock) -> None:
-    breaker.failed(DOWN)
+    breaker.record_failure(DOWN)
     clock.advance(500)
     asked = [breaker.allows() for _ in range(3)]
-    breaker.failed(DOWN)
-    breaker.failed(DOWN)  # who had asked before, and waited long
+    breaker.record_failure(DOWN)
+    breaker.record_failure(DOWN)  # who had asked before, and waited long
 
     assert asked == [True, False, False]
     clock.advance(999)
@@ -45,17 +45,17 @@ def test_only_who_was_let_in_again_makes_the_pause_longer(breaker: Breaker, cloc
 
 
 def test_pauses_grow_up_to_the_longest_and_end_with_an_answer(breaker: Breaker, clock: ManualClock) -> None:
-    breaker.failed(DOWN)
+    breaker.record_failure(DOWN)
     for _ in range(10):
         clock.advance(int(LONGEST_PAUSE_S * 1000))
         assert breaker.allows()
-        breaker.failed(DOWN)
+        breaker.record_failure(DOWN)
     clock.advance(int(LONGEST_PAUSE_S * 1000) - 1)
     assert not breaker.allows()
-    breaker.worked()
+    breaker.record_answer()
 
     assert breaker.is_closed
     assert breaker.allows()
-    breaker.failed(DOWN)
+    breaker.record_failure(DOWN)
     clock.advance(500)
     assert breaker.allows()

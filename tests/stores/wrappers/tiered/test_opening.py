@@ -80,7 +80,7 @@ def test_a_password_is_not_shown() -> None:
     [
         ("hot_bytes=-1", "hot_bytes"),
         ("max_staleness_s=soon", "max_staleness_s"),
-        ("warm=redis://localhost/0", "no server"),
+        ("warm=redis://localhost/0", "not a server"),
         ("size=3", "size"),
     ],
 )

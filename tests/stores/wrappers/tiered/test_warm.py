@@ -16,7 +16,7 @@ from keepstate.stores.protocol import Batch, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
-from keepstate.stores.wrappers.tiered.warm import SHARDS
+from keepstate.stores.wrappers.warm_tier import SHARDS
 from tests.server_fixtures import running
 from tests.stores.wrappers.tiered.counting import CountedPostgres, put, values
 

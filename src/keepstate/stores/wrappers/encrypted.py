@@ -1,7 +1,12 @@
-"""A store whose values are sealed on the way in and opened on the way out.
+"""A store that seals values on the way in and opens them on the way out.
 
-Keys, sizes and times stay as they are. The store's id and the secret that objects are named by stand sealed
-in a space of their own, which no listing shows.
+Invariant: a value that is read was sealed for the very key that it is read from, or `CorruptError` is raised.
+
+Keys, sizes and times stay readable. The store's id, and the secret that names objects, are sealed in a space
+of their own, which no listing shows. A rotation seals values again under the newest key while other handles
+read and write: each value is written under the exact version that was read, so no write is lost. An
+interrupted rotation loses nothing; the next one finds only the rest, and what a handle with an older ring has
+written in between.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import (
     ABSENT,
     ENCRYPTION_SPACE,
+    Applied,
     Batch,
     Change,
     Changes,
@@ -33,17 +39,18 @@ from keepstate.stores.protocol import (
     Reading,
     Write,
 )
-from keepstate.stores.wrappers.encrypted.ring import KeyRing, derived
-from keepstate.stores.wrappers.encrypted.rotation import Rotation
-from keepstate.stores.wrappers.encrypted.sealing import (
+from keepstate.stores.wrappers.keyless import RECORD, list_spaces, reject_record_space
+from keepstate.stores.wrappers.sealing import (
     MOST_OVERHEAD_BYTES,
     STORE_ID_BYTES,
     THIS_WRITE,
+    KeyRing,
+    Opened,
     Sealer,
     Terms,
+    derived,
     plain_size,
 )
-from keepstate.stores.wrappers.keyless import RECORD, list_spaces, reject_record_space
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values import limits
 from keepstate.values.refs import DIGEST_SIZE
@@ -56,17 +63,20 @@ _SURELY_FIT: Final = limits.READ_BYTES // (limits.VALUE_BYTES + MOST_OVERHEAD_BY
 _ATTEMPTS: Final = 64
 
 
-class EncryptedStore(StoreWrapper):
-    """Seals each value with AES-256-GCM for the place where it stands.
+__all__ = ["EncryptedStore", "KeyRing"]
 
-    What is read and is not as it was sealed there raises `CorruptError`: changed or cut bytes, a row that was
-    moved, written without encryption, or sealed under no key of the ring; an expiry that its writer cannot
-    have meant; a creation other than the one that its writer named. Not detected: an older value put back at
-    its own place, a row removed or made to expire early, an expiry put off by less than the time to live, and
-    two events of one stream and index that changed places.
+
+class EncryptedStore(StoreWrapper):
+    """A store that seals each value with AES-256-GCM, bound to its key.
+
+    Reading raises `CorruptError` for changed or cut bytes, for a row that was moved, written without
+    encryption, or sealed under a key outside the ring, and for an expiry or a creation that contradicts the
+    writer's terms. Not detected: an older value put back under its own key, a row that was removed or made to
+    expire early, an expiry postponed by less than the time to live, and two exchanged events of one stream
+    and index.
 
     Args:
-        store: What keeps the sealed values, opened or not.
+        store: The store of the sealed values, open or not.
         keys: The keys.
         clock: Time and randomness of this process.
 
@@ -81,17 +91,17 @@ class EncryptedStore(StoreWrapper):
         self._keys, self._clock = keys, clock
         self._first = Sealer(keys, _NO_STORE, clock)
         self._known: tuple[Sealer, bytes] | None = None
-        self._name_key = lru_cache(maxsize=_NAMES_KEPT)(self._made_name_key)
+        self._name_key = lru_cache(maxsize=_NAMES_KEPT)(self._new_name_key)
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
-        """Return the same around another store."""
+        """Return the same wrapper around another store."""
         return type(self)(store, self._keys, clock=self._clock)
 
     async def open(self) -> Self:
         """Open the store, unless it is open already.
 
         Raises:
-            CorruptError: No key of the ring fits the store, or it holds what is not encrypted.
+            CorruptError: No key of the ring fits the store, or the store holds data that is not encrypted.
         """
         was_open = self._store.is_open
         await super().open()
@@ -106,14 +116,14 @@ class EncryptedStore(StoreWrapper):
         return self
 
     async def _record(self) -> bytes:
-        """Return the store's id and secret, made by whoever opens it first."""
+        """Return the store's id and secret, which the first opener creates."""
         while (sealed := await self._stored_record()) is None:
             others = [name for name in await self._store.spaces(limit=2) if name != ENCRYPTION_SPACE]
-            # A new record beside sealed values would make all of them unreadable.
+            # A new record would make all existing sealed values unreadable.
             if others and await self._stored_record() is None:
                 raise CorruptError(
                     f"{self.url} holds {others[0]!r} and no record of encryption: it was not encrypted, or "
-                    f"{ENCRYPTION_SPACE!r} was lost; copy it into a new store, or restore it",
+                    f"{ENCRYPTION_SPACE!r} was lost. Copy it into a new store, or restore it.",
                     url=self.url,
                     place=ENCRYPTION_SPACE,
                 )
@@ -132,15 +142,16 @@ class EncryptedStore(StoreWrapper):
     @property
     def _sealer(self) -> Sealer:
         if self._known is None:
-            raise ClosedError(f"{self!r} is not open; open it first")
+            raise ClosedError(f"{self!r} is not open. Call open() first.")
         return self._known[0]
 
     async def rotate(self, prefix: str = "") -> int:
-        """Seal again, under the newest key, what stands under older ones; returns how many values.
+        """Seal values of older keys again under the newest key, and return their number.
 
-        Others may read and write meanwhile. It can be ended at any time: the next call goes on. Versions stay
-        as they are, and no change is told of. An older key may go when this has ended and the logs, which
-        hold what was replaced, have turned over; `prefix` says with what the names of spaces start.
+        Other handles may read and write at the same time. You can interrupt it at any time; the next call
+        continues. Versions stay the same, and watchers see no change. You can remove an older key when this
+        has ended and the logs, which hold replaced values, have turned over. `prefix` limits it to spaces
+        whose names start with it.
         """
         sealer, rotation = self._sealer, Rotation(self._store, self._keys)
         count = 0
@@ -154,12 +165,12 @@ class EncryptedStore(StoreWrapper):
         return count + await rotation.seal_again(ENCRYPTION_SPACE, self._first)
 
     def object_name(self, space: str, content: bytes) -> bytes:
-        """Return a name that tells the content to nobody who guesses it."""
+        """Return a name from which the content cannot be guessed without the keys."""
         return hmac.digest(self._name_key(space), sha256(content).digest(), "sha256")[:DIGEST_SIZE]
 
-    def _made_name_key(self, space: str) -> bytes:
+    def _new_name_key(self, space: str) -> bytes:
         if self._known is None:
-            raise ClosedError(f"{self!r} is not open; open it first")
+            raise ClosedError(f"{self!r} is not open. Call open() first.")
         return derived(self._known[1], b"keepstate names 1", space.encode())
 
     # ---- writing
@@ -169,12 +180,12 @@ class EncryptedStore(StoreWrapper):
         return await self.apply_checked(batches, self.check_batches(batches))
 
     async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Seal and apply what was admitted."""
+        """Seal and apply checked batches."""
         sealed = [self._sealed(batch) for batch in batches]
         outcomes = await self._store.apply_checked(sealed, sizes)
-        for place, outcome in enumerate(outcomes):
+        for index, outcome in enumerate(outcomes):
             if type(outcome) is Conflict and outcome.key is not None:
-                outcomes[place] = await self._judged_again(sealed[place], sizes[place], outcome)
+                outcomes[index] = await self._check_again(sealed[index], sizes[index], outcome)
         return outcomes
 
     def _sealed(self, batch: Batch) -> Batch:
@@ -197,11 +208,11 @@ class EncryptedStore(StoreWrapper):
                 writes.append(write)
         return msgspec.structs.replace(batch, writes=writes)
 
-    async def _judged_again(self, batch: Batch, size: int, conflict: Conflict) -> Outcome:
+    async def _check_again(self, batch: Batch, size: int, conflict: Conflict) -> Outcome:
         """Return the outcome of a batch whose checks may name versions from before values were sealed again.
 
-        The store counts a value that was sealed again as written then; who read it through this wrapper knows
-        the version of its real write.
+        For the store, sealing a value again is a write. A caller that read the value through this wrapper
+        knows the version of its original write.
         """
         outcome: Outcome = conflict
         asked = list(batch.checks)
@@ -212,11 +223,11 @@ class EncryptedStore(StoreWrapper):
                 versions = await self._versions(batch)
             except CorruptError as error:
                 return error
-            told, actual = versions.get(outcome.key, (None, None))
-            if told is not None and actual == outcome.actual:
-                outcome = Conflict(outcome.key, told)
+            original, actual = versions.get(outcome.key, (None, None))
+            if original is not None and actual == outcome.actual:
+                outcome = Conflict(outcome.key, original)
             checks = [_as_stored(check, *versions.get(check.key, (None, None))) for check in batch.checks]
-            if checks == asked:  # what was refused just now is what would be asked again
+            if checks == asked:  # the next attempt would be the one that was just refused
                 return outcome
             asked = checks
             again = msgspec.structs.replace(batch, checks=checks)
@@ -224,14 +235,14 @@ class EncryptedStore(StoreWrapper):
         return outcome
 
     async def _versions(self, batch: Batch) -> dict[bytes, tuple[int, int]]:
-        """Return the versions that are told and that the store counts, where they differ."""
+        """Return the version of the original write and that of the store, for keys where they differ."""
         keys = [check.key for check in batch.checks if check.version is not None]
         versions: dict[bytes, tuple[int, int]] = {}
         for start in range(0, len(keys), _SURELY_FIT):
             reading = await self._store.read(batch.space, keys[start : start + _SURELY_FIT])
             for entry in filter(None, reading.entries):
                 opened = self._sealer.open(batch.space, entry.key, entry.value)
-                opened.refuse_altered(batch.space, entry, reading.now_ms)
+                opened.require_unaltered(batch.space, entry, reading.now_ms)
                 if opened.version is not None:
                     versions[entry.key] = opened.version, entry.version
         return versions
@@ -258,7 +269,7 @@ class EncryptedStore(StoreWrapper):
         return await self._stored_by_parts(space, keys, at_ms)
 
     async def _stored_by_parts(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
-        """Read what passes the limit of one read only by what sealing adds, or refuses it."""
+        """Read in parts, if only the bytes that sealing adds exceed the limit of one read."""
         for _ in range(_ATTEMPTS):
             entries: list[Entry | None] = []
             readings: list[Reading] = []
@@ -274,7 +285,7 @@ class EncryptedStore(StoreWrapper):
             if all(reading.revision == first.revision for reading in readings):
                 return Reading(entries, first.revision, first.now_ms)
         raise StoreUnavailableError(
-            f"space {space!r} changes faster than 8 MiB of it can be read; ask for fewer keys", space=space
+            f"Space {space!r} changes faster than 8 MiB of it can be read. Read fewer keys.", space=space
         )
 
     async def scan(
@@ -295,7 +306,7 @@ class EncryptedStore(StoreWrapper):
         entries = [self._opened(space, entry, now_ms) for entry in page.entries]
         size = sum(len(entry.value) for entry in entries)
         most = min(limit, limits.PAGE_ROWS)
-        # A page that ended at 8 MiB ended early, since what sealing adds was counted too.
+        # A page that ended at 8 MiB ended early, because the bytes that sealing adds were counted.
         while page.next is not None and len(entries) < most and _ended_by_size(size, len(entries)):
             more = await self._store.scan(
                 space, prefix, after=page.next, limit=1, reverse=reverse, at_ms=judged_ms
@@ -309,13 +320,15 @@ class EncryptedStore(StoreWrapper):
         return Page(entries, page.next, page.revision, now_ms, page.nonce)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Read the log and open what it holds; what was only sealed again is no change."""
+        """Read the log and open its values; a value that was only sealed again is left out."""
         reject_record_space(space)
         changes = await self._store.changes(space, after, limit=limit)
-        items = [change for change in map(self._told, [space] * len(changes.items), changes.items) if change]
+        items = [
+            change for change in map(self._open_change, [space] * len(changes.items), changes.items) if change
+        ]
         return Changes(items, changes.upto, changes.floor, changes.nonces)
 
-    def _told(self, space: str, change: Change) -> Change | None:
+    def _open_change(self, space: str, change: Change) -> Change | None:
         old = None if change.old is None else self._sealer.open(space, change.key, change.old)
         new = None if change.new is None else self._sealer.open(space, change.key, change.new)
         if new is not None and new.version is not None:
@@ -324,13 +337,13 @@ class EncryptedStore(StoreWrapper):
 
     def _opened(self, space: str, entry: Entry, now_ms: int) -> Entry:
         opened = self._sealer.open(space, entry.key, entry.value)
-        opened.refuse_altered(space, entry, now_ms)
+        opened.require_unaltered(space, entry, now_ms)
         return Entry(entry.key, opened.value, opened.version_of(entry), entry.created, entry.expires_at_ms)
 
     # ---- all spaces
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """List spaces, but for the one that is the wrapper's own."""
+        """List spaces, without the wrapper's own."""
         return await list_spaces(self._store, prefix, after, limit)
 
     async def drop(self, space: str) -> None:
@@ -339,9 +352,68 @@ class EncryptedStore(StoreWrapper):
         await self._store.drop(space)
 
 
-def _as_stored(check: Check, told: int | None, actual: int | None) -> Check:
-    return Check(check.key, version=actual) if told is not None and check.version == told else check
+def _as_stored(check: Check, original: int | None, actual: int | None) -> Check:
+    return Check(check.key, version=actual) if original is not None and check.version == original else check
 
 
 def _ended_by_size(size: int, count: int) -> bool:
     return size + (count + 1) * MOST_OVERHEAD_BYTES > limits.PAGE_BYTES - limits.VALUE_BYTES
+
+
+_SECTIONS: Final = (b"\x00", b"\x01", b"\x02")
+
+
+class Rotation:
+    """Seals the values of a store again.
+
+    Args:
+        store: The store of the sealed values.
+        keys: The ring, whose newest key seals.
+    """
+
+    def __init__(self, store: StoreBase | StoreWrapper, keys: KeyRing) -> None:
+        self._store, self._newest = store, keys.newest_id
+
+    async def seal_again(self, space: str, sealer: Sealer) -> int:
+        """Seal a space's values again, and return their number."""
+        count = 0
+        for section in _SECTIONS:
+            after: bytes | None = None
+            while True:
+                page = await self._store.scan(space, section, after=after)
+                count += await self._seal_page(space, list(page.entries), sealer)
+                after = page.next
+                if after is None:
+                    break
+        return count
+
+    async def _seal_page(self, space: str, entries: list[Entry], sealer: Sealer) -> int:
+        now_ms = (await self._store.read(space, [])).now_ms
+        left: dict[bytes, tuple[Put, Check]] = {}
+        size = 0
+        for entry in entries:
+            opened = sealer.open(space, entry.key, entry.value)
+            opened.require_unaltered(
+                space, entry, now_ms
+            )  # if an altered row were sealed again, it would look valid
+            if opened.key_id != self._newest:
+                put = self._put(space, entry, opened, sealer, now_ms)
+                left[entry.key] = put, Check(entry.key, version=entry.version)
+                size += len(put.value)
+        while left:
+            batch = Batch(space, [put for put, _ in left.values()], [check for _, check in left.values()])
+            outcome = (await self._store.apply_checked([batch], [size]))[0]
+            if isinstance(outcome, Applied):
+                return len(left)
+            if isinstance(outcome, KeepstateError):
+                raise outcome
+            assert outcome.key is not None, "the batch has no condition except its checks"
+            del left[outcome.key]  # another handle has written and sealed it
+        return 0
+
+    def _put(self, space: str, entry: Entry, opened: Opened, sealer: Sealer, now_ms: int) -> Put:
+        rest_ms = None if entry.expires_at_ms is None else max(1, entry.expires_at_ms - now_ms)
+        terms = Terms(rest_ms, opened.terms.created)
+        version = opened.version_of(entry)
+        sealed = sealer.seal(space, entry.key, opened.value, terms=terms, version=version)
+        return Put(entry.key, sealed, rest_ms)

@@ -1,9 +1,9 @@
-"""What this process remembers of its spaces.
+"""The cache of entries in this process.
 
-A view tells what its space held at one revision, and that stays true whatever is written later. Whether the
-revision is still the present one is for others to say: who asked the cold store, or, for a while after, the
-clock. A view moves along when it is told all that changed; section `00` stands in no log, so its entries
-stay behind.
+A view has entries of a space as of one revision, which stay true whatever is written later. The cache does
+not know whether that revision is still the present one: the caller asks the cold store, or trusts a recent
+answer for a while. A view is advanced with the keys that changed. Section `00` is not in the log, so its
+entries are dropped then.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Reading, Wr
 from keepstate.values.key import OBJECTS, stamp_suffix
 
 ENTRY_OVERHEAD_BYTES: Final = 400
-"""What an entry weighs beside its key and value, about."""
+"""Approximate memory of an entry in addition to its key and value."""
 
-_SPACES_TOLD: Final = 65_536
+_SPACES_KNOWN: Final = 65_536
 _LONG_AGO_S: Final = float("-inf")
 
 
-class Told:
-    """The highest revision of each space that the handles of one store in this process were told of.
+class KnownRevisions:
+    """The highest revision of each space that the handles of one store in this process have seen.
 
-    What one of them has written or seen, none reads behind. `epoch` counts how often all that was
-    remembered became doubtful: then nothing is fresh that was asked for before.
+    No handle reads an older revision than another one has written or seen. `epoch` counts how often the whole
+    cache became doubtful; an answer to a question from before is not fresh then.
     """
 
     def __init__(self) -> None:
@@ -37,67 +37,67 @@ class Told:
         self.epoch = 0
 
     def of(self, space: str) -> int:
-        """Return the highest revision; 0 where nothing was told."""
+        """Return the highest revision; 0 if unknown."""
         return self._revisions.get(space, 0)
 
     def record(self, space: str, revision: int) -> None:
-        """Take note of a revision."""
+        """Record a revision."""
         if revision <= self._revisions.get(space, 0):
             return
         with self._lock:
             self._revisions[space] = max(revision, self._revisions.get(space, 0))
-            if len(self._revisions) > _SPACES_TOLD:
-                self._begin_anew()
+            if len(self._revisions) > _SPACES_KNOWN:
+                self._start_epoch()
 
     def forget(self) -> None:
-        """Make all that was asked for until now doubtful."""
+        """Make everything that was asked until now doubtful."""
         with self._lock:
-            self._begin_anew()
+            self._start_epoch()
 
-    def _begin_anew(self) -> None:
+    def _start_epoch(self) -> None:
         self.epoch += 1
         self._revisions.clear()
 
 
-class Moment(NamedTuple):
-    """When a question was sent: the answer is of that time or later."""
+class AskedAt(NamedTuple):
+    """The time at which a question was sent; its answer is of that time or later."""
 
     epoch: int
     sent_s: float
 
 
 class Held(NamedTuple):
-    """What is remembered of the keys asked for, and of which revision; None where nothing is of the space."""
+    """Cached entries of the requested keys, as of a revision; None if nothing of the space is cached."""
 
     revision: int | None
     entries: dict[bytes, Entry | None]
     is_all: bool
-    """Whether nothing else is remembered of the space."""
+    """Whether nothing else of the space is cached."""
 
 
 class _View:
-    __slots__ = ("at_s", "entries", "epoch", "heard_s", "now_ms", "revision")
+    __slots__ = ("at_s", "entries", "epoch", "read_s", "now_ms", "revision")
 
     def __init__(self, revision: int) -> None:
         self.revision = revision
         self.entries: dict[bytes, Entry | None] = {}
         self.epoch = -1
         self.at_s = _LONG_AGO_S
-        """A time at which, or later, `revision` was the present one."""
-        self.now_ms, self.heard_s = 0, 0.0
+        """A time at which, or after which, `revision` was the present one."""
+        self.now_ms, self.read_s = 0, 0.0
 
 
 class HotTier:
-    """Remembers entries until they are too many bytes; what nobody has asked for the longest gives way.
+    """A bounded cache of entries; the least recently used ones are dropped first.
 
     Args:
-        size_bytes: How many.
-        told: What all handles of the store were told.
-        clock: Tells how long ago something was verified.
+        size_bytes: Maximum size.
+        known: The revisions that all handles of the store have seen.
+        clock: Measures the age of entries.
     """
 
-    def __init__(self, size_bytes: int, told: Told, clock: Clock) -> None:
-        self._limit_bytes, self._told, self._clock = size_bytes, told, clock
+    def __init__(self, size_bytes: int, known: KnownRevisions, clock: Clock) -> None:
+        self._limit_bytes, self._known, self._clock = size_bytes, known, clock
         self._lock = threading.Lock()
         self._views: dict[str, _View] = {}
         self._order: OrderedDict[tuple[str, bytes], int] = OrderedDict()
@@ -106,19 +106,19 @@ class HotTier:
     def __len__(self) -> int:
         return len(self._order)
 
-    def moment(self) -> Moment:
-        """Return the present moment, to be taken before a question is sent."""
-        return Moment(self._told.epoch, self._clock.monotonic_s())
+    def asked_now(self) -> AskedAt:
+        """Return the present time; call it before a question is sent."""
+        return AskedAt(self._known.epoch, self._clock.monotonic_s())
 
-    # ---- asking
+    # ---- reading
 
     def fresh(
         self, space: str, keys: Sequence[bytes], within_s: float, at_ms: int | None = None
     ) -> Reading | None:
-        """Return a reading that was the present one within this time, or None where that is not known.
+        """Return a reading that was present within the last `within_s` seconds, or None if that is unknown.
 
-        With `at_ms` expiry is judged then. An absence is of the time at which it was told, so it is not known
-        of another time.
+        With `at_ms` expiry is judged at that time. An absence is known only for the time at which it was
+        read.
         """
         now_s = self._clock.monotonic_s()
         with self._lock:
@@ -126,17 +126,17 @@ class HotTier:
             if (
                 view is None
                 or view.at_s < now_s - within_s
-                or view.epoch != self._told.epoch
-                or view.revision < self._told.of(space)
+                or view.epoch != self._known.epoch
+                or view.revision < self._known.of(space)
             ):
                 return None
-            known = view.entries
-            now_ms = view.now_ms + int(1000 * (now_s - view.heard_s))
+            cached = view.entries
+            now_ms = view.now_ms + int(1000 * (now_s - view.read_s))
             entries: list[Entry | None] = []
             for key in keys:
-                if key not in known:
+                if key not in cached:
                     return None
-                entry = known[key]
+                entry = cached[key]
                 if entry is None and at_ms is not None:
                     return None
                 if entry is not None and entry.expires_at_ms is not None:
@@ -148,21 +148,21 @@ class HotTier:
             return Reading(entries, view.revision, now_ms)
 
     def held(self, space: str, keys: Sequence[bytes], at_ms: int | None = None) -> Held:
-        """Return what is remembered, however old; with `at_ms` only what holds at that time too."""
+        """Return cached entries of any age; with `at_ms` only those that are valid at that time too."""
         with self._lock:
             view = self._views.get(space)
             if view is None:
                 return Held(None, {}, is_all=True)
             found = {key: view.entries[key] for key in keys if key in view.entries}
             is_all = len(found) == len(view.entries)
-            # An absence may be an expiry, later than the time that is asked for.
+            # An absence may be an expiry after the requested time.
             for key in [key for key in found if at_ms is not None and found[key] is None]:
                 del found[key]
             for key in found:
                 self._order.move_to_end((space, key))
             return Held(view.revision, found, is_all=is_all)
 
-    # ---- being told
+    # ---- writing
 
     def fill(
         self,
@@ -170,30 +170,30 @@ class HotTier:
         revision: int,
         now_ms: int,
         found: Iterable[tuple[bytes, Entry | None]],
-        moment: Moment,
+        asked: AskedAt,
     ) -> None:
-        """Take in what the cold store told of the present; what was known of an older revision goes."""
+        """Store entries that the cold store returned; entries of an older revision are dropped."""
         with self._lock:
-            if moment.epoch != self._told.epoch:
+            if asked.epoch != self._known.epoch:
                 return
             view = self._views.get(space)
             if view is not None and view.revision > revision:
-                return  # answers overtake one another
+                return  # a later answer arrived first
             if view is not None and view.revision < revision:
                 self._drop(space)
                 view = None
             if view is None:
                 view = self._views[space] = _View(revision)
-            self._is_present(view, now_ms, moment)
+            self._is_present(view, now_ms, asked)
             for key, entry in found:
                 self._put(space, view, key, entry)
             self._shrink(space, view)
 
-    def catch_up(self, space: str, after: int, upto: int, changed: Set[bytes], moment: Moment) -> None:
-        """Move the space's view along to a revision, given the keys that have changed since another."""
+    def catch_up(self, space: str, after: int, upto: int, changed: Set[bytes], asked: AskedAt) -> None:
+        """Advance the space's view to a revision, given the keys that changed since revision `after`."""
         with self._lock:
             view = self._views.get(space)
-            if view is None or not after <= view.revision < upto or moment.epoch != self._told.epoch:
+            if view is None or not after <= view.revision < upto or asked.epoch != self._known.epoch:
                 return
             for key in [key for key in view.entries if key[0] == OBJECTS or key in changed]:
                 self._remove(space, view, key)
@@ -201,44 +201,44 @@ class HotTier:
             if not view.entries:
                 del self._views[space]
 
-    def took(self, batch: Batch, applied: Applied, moment: Moment) -> None:
-        """Take in what a batch has changed."""
-        self._told.record(batch.space, applied.revision)
+    def apply(self, batch: Batch, applied: Applied, asked: AskedAt) -> None:
+        """Apply the writes of an acknowledged batch."""
+        self._known.record(batch.space, applied.revision)
         if not batch.writes or batch.token is not None:
-            return  # a token is answered by the batch that had it first, which may be another
+            return  # the first batch with a token decides its outcome, and may be another one
         with self._lock:
             view = self._views.get(batch.space)
             if (
                 view is None
                 or view.revision != applied.revision - 1
-                or view.epoch != self._told.epoch
-                or moment.epoch != view.epoch
+                or view.epoch != self._known.epoch
+                or asked.epoch != view.epoch
             ):
                 return
             for index, write in enumerate(batch.writes):
                 self._write(batch.space, view, write, index, applied)
             view.revision = applied.revision
-            self._is_present(view, applied.now_ms, moment)
+            self._is_present(view, applied.now_ms, asked)
             self._shrink(batch.space, view)
 
     def expire(self, space: str) -> None:
-        """Let nothing of a space be fresh that was not verified since."""
+        """Make a space's entries stale until they are verified again."""
         with self._lock:
             if (view := self._views.get(space)) is not None:
                 view.at_s = _LONG_AGO_S
 
     def lose(self, space: str) -> None:
-        """Forget a space whose revisions no longer mean what they did."""
-        self._told.forget()
+        """Drop a space whose history was lost or replaced."""
+        self._known.forget()
         with self._lock:
             self._drop(space)
 
     # ---- under the lock
 
-    def _is_present(self, view: _View, now_ms: int, moment: Moment) -> None:
-        view.epoch, view.at_s = moment.epoch, max(view.at_s, moment.sent_s)
+    def _is_present(self, view: _View, now_ms: int, asked: AskedAt) -> None:
+        view.epoch, view.at_s = asked.epoch, max(view.at_s, asked.sent_s)
         if now_ms >= view.now_ms:
-            view.now_ms, view.heard_s = now_ms, self._clock.monotonic_s()
+            view.now_ms, view.read_s = now_ms, self._clock.monotonic_s()
 
     def _write(self, space: str, view: _View, write: Write, index: int, applied: Applied) -> None:
         revision, now_ms = applied.revision, applied.now_ms
@@ -249,10 +249,10 @@ class HotTier:
             key, created = write.key + stamp_suffix(revision, index), revision
         elif write.key in view.entries:
             key, old = write.key, view.entries[write.key]
-            is_there = old is not None and (old.expires_at_ms is None or old.expires_at_ms > now_ms)
-            created = old.created if old is not None and is_there else revision
+            is_live = old is not None and (old.expires_at_ms is None or old.expires_at_ms > now_ms)
+            created = old.created if old is not None and is_live else revision
         else:
-            return  # when it was created is not known here
+            return  # its `created` is unknown here
         expires_at_ms = None if write.ttl_ms is None else now_ms + write.ttl_ms
         self._put(space, view, key, Entry(key, write.value, revision, created, expires_at_ms))
 

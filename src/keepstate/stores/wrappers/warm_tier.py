@@ -1,20 +1,22 @@
-"""What processes tell one another through a shared cache: entries, each as of one mark of its space.
+"""A cache that processes share: entries, each as of one mark of its space.
 
-A mark is a revision with its nonce, so that nothing is taken for the present that a history told which is
-gone. What stands in the cache is a claim: it was true at its mark, and `store` asks the cold store what has
-changed since. A claim that is cut, of another place, or no claim at all, is none; a cache that fails is left
-alone for a while. Writes go past it, for a claim that has been overtaken is recognised by its revision.
+A mark is a revision with its nonce, so an entry of a lost history is never taken for a present one. A cached
+value is a claim: it was true at its mark, and the reader asks the cold store for the changes since. A claim
+that is cut or belongs to another key is ignored. A cache that fails is not asked for a while. Writes bypass
+the cache, because an outdated claim is recognised by its revision.
 
 ```
-b"ks1", 16 bytes of BLAKE2b of what follows, MessagePack of a `Claim` as an array
+b"ks1", 16 bytes of BLAKE2b of the rest, MessagePack of a `Claim` as an array
 ```
 
-The claims of a space stand in one of 16 spaces of the cache, in the section that its log leaves out, and
-expire after an hour.
+The claims of a space are in one of 16 spaces of the cache, in the section without a log, and expire after an
+hour.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,11 +30,70 @@ from keepstate._runner import Runner, runner_of
 from keepstate.errors import KeepstateError, StorageError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Batch, Entry, Mark, Put, Write
-from keepstate.stores.wrappers.tiered.breaker import Breaker
 from keepstate.values import limits
 from keepstate.values.key import OBJECTS
 
-KEPT_MS: Final = 3_600_000
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+
+_log = logging.getLogger("keepstate.stores")
+
+
+class Breaker:
+    """Stops calls to a failing service for a while after each failure, longer each time; thread-safe.
+
+    Args:
+        name: Names the service in the log, once when it starts to fail and once when it answers again.
+        clock: Measures the pauses.
+    """
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._name, self._clock = name, clock
+        self._lock = threading.Lock()
+        self._pause_s = 0.0
+        self._until_s = 0.0
+        self._is_tried = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the last call was answered."""
+        return not self._pause_s
+
+    def allows(self) -> bool:
+        """Return whether to call now; after a pause one caller may, and the others one pause later."""
+        if not self._pause_s:
+            return True
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if now_s < self._until_s:
+                return False
+            self._until_s = now_s + self._pause_s
+            self._is_tried = True
+            return True
+
+    def record_failure(self, error: Exception) -> None:
+        """Record a failure; concurrent calls may report the same one."""
+        with self._lock:
+            first = not self._pause_s
+            if not first and not self._is_tried:
+                return
+            self._is_tried = False
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
+            self._until_s = self._clock.monotonic_s() + self._pause_s
+        if first:
+            _log.warning("%s fails, and is not asked until it answers again: %s", self._name, error)
+
+    def record_answer(self) -> None:
+        """Record an answer."""
+        if not self._pause_s:
+            return
+        with self._lock:
+            was_open, self._pause_s, self._is_tried = bool(self._pause_s), 0.0, False
+        if was_open:
+            _log.info("%s answers again", self._name)
+
+
+CLAIM_TTL_MS: Final = 3_600_000
 SHARDS: Final = 16
 
 _MAGIC: Final = b"ks1"
@@ -43,7 +104,7 @@ _CLAIMED_BYTES: Final = limits.BATCH_BYTES // 2
 
 
 class Claim(msgspec.Struct, array_like=True, frozen=True):
-    """What a space held under a key at a mark."""
+    """An entry of a space as of a mark."""
 
     space: str
     key: bytes
@@ -56,12 +117,12 @@ class Claim(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def mark(self) -> Mark:
-        """Return when it was so."""
+        """Return the mark of the claim."""
         return Mark(self.revision, self.nonce)
 
     @property
     def entry(self) -> Entry:
-        """The entry that is claimed."""
+        """Return the claimed entry."""
         return Entry(self.key, self.value, self.version, self.created, self.expires_at_ms)
 
 
@@ -69,7 +130,7 @@ _decode = msgspec.msgpack.Decoder(Claim).decode
 
 
 class Claims(NamedTuple):
-    """Entries by key, as of one mark; without a mark there are none."""
+    """Entries by key, as of one mark; without a mark there are no entries."""
 
     mark: Mark | None
     entries: Mapping[bytes, Entry]
@@ -79,12 +140,12 @@ NO_CLAIMS: Final = Claims(None, {})
 
 
 class WarmTier:
-    """Claims in a shared cache; it never fails, and tells nothing while the cache does.
+    """Claims in a shared cache; it never fails, and is empty while the cache fails.
 
     Args:
-        cache: A store that this tier opens, asks once a call, and closes.
-        cold_url: Whose entries are claimed: several stores may share a cache.
-        clock: Tells when to ask again what has failed.
+        cache: A store that this tier opens, calls once per request, and closes.
+        cold_url: The store of the entries, because several stores may share a cache.
+        clock: Measures the pauses after failures.
     """
 
     def __init__(self, cache: StoreBase, cold_url: str, clock: Clock) -> None:
@@ -94,28 +155,28 @@ class WarmTier:
 
     @property
     def cache(self) -> StoreBase:
-        """The store."""
+        """The store of the claims."""
         return self._cache
 
     @property
     def answers(self) -> bool:
-        """Return whether it has answered when it was last asked."""
+        """Return whether the last call was answered."""
         return self._breaker.is_closed
 
     def twin(self, runner: Runner) -> StoreBase:
-        """Return a store on the same cache for another colour, not yet opened."""
+        """Return an unopened store on the same cache for another mode."""
         return self._cache.twin(runner)
 
     async def open(self) -> None:
-        """Open the cache, now or when it is there.
+        """Open the cache, now or once it is available.
 
         Raises:
-            InvalidError: It is no store, or not set as one must be.
+            InvalidError: The cache is not a store, or has unsuitable settings.
         """
         try:
             await self._cache.open()
         except StorageError as error:
-            self._breaker.failed(error)
+            self._breaker.record_failure(error)
 
     async def close(self) -> None:
         """Close the cache."""
@@ -125,16 +186,16 @@ class WarmTier:
     async def _is_ready(self) -> bool:
         if not self._breaker.allows():
             return False
-        if not self._cache.is_open:  # it was not there when it was to be opened
+        if not self._cache.is_open:  # it was unavailable at the opening
             self._cache = self._cache.twin(runner_of(self._cache.mode))
             self._cache.stop_retrying()
             await self._cache.open()
         return True
 
-    # ---- asking and telling
+    # ---- reading and writing
 
-    async def told(self, space: str, keys: Sequence[bytes]) -> Claims:
-        """Return what is claimed of some keys, all as of one mark: the one that most claims are of."""
+    async def read(self, space: str, keys: Sequence[bytes]) -> Claims:
+        """Return claims of some keys, all as of the mark that most of them have."""
         asked = [key for key in keys if key[0] != OBJECTS]
         if not asked:
             return NO_CLAIMS
@@ -143,13 +204,13 @@ class WarmTier:
                 return NO_CLAIMS
             reading = await self._cache.read(self._shard(space), [self._key(space, key) for key in asked])
         except KeepstateError as error:
-            self._breaker.failed(error)
+            self._breaker.record_failure(error)
             return NO_CLAIMS
-        self._breaker.worked()
+        self._breaker.record_answer()
         found = [
             (claim.mark, claim.entry)
             for key, entry in zip(asked, reading.entries, strict=True)
-            if entry is not None and (claim := _claim(entry.value, space, key)) is not None
+            if entry is not None and (claim := _decode_claim(entry.value, space, key)) is not None
         ]
         if not found:
             return NO_CLAIMS
@@ -157,25 +218,25 @@ class WarmTier:
         return Claims(most, {entry.key: entry for mark, entry in found if mark == most})
 
     async def claim(self, space: str, mark: Mark, entries: Iterable[Entry]) -> None:
-        """Tell entries to who asks next, as far as they are worth it."""
+        """Store claims of entries for other readers, except of those that are too large."""
         puts: list[Write] = []
         size_bytes = 0
         for entry in entries:
             fits = len(puts) < limits.BATCH_WRITES and size_bytes + len(entry.value) <= _CLAIMED_BYTES
             if entry.key[0] != OBJECTS and len(entry.value) <= _LARGEST_BYTES and fits:
-                puts.append(Put(self._key(space, entry.key), _encoded(space, mark, entry), KEPT_MS))
+                puts.append(Put(self._key(space, entry.key), _encode_claim(space, mark, entry), CLAIM_TTL_MS))
                 size_bytes += len(entry.value)
         try:
             if not puts or not await self._is_ready():
                 return
             (outcome,) = await self._cache.apply([Batch(self._shard(space), puts)])
         except KeepstateError as error:
-            self._breaker.failed(error)
+            self._breaker.record_failure(error)
             return
         if isinstance(outcome, KeepstateError):
-            self._breaker.failed(outcome)
+            self._breaker.record_failure(outcome)
         else:
-            self._breaker.worked()
+            self._breaker.record_answer()
 
     def _shard(self, space: str) -> str:
         return f"tier/{sha256(self._cold + space.encode()).digest()[0] % SHARDS}"
@@ -186,14 +247,14 @@ class WarmTier:
         return b"\x00" + sha256(place).digest()
 
 
-def _encoded(space: str, mark: Mark, entry: Entry) -> bytes:
+def _encode_claim(space: str, mark: Mark, entry: Entry) -> bytes:
     claim = Claim(space, entry.key, entry.value, entry.version, entry.created, entry.expires_at_ms, *mark)
     body = msgspec.msgpack.encode(claim)
     return _MAGIC + blake2b(body, digest_size=_SUM_BYTES).digest() + body
 
 
-def _claim(stored: bytes, space: str, key: bytes) -> Claim | None:
-    """Return the claim in a value of the cache, if it is one of this place."""
+def _decode_claim(stored: bytes, space: str, key: bytes) -> Claim | None:
+    """Return the claim in a value of the cache, if it is of this space and key."""
     body = stored[_HEAD_BYTES:]
     if stored[:_HEAD_BYTES] != _MAGIC + blake2b(body, digest_size=_SUM_BYTES).digest():
         return None
