@@ -65,7 +65,7 @@ def beside_writers(url: str, seconds: float, seed: int) -> tuple[list[Told], Col
     writers = [
         subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.crashes.history_writer", url, SPACE, name),
+                *(sys.executable, "-m", "tests.processes.write_history", url, SPACE, name),
                 *(",".join(other for other in NAMES if other != name), str(seconds), str(seed)),
             ],
             cwd=ROOT,

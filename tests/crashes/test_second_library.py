@@ -18,7 +18,7 @@ import pytest
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.sqlite import SqliteStore
-from tests.crashes.second_library import EVERY, key, partner
+from tests.processes.share_database import EVERY, key, partner
 from tests.tally import Tally
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +83,7 @@ def test_locks_that_were_dropped_are_noticed_before_the_next_answer(stranger: st
 
 def run(roles: list[str], path: Path, seconds: float, *, lives: int = MANY) -> dict[str, Life]:
     """Run the processes at once, life after life; returns what each life was told."""
-    module = [sys.executable, "-m", "tests.crashes.second_library"]
+    module = [sys.executable, "-m", "tests.processes.share_database"]
     said = [path.with_name(f"{role}.said") for role in roles]
     running: list[subprocess.Popen[bytes]] = []
     for role, told in zip(roles, said, strict=True):

@@ -20,7 +20,8 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.urls import StoreUrl
-from tests.crashes.tiered_worker import SPACES
+from tests.processes import PROCESSES
+from tests.processes.work_through_tiers import SPACES
 from tests.server_fixtures import running
 from tests.tally import first_seed
 
@@ -37,7 +38,7 @@ def findings(
     tiers: str, url: str, cache: Valkey, folder: Path, operations: int, kills: int
 ) -> tuple[int, list[Findings]]:
     """Let two processes work while the cache is killed; returns what they did, and what is wrong with it."""
-    worker = Path(__file__).with_name("tiered_worker.py")
+    worker = PROCESSES / "work_through_tiers.py"
     files, enough = [folder / f"{number}.records" for number in (1, 2)], folder / "enough"
     processes = [
         subprocess.Popen(

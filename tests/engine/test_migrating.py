@@ -222,7 +222,7 @@ def test_two_processes_of_old_and_new_code_work_on_one_store(tmp_path: Path) -> 
         ks.space("run/1").documents.put("start", 0)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.engine.versioned_worker", url, code, "60"],
+            [sys.executable, "-m", "tests.processes.add_to_versioned_object", url, code, "60"],
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,

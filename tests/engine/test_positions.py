@@ -22,8 +22,8 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.values import limits
+from tests.processes import PROCESSES
 
-HERE = Path(__file__).parent
 WRAPPED = ("encrypted", "tiered", "warm")
 KINDS = ("file", "sqlite", "redis", "valkey", "postgres", *WRAPPED)
 Back = Callable[[], None]
@@ -32,7 +32,7 @@ KEPT, LOST, STRANGERS = 3, 4, 9
 
 def process(url: str, command: str, **arguments: Any) -> Any:
     """Return what a process of its own answers."""
-    words = [sys.executable, str(HERE / "positioning.py"), url, command, json.dumps(arguments)]
+    words = [sys.executable, str(PROCESSES / "use_positions.py"), url, command, json.dumps(arguments)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)

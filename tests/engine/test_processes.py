@@ -12,9 +12,9 @@ import pytest
 
 import keepstate
 from keepstate.engine.documents.watch import DocumentChange
+from tests.processes import PROCESSES
 
-HERE = Path(__file__).parent
-COUNTING = HERE / "counting.py"
+COUNTING = PROCESSES / "count_document.py"
 
 
 def count_up(url: str) -> float:
@@ -46,7 +46,7 @@ async def test_eight_processes_complete_each_of_a_hundred_tasks_once(shared_url:
         queue = ks.space("shared").queue
         for number in range(100):
             await queue.put(number, id=f"t{number}")
-        command = [sys.executable, str(HERE / "working.py"), shared_url]
+        command = [sys.executable, str(PROCESSES / "complete_tasks.py"), shared_url]
         workers = [subprocess.Popen([*command, f"w{n}"], stdout=subprocess.PIPE, text=True) for n in range(8)]
         done = [name for worker in workers for name in worker.communicate(timeout=100)[0].split()]
 
@@ -56,7 +56,9 @@ async def test_eight_processes_complete_each_of_a_hundred_tasks_once(shared_url:
 
 @pytest.mark.slow
 async def test_a_kill_between_parts_and_their_entry_leaves_nothing_visible(shared_url: str) -> None:
-    killed = subprocess.run([sys.executable, str(HERE / "dying.py"), shared_url], timeout=60, check=False)
+    killed = subprocess.run(
+        [sys.executable, str(PROCESSES / "die_between_parts.py"), shared_url], timeout=60, check=False
+    )
 
     async with keepstate.open(shared_url) as ks:
         assert killed.returncode == -signal.SIGKILL
@@ -71,7 +73,7 @@ async def test_a_watch_misses_nothing_of_what_another_process_changes_in_three_s
 ) -> None:
     found: list[DocumentChange] = []
     async with keepstate.open(shared_url) as ks, ks.space("shared").documents.watch() as changes:
-        command = [sys.executable, str(HERE / "writing.py"), shared_url, "3"]
+        command = [sys.executable, str(PROCESSES / "change_documents.py"), shared_url, "3"]
         writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         async with asyncio.timeout(60):
             async for change in changes:

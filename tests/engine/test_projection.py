@@ -17,8 +17,8 @@ import keepstate
 from keepstate import Event, EventStream, Projection, Space, Transaction, sync
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, PrunedError, UnsupportedError
-from tests.engine import projecting
 from tests.engine.conftest import Turned
+from tests.processes import project_orders
 
 ORDERS = [{"customer": f"c{n % 3}", "amount": n} for n in range(30)]
 
@@ -305,7 +305,7 @@ def killed_again_and_again(url: str, orders: sync.EventStream, *, kills: int, co
     met = 0
     for _ in range(kills):
         process = subprocess.Popen(
-            [sys.executable, projecting.__file__, url], stdout=subprocess.PIPE, text=True
+            [sys.executable, project_orders.__file__, url], stdout=subprocess.PIPE, text=True
         )
         with process:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -327,8 +327,8 @@ def test_a_projection_that_is_killed_at_random_comes_to_what_a_fold_comes_to(
 
     with keepstate.sync.open(url) as ks:
         space = ks.space("shop")
-        projection = sync.Projection(orders, "totals", projecting.total, documents="total/*")
+        projection = sync.Projection(orders, "totals", project_orders.total, documents="total/*")
         projection.run(at_once=100)
 
         assert met > kills // 2
-        assert dict(space.documents.items("total/*")) == orders.fold(projecting.totals, {})
+        assert dict(space.documents.items("total/*")) == orders.fold(project_orders.totals, {})

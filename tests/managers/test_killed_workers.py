@@ -85,7 +85,7 @@ def workers(url: str, tasks: int) -> Iterator[dict[int, subprocess.Popen[bytes]]
 
 
 def begin(url: str, number: int, tasks: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.managers.team_worker", url, f"worker {number}", str(tasks)]
+    command = [sys.executable, "-m", "tests.processes.work_in_team", url, f"worker {number}", str(tasks)]
     return subprocess.Popen(command, cwd=ROOT)
 
 

@@ -38,7 +38,7 @@ def test_a_process_killed_between_any_two_steps_leaves_all_or_nothing(
 
 
 def work(url: str, record: bool, *, killed_before: int) -> int:
-    command = [sys.executable, "-m", "tests.managers.dying", url, str(int(record)), str(killed_before)]
+    command = [sys.executable, "-m", "tests.processes.die_in_step", url, str(int(record)), str(killed_before)]
     return subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode
 
 

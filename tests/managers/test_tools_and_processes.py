@@ -24,7 +24,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def call(url: str, what: str, file: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.managers.tool_caller", url, what, str(file)]
+    command = [sys.executable, "-m", "tests.processes.call_tool", url, what, str(file)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from keepstate import StateConfig, StateManager
-from tests.managers.counting_up import count_up
 from tests.managers.stores import ROOT, url_of
+from tests.processes.count_up_state import count_up
 
 WHO, TIMES = 4, 500
 
@@ -37,7 +37,7 @@ async def test_processes_lose_no_update(
     kind: str, record: bool, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = url_of(kind, request, tmp_path)
-    words = [sys.executable, "-m", "tests.managers.counting_up", url, str(int(record)), str(TIMES)]
+    words = [sys.executable, "-m", "tests.processes.count_up_state", url, str(int(record)), str(TIMES)]
     processes = [subprocess.Popen(words, cwd=ROOT) for _ in range(WHO)]
     try:
         codes = [process.wait(timeout=100) for process in processes]

@@ -28,7 +28,7 @@ from keepstate.sessions import (
 from keepstate.stores.memory import MemoryStore
 from tests.contracts.sessions.stage import BusyStore
 from tests.engine.conftest import Turned
-from tests.sessions import appending, turns
+from tests.processes import answer_first_requests, append_to_session
 
 MANY = 80
 """More than an operation of a part has attempts."""
@@ -49,7 +49,7 @@ def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_first_requests_of_one_chat_at_once_lose_no_answer(ks: Keepstate) -> None:
-    answers = await asyncio.gather(*(turns.process(ks, f"{n}") for n in range(20)))
+    answers = await asyncio.gather(*(answer_first_requests.process(ks, f"{n}") for n in range(20)))
 
     session = Session("c", persistence=ks)
     messages = [message["content"] async for message in session.conversation.messages()]
@@ -58,7 +58,7 @@ async def test_first_requests_of_one_chat_at_once_lose_no_answer(ks: Keepstate) 
 
 
 async def test_first_requests_of_one_chat_in_many_processes_lose_no_answer(shared_url: str) -> None:
-    program = [sys.executable, turns.__file__, shared_url]
+    program = [sys.executable, answer_first_requests.__file__, shared_url]
     running = [
         subprocess.Popen([*program, name, "5"], stdout=subprocess.PIPE, text=True) for name in "abcd"
     ]  # 20 requests
@@ -212,7 +212,8 @@ async def test_a_function_that_raises_leaves_nobody_in_the_line(turned: Turned) 
 @pytest.mark.slow
 def test_many_processes_write_one_conversation(shared_url: str) -> None:
     processes = [
-        subprocess.Popen([sys.executable, appending.__file__, shared_url, name, "12"]) for name in "abc"
+        subprocess.Popen([sys.executable, append_to_session.__file__, shared_url, name, "12"])
+        for name in "abc"
     ]
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
 

@@ -21,7 +21,7 @@ from keepstate.errors import ConflictError, StoreUnavailableError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome
 from keepstate.stores.wrappers.wrapper import StoreWrapper
-from tests.sessions import booking
+from tests.processes import book_flight
 from tests.sessions.test_machine import Booking
 
 
@@ -104,22 +104,22 @@ def test_a_run_that_is_killed_at_random_makes_each_transition_once(tmp_path: Pat
     url = f"sqlite:///{tmp_path}/machine.db"
     chance = random.Random(3)
     with sync.open(url) as ks:
-        machine = sync.AgentStateMachine("booking", persistence=ks, work=booking.WORK)
+        machine = sync.AgentStateMachine("booking", persistence=ks, work=book_flight.WORK)
         machine.transition("new_task")
         for _ in range(kills):
             process = subprocess.Popen(
-                [sys.executable, booking.__file__, url], stdout=subprocess.PIPE, text=True
+                [sys.executable, book_flight.__file__, url], stdout=subprocess.PIPE, text=True
             )
             with process:
                 assert process.stdout is not None and process.stdout.readline() == "ready\n"
                 time.sleep(chance.uniform(0, 0.05))
                 process.kill()
         subprocess.run(
-            [sys.executable, booking.__file__, url], check=True, timeout=60, stdout=subprocess.DEVNULL
+            [sys.executable, book_flight.__file__, url], check=True, timeout=60, stdout=subprocess.DEVNULL
         )
 
         assert machine.refresh() == "done"
-        assert machine.data == {"steps": booking.STEPS, "done": booking.STEPS, "feedback": "yes"}
+        assert machine.data == {"steps": book_flight.STEPS, "done": book_flight.STEPS, "feedback": "yes"}
         made = machine.history()
         assert [one.number for one in made] == list(range(1, len(made) + 1))
         assert [one.event for one in made] == [

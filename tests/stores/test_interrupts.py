@@ -15,7 +15,7 @@ _ROOT = Path(__file__).parents[2]
 
 def storm(url: str, *, seed: int, rounds: int) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.stores.storm", url, str(seed), str(rounds)],
+        [sys.executable, "-m", "tests.processes.write_while_interrupted", url, str(seed), str(rounds)],
         cwd=_ROOT,
         capture_output=True,
         text=True,

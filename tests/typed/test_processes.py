@@ -12,9 +12,10 @@ import pytest
 
 import keepstate
 from keepstate import AgentRun, KeyedState
-from tests.typed.stepping import KEYS, TOOLS, Calls, Last, Sum, main
+from tests.processes import PROCESSES
+from tests.processes.step_through_run import KEYS, TOOLS, Calls, Last, Sum, main
 
-SCRIPT = Path(__file__).with_name("stepping.py")
+SCRIPT = PROCESSES / "step_through_run.py"
 
 
 def stepped(url: str, steps: int, *, timeout_s: float) -> None:

@@ -12,14 +12,14 @@ import pytest
 
 from keepstate import events
 from keepstate.workspace import SuccessEvent
-from tests.workspace.sharing import COMMITS, opened
+from tests.processes.share_state import COMMITS, opened
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = ("ana", "eva", "zoe")
 
 
 def started(place: str, name: str, how: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "error", "-m", "tests.workspace.sharing", place, name, how]
+    command = [sys.executable, "-W", "error", "-m", "tests.processes.share_state", place, name, how]
     return subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
     )

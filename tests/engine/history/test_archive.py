@@ -28,8 +28,9 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.stores.protocol import Applied, Batch, Put
 from tests.engine.history.conftest import history_of
+from tests.processes import PROCESSES
 
-WORKER = Path(__file__).with_name("archiving.py")
+WORKER = PROCESSES / "archive_repeatedly.py"
 LONG = [f"message {number} " * 5 for number in range(300)]
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import keepstate
 from keepstate.engine.space.keepstate import Keepstate
 from tests.engine.history.conftest import history_of
+from tests.processes import PROCESSES
 
-COMMITTING = Path(__file__).parent / "committing.py"
+COMMITTING = PROCESSES / "commit_fifty_times.py"
 NAMES = ("w0", "w1", "w2", "w3")
 
 

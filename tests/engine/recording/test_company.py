@@ -15,8 +15,9 @@ from keepstate import CorruptError, InvalidError, Keepstate, SignedPickle
 from keepstate.engine.kernel import layout
 from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.values import codec
+from tests.processes import PROCESSES
 
-UPDATING = Path(__file__).parent / "updating.py"
+UPDATING = PROCESSES / "update_recorded_documents.py"
 NAMES = ("w0", "w1", "w2", "w3")
 LONG = [{"role": "user", "content": f"message {number} " * 9} for number in range(500)]
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 @contextmanager
 def holder(path: Path, how: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.stores.file.holder", str(path), how],
+        [sys.executable, "-m", "tests.processes.hold_journal", str(path), how],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,

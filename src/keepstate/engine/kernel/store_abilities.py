@@ -1,4 +1,4 @@
-"""What a store may be able to do, and the fallback for a store that cannot.
+"""Abilities that a store may have, and the fallbacks for a store without them.
 
 * `listen`: change notifications, pushed by the store, otherwise polled every 50 ms.
 * `content_name`: names derived from content, keyed by an encrypted store, otherwise a plain digest.

@@ -31,6 +31,7 @@ from keepstate.testing.store_contract import (
     SharedAcrossProcesses,
     StoreContract,
 )
+from tests.processes import PROCESSES
 
 KEY = bytes(range(32))
 
@@ -60,7 +61,7 @@ class Workers(SharedAcrossProcesses):
     """Other processes need the key beside the URL."""
 
     def start_process(self, store: StoreBase, space: str, times: int) -> subprocess.Popen[str]:
-        worker = Path(__file__).with_name("incrementing.py")
+        worker = PROCESSES / "increment_encrypted.py"
         command = [sys.executable, str(worker), self.store_url(store), space, str(times), KEY.hex()]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

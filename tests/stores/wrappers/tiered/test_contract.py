@@ -33,6 +33,7 @@ from keepstate.testing.store_contract import (
     SharedAcrossProcesses,
     StoreContract,
 )
+from tests.processes import PROCESSES
 
 
 def as_base(store: Any) -> StoreBase:
@@ -93,7 +94,7 @@ class Workers(SharedAcrossProcesses):
     options = ""
 
     def start_process(self, store: StoreBase, space: str, times: int) -> subprocess.Popen[str]:
-        worker = Path(__file__).with_name("incrementing.py")
+        worker = PROCESSES / "increment_tiered.py"
         url = f"tiered+{self.store_url(store)}{self.options}"
         command = [sys.executable, str(worker), url, space, str(times)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""A process that adds to one key of a `StateManager`: `python counting_up.py URL RECORD TIMES`."""
+"""Add to one key of a `StateManager`: `python count_up_state.py URL RECORD TIMES`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that books a flight in steps, and a process that runs it: `python booking.py URL`."""
+"""An agent that books a flight in steps, and a process that runs it: `python book_flight.py URL`."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""A process that projects the orders of a space, one by one, until it is done: `python projecting.py URL`."""
+"""Project the orders of a space, one by one, until it is done: `python project_orders.py URL`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A process that works at random through tiers: `TIERS COLD WARM FILE ENOUGH LAUNCH SEED OPERATIONS`.
+"""Work at random through tiers: `TIERS COLD WARM FILE ENOUGH LAUNCH SEED OPERATIONS`.
 
 TIERS is `right`, or names a way in which they are wrong and must be caught. After so many operations it goes
 on until the file ENOUGH is there.

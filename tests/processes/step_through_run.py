@@ -1,4 +1,4 @@
-"""A process that does a run on the thread that all of them share: `stepping.py URL RUN STEPS [LEASE_TTL_S]`.
+"""Do a run on the thread that all processes share: `step_through_run.py URL RUN STEPS [LEASE_TTL_S]`.
 
 It goes on where one before it was killed, and says so on its output once it does.
 """

@@ -1,4 +1,4 @@
-"""A process that commits fifty times to one branch: `python committing.py URL NAME append|draft`."""
+"""Commit fifty times to one branch: `python commit_fifty_times.py URL NAME append|draft`."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A process that works on a shared state: `python sharing.py PLACE NAME HOW`.
+"""Work on a shared state: `python share_state.py PLACE NAME HOW`.
 
 `disk:FOLDER` is a disk, any other place a URL. HOW is `raise` or `merge`: what it does when another process
 has committed meanwhile. With `read` it only reads, and prints the commit it finds, and the one after.

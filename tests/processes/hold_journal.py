@@ -1,4 +1,4 @@
-"""A process that holds a journal: `python holder.py PATH HOW`, where HOW is `hold`, `write` or `fork`."""
+"""Hold a journal: `python hold_journal.py PATH HOW`, where HOW is `hold`, `write` or `fork`."""
 
 from __future__ import annotations
 

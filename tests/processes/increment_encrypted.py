@@ -1,4 +1,4 @@
-"""A process that opens an encrypted store and increments its counter: `URL SPACE TIMES KEY`."""
+"""Open an encrypted store and increment its counter: `URL SPACE TIMES KEY`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that updates documents of a recorded space: `python updating.py URL NAME`."""
+"""Update documents of a recorded space: `python update_recorded_documents.py URL NAME`."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A process that changes documents for some seconds, then prints how often: `python writing.py URL SECONDS`.
+"""Change documents for some seconds, then print how often: `python change_documents.py URL SECONDS`.
 
 Step n is revision n + 1 of the space `shared`: it writes `a` and `b` together, or `a`, or deletes `b`.
 """

@@ -1,4 +1,4 @@
-"""A process that counts one document up: `python counting.py URL TIMES`."""
+"""Count one document up: `python count_document.py URL TIMES`."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A process that writes a history: `python -m tests.crashes.history_writer URL SPACE NAME OTHERS S SEED`.
+"""Write a history: `python -m tests.processes.write_history URL SPACE NAME OTHERS S SEED`.
 
 It prints what it knows of its work as one line of JSON.
 """

@@ -1,4 +1,4 @@
-"""A process that completes tasks until there are none: `python working.py URL NAME`."""
+"""Complete tasks until there are none: `python complete_tasks.py URL NAME`."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A process that writes into a session beside others: `python appending.py URL NAME COUNT`."""
+"""Write into a session next to others: `python append_to_session.py URL NAME COUNT`."""
 
 import sys
 

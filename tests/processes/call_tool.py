@@ -1,4 +1,4 @@
-"""A process that uses a tool, to be counted or killed: `python tool_caller.py URL WHAT FILE`.
+"""Use a tool, to be counted or killed: `python call_tool.py URL WHAT FILE`.
 
 Each use of the tool adds a line to the file. `run` asks for a result as others do at once; `pay` is killed
 between what it does to the world and noting that it did.

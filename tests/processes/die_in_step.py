@@ -1,4 +1,4 @@
-"""A process that finishes a step in one transaction, and is killed in it: `python dying.py URL RECORD STEP`.
+"""Finish a step in one transaction, and be killed in it: `python die_in_step.py URL RECORD STEP`.
 
 The transaction writes a workflow's step, a task's end, an agent's checkpoint and an event. Before the step of
 that number the process is killed; with a number past the last one it lives.

@@ -1,4 +1,4 @@
-"""A process that answers first requests of one chat beside others: `python turns.py URL NAME COUNT`.
+"""Answer first requests of one chat, next to others: `python answer_first_requests.py URL NAME COUNT`.
 
 The turn is that of the tutorial: the question, then the answer and a counted step as one batch.
 """

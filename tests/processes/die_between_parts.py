@@ -1,4 +1,4 @@
-"""A process that is killed between the parts of a large value and their entry: `python dying.py URL`."""
+"""Be killed between the parts of a large value and their entry: `python die_between_parts.py URL`."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A process that reads with positions, or writes, for `test_positions`: its command and answer are JSON.
+"""Read with positions, or write, for `test_positions`: its command and answer are JSON.
 
 Commands: `write` documents, events and tasks; `keep` all positions of the watch and the stream, a printed
 version of a document and of a profile, and the cursors of a listing; `cursors` gives those alone; `go_on`

@@ -1,4 +1,4 @@
-"""A process that commits to a history and archives it, over and over: `URL FILE`."""
+"""Commit to a history and archive it, over and over: `URL FILE`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that opens a tiered store by its URL and increments its counter: `URL SPACE TIMES`."""
+"""Open a tiered store by its URL and increment its counter: `URL SPACE TIMES`."""
 
 from __future__ import annotations
 

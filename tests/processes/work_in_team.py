@@ -1,4 +1,4 @@
-"""A worker of a team, to be killed at any moment: `python team_worker.py URL AGENT TASKS`.
+"""A worker of a team, to be killed at any moment: `python work_in_team.py URL AGENT TASKS`.
 
 It claims tasks and completes them until as many as it is told are completed. With each completion it counts
 the task, in the same batch: a task that were completed twice would count two.
