@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 from keepstate.engine.documents.record import (
     DocumentRecord,
+    decode_record,
     decode_value,
     read_record,
     split_record,
@@ -356,12 +357,8 @@ class Documents:
         try:
             return await read_record(self._executor, unit, entry)
         except ConflictError:
-
-            async def work(unit: Unit) -> DocumentRecord | None:
-                now = await unit.get(entry.key)
-                return None if now is None else await read_record(self._executor, unit, now)
-
-            return (await self._executor.run(work))[0]
+            found = await self._executor.read_once(entry.key)
+            return None if found is None else decode_record(self._executor, entry.key, found[1])
 
     @single_use
     async def watch(

@@ -68,8 +68,13 @@ async def read_record(executor: Executor, unit: Unit, entry: Entry, type: Any = 
         CorruptError: The entry is not a document. The error names it.
         InvalidError: The value is not a `type`.
     """
-    name, encoded = split_record(entry.key, await unit.value(entry))
-    return DocumentRecord(name, decode_value(executor, entry.key, encoded, type, name=name))
+    return decode_record(executor, entry.key, await unit.value(entry), type)
+
+
+def decode_record(executor: Executor, key: bytes, stored: bytes, type: Any = None) -> DocumentRecord:
+    """Decode a complete stored document; see `read_record`."""
+    name, encoded = split_record(key, stored)
+    return DocumentRecord(name, decode_value(executor, key, encoded, type, name=name))
 
 
 def decode_value(

@@ -168,17 +168,8 @@ class Folding:
 
     async def read_stored(self, fold: Fold, kind: str) -> FoldRecord | None:
         """Return a stored state of the kind `cache` or `base`."""
-        key = layout.fold_key(self._stream, fold.title, kind)
-
-        async def work(unit: Unit) -> FoldRecord | None:
-            entry = await unit.get(key)
-            return (
-                None
-                if entry is None
-                else decode_stored(await unit.value(entry), FoldRecord, f"{fold.title!r}")
-            )
-
-        return (await self._executor.run(work))[0]
+        found = await self._executor.read_once(layout.fold_key(self._stream, fold.title, kind))
+        return None if found is None else decode_stored(found[1], FoldRecord, f"{fold.title!r}")
 
     async def _read_caches(self, fold: Fold) -> list[FoldRecord]:
         """Return the cached states, without damaged ones."""

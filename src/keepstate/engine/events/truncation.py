@@ -105,13 +105,8 @@ async def _require_ready(executor: Executor, stream: str, given: set[str], upto:
 
 
 async def _is_event(executor: Executor, key: bytes) -> bool:
-    async def work(unit: Unit) -> bool:
-        entry = await unit.get(key)
-        return (
-            entry is not None and not decode_stored(await unit.value(entry), EventRecord, "an event").is_end
-        )
-
-    return (await executor.run(work))[0]
+    found = await executor.read_once(key)
+    return found is not None and not decode_stored(found[1], EventRecord, "an event").is_end
 
 
 async def _remove_checkpoints(executor: Executor, stream: str, upto: int) -> None:
