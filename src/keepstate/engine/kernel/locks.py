@@ -1,9 +1,18 @@
-"""First-in, first-out lock for the concurrent calls on one transaction, by threads or tasks.
+"""First-in, first-out locks: for the calls on one transaction, and for updates of one document.
 
-Nested calls, made by a function of the caller, wait in a queue of their own. A call therefore never waits for
-the call that contains it. A context variable holds the enclosing call, so tasks started inside a call belong
-to it. A call is acquired inside the `try` that releases it. It ends with an assignment, which no interrupt
-can split.
+A `FifoLock` admits the concurrent calls on one transaction, by threads or tasks, one at a time. Nested calls,
+made by a function of the caller, wait in a queue of their own, so a call never waits for the call that
+contains it. A context variable holds the enclosing call, so tasks started inside a call belong to it. A turn
+is taken inside the `try` that gives it back, and ends with an assignment, which no interrupt can split.
+
+`serialized` runs updates of one document in turn. Racing updates invalidate each other, so that n of them
+cost n² attempts. This is only an optimization: the checks of the batch prevent lost updates. Waiting is
+therefore bounded: after 0.25 s at work, an update no longer blocks the next one. An update made inside the
+function of another update does not wait at all, because two updates of each other's documents would deadlock.
+
+A function passed to `update` that writes its own document would invalidate its input, be called again, write
+again, and never end. A context variable holds the enclosing updates, so that such a write is rejected. Tasks
+started by the function belong to its update until the function has returned.
 """
 
 from __future__ import annotations
@@ -15,10 +24,78 @@ from contextvars import ContextVar, copy_context
 from inspect import isawaitable
 from typing import Any, TypeVar
 
-from keepstate._runner import Lock, Promise, Runner, Signal, reentrant_lock
+from keepstate._runner import Runner, Signal, reentrant_lock
 from keepstate.stores.protocol import Store
 
 T = TypeVar("T")
+
+_LONGEST_TURN_S = 0.25
+_NEVER_S = 365 * 24 * 3600.0
+
+
+class _Turn:
+    """A call that is waiting, running or over."""
+
+    __slots__ = ("inside", "is_over", "lock", "outer")
+
+    def __init__(self, lock: FifoLock | None = None, outer: _Turn | None = None) -> None:
+        self.lock, self.outer, self.is_over = lock, outer, False
+        self.inside: _Queue | None = None
+        """The queue of the calls nested in this one."""
+
+
+class _Queue:
+    """The running turn and the waiting ones. A turn that ended without leaving blocks no other one."""
+
+    __slots__ = ("_lock", "_waiting", "current")
+
+    def __init__(self) -> None:
+        # Reentrant, because a signal handler or finalizer may call at any point of its thread.
+        self._lock = reentrant_lock()
+        self.current: _Turn | None = None
+        self._waiting: deque[tuple[_Turn, Signal]] = deque()
+
+    def join(self, turn: _Turn, runner: Runner) -> Signal | None:
+        """Start a turn, and return None. If it must wait, return the signal to wait for."""
+        with self._lock:
+            if self.current is not None and self.current.is_over:
+                self.leave(self.current)
+            if self.current is None:
+                self.current = turn
+                return None
+            signal = runner.signal()
+            self._waiting.append((turn, signal))
+            return signal
+
+    async def wait(self, turn: _Turn, signal: Signal, longest_s: float) -> None:
+        """Wait until the turn starts. It overtakes a turn that keeps it, as the next one, for too long."""
+        ahead = self.current
+        while not await signal.wait(longest_s):
+            with self._lock:
+                if self.current is ahead and self._waiting and self._waiting[0][0] is turn:
+                    self._waiting.popleft()
+                    self.current = turn
+                if self.current is turn:
+                    return
+                ahead = self.current
+
+    def leave(self, turn: _Turn) -> None:
+        """End a turn, and start the next one if this one was running."""
+        with self._lock:
+            if self.current is not turn:
+                self._waiting = deque(entry for entry in self._waiting if entry[0] is not turn)
+                return
+            self.current = None
+            while self._waiting and self.current is None:
+                following, signal = self._waiting.popleft()
+                if not following.is_over:  # otherwise it was cancelled while it waited
+                    self.current = following
+                    signal.set()
+
+
+# ---- calls on one transaction
+
+_turns: ContextVar[_Turn | None] = ContextVar("keepstate_calls", default=None)
 
 
 class FifoLock:
@@ -29,84 +106,29 @@ class FifoLock:
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work once all earlier calls have ended, and return its result."""
-        queue, call = self._find_queue(), _Call(self, _calls.get())
+        queue, turn = self._find_queue(), _Turn(self, _turns.get())
         try:
-            await queue.enter(call, self._runner)
-            _calls.set(call)
+            if (signal := queue.join(turn, self._runner)) is not None:
+                await queue.wait(turn, signal, _NEVER_S)
+            _turns.set(turn)
             return await work()
         finally:
-            call.is_over = True
-            _calls.set(call.outer)  # not by a token, which the garbage collector's context could not reset
-            queue.leave(call)
+            turn.is_over = True
+            _turns.set(turn.outer)  # not by a token, which the garbage collector's context could not reset
+            queue.leave(turn)
 
     def _find_queue(self) -> _Queue:
         """Return the queue of the enclosing call, or the lock's own queue."""
-        call = _calls.get()
-        while call is not None:
-            if call.lock is self and not call.is_over:
-                return call.inside()
-            call = call.outer
+        turn = _turns.get()
+        while turn is not None:
+            if turn.lock is self and not turn.is_over:
+                turn.inside = turn.inside or _Queue()
+                return turn.inside
+            turn = turn.outer
         return self._queue
 
 
-class _Call:
-    """A call that is waiting, running or over."""
-
-    __slots__ = ("_inside", "is_over", "outer", "lock")
-
-    def __init__(self, lock: FifoLock, outer: _Call | None) -> None:
-        self.lock, self.outer, self.is_over = lock, outer, False
-        self._inside: _Queue | None = None
-
-    def inside(self) -> _Queue:
-        """Return the queue of the calls nested in this one."""
-        if self._inside is None:
-            self._inside = _Queue()
-        return self._inside
-
-
-_calls: ContextVar[_Call | None] = ContextVar("keepstate_calls", default=None)
-
-
-class _Queue:
-    """The running call and the waiting ones. A call that ended without leaving blocks no other call."""
-
-    __slots__ = ("_lock", "_current", "_waiting")
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._current: _Call | None = None
-        self._waiting: deque[tuple[_Call, Promise[None]]] = deque()
-
-    async def enter(self, call: _Call, runner: Runner) -> None:
-        with self._lock:
-            current = self._current
-            if current is None or (current.is_over and not self._waiting):
-                self._current = call
-                return
-            turn: Promise[None] = runner.promise()
-            self._waiting.append((call, turn))
-        if current.is_over:
-            self.leave(current)
-        await turn.wait()
-
-    def leave(self, call: _Call) -> None:
-        """Start the next call, if this call was the running one."""
-        with self._lock:
-            if self._current is not call:
-                return
-            self._current, turn = None, None
-            while self._waiting and turn is None:
-                following, turn = self._waiting.popleft()
-                if following.is_over:  # cancelled while it waited
-                    turn = None
-                else:
-                    self._current = following
-        if turn is not None:
-            turn.give(None)
-
-
-_LONGEST_TURN_S = 0.25
+# ---- updates of one document
 
 
 class _Update:
@@ -159,24 +181,9 @@ def _is_inside() -> bool:
     return update is not None
 
 
-# ---- serialization
-
-_DocumentKey = tuple[int, str, bytes]
-
-
-class _Waiter:
-    """One update in a queue. It has a signal if it must wait."""
-
-    __slots__ = ("signal",)
-
-    def __init__(self) -> None:
-        self.signal: Signal | None = None
-
-
-# Reentrant, because a signal handler or finalizer may update at any point of its thread.
 _lock = reentrant_lock()
-_queues: dict[_DocumentKey, deque[_Waiter]] = {}
-"""For each document that is being updated: the running update, then the waiting ones."""
+_queues: dict[tuple[int, str, bytes], _Queue] = {}
+"""The queue of each document that is being updated."""
 
 
 def _reset_after_fork() -> None:
@@ -196,50 +203,19 @@ async def serialized(
     """Run work after earlier calls for the same key, and return its result."""
     if _is_inside():
         return await work()
-    document, waiter = (
-        (id(store), space, key),
-        _Waiter(),
-    )  # a waiting call keeps its store alive, so the id is unique
+    document, turn = (id(store), space, key), _Turn()  # a waiting call keeps its store alive
     try:
-        ahead = _join(document, waiter, runner)
-        while (
-            ahead is not None and waiter.signal is not None and not await waiter.signal.wait(_LONGEST_TURN_S)
-        ):
-            ahead = _overtake(document, waiter, ahead)
+        with _lock:
+            if (queue := _queues.get(document)) is None:
+                queue = _queues[document] = _Queue()
+            signal = queue.join(turn, runner)
+        if signal is not None:
+            await queue.wait(turn, signal, _LONGEST_TURN_S)
         return await work()
     finally:
-        _leave(document, waiter)
-
-
-def _join(document: _DocumentKey, waiter: _Waiter, runner: Runner) -> _Waiter | None:
-    """Join the queue. Return the running update, or None if this update may run."""
-    with _lock:
-        queue = _queues.get(document)
-        if queue is None:
-            _queues[document] = deque((waiter,))
-            return None
-        waiter.signal = runner.signal()
-        queue.append(waiter)
-        return queue[0]
-
-
-def _overtake(document: _DocumentKey, waiter: _Waiter, ahead: _Waiter) -> _Waiter | None:
-    """Overtake the running update if this one is next, and return None; otherwise return the running one."""
-    with _lock:
-        queue = _queues[document]
-        if queue[0] is ahead and queue[1] is waiter:
-            queue.popleft()
-        return None if queue[0] is waiter else queue[0]
-
-
-def _leave(document: _DocumentKey, waiter: _Waiter) -> None:
-    with _lock:
-        queue = _queues.get(document)
-        if queue is None or waiter not in queue:
-            return  # overtaken
-        was_at_work = queue[0] is waiter
-        queue.remove(waiter)
-        if not queue:
-            del _queues[document]
-        elif was_at_work and (signal := queue[0].signal) is not None:
-            signal.set()
+        turn.is_over = True
+        with _lock:
+            if (queue := _queues.get(document)) is not None:
+                queue.leave(turn)
+                if queue.current is None:
+                    del _queues[document]

@@ -13,6 +13,7 @@ revision, and when a batch that does not check them by key is applied.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, Protocol, cast
 
 import msgspec
@@ -37,6 +38,7 @@ from keepstate.stores.protocol import (
 )
 from keepstate.values import limits
 
+_KEY_OF_CHECK: Final = attrgetter("key")
 UNWRITTEN: Final = 0
 """The version of an entry that its unit has written but not yet committed."""
 
@@ -113,7 +115,11 @@ class Unit:
 
     async def get(self, key: bytes) -> Entry | None:
         """Return one entry."""
-        return (await self.read(key))[0]
+        if key in self._writes:
+            return self._own_entry(key)
+        if key not in self._found:
+            await self._fetch((key,))
+        return self._found[key]
 
     async def now_ms(self) -> int:
         """Return the space's time, read from the store at most once per unit."""
@@ -409,17 +415,14 @@ class Unit:
         return Batch(self.space, writes, checks, at, losses=losses, alive_until_ms=alive_until_ms)
 
     def _all_checks(self) -> list[Check]:
+        checks = list(self._checks)
         if not self._found:
-            return list(self._checks)
-        checked = {check.key for check in self._checks}
-        return [
-            *self._checks,
-            *(
-                Check(key, version=entry.version if entry else 0)
-                for key, entry in self._found.items()
-                if key not in checked
-            ),
-        ]
+            return checks
+        checked = set(map(_KEY_OF_CHECK, checks))
+        for key, entry in self._found.items():
+            if key not in checked:
+                checks.append(Check(key, version=entry.version if entry else 0))
+        return checks
 
     async def commit(self, companion: Unit | None = None) -> Applied | None:
         """Apply the unit. Return None if there is nothing to write and no explicit check.
