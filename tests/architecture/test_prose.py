@@ -31,9 +31,7 @@ AVOIDED = {
 
 KIT = ROOT / "packages"
 
-UNREVISED: tuple[str, ...] = (
-    "src/keepstate/adapters/",
-)
+UNREVISED: tuple[str, ...] = ("src/keepstate/adapters/",)
 """Files and folders whose texts are still to be rewritten."""
 
 
