@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 import io
 import sys
 import tempfile
@@ -78,11 +79,14 @@ async def entered(call: Callable[[], Awaitable[object]]) -> tuple[int, int]:
             frames[id(frame)] = frame  # a freed frame would lend its id to another one
 
     await call()
+    gc.collect()
+    gc.disable()  # a finalizer of something else would be counted
     sys.setprofile(profile)
     try:
         await call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return len(files), len(frames)
 
 

@@ -19,13 +19,20 @@ EVERYWHERE = (*EMBEDDED, "redis", "postgres")
 SHARED = ("disk", "sqlite", "redis", "postgres")
 
 
+def disk_in(path: Path, request: pytest.FixtureRequest) -> Disk:
+    """Return a new disk, which is closed at the end of the test."""
+    disk = Disk(path / "disk")
+    request.addfinalizer(disk.close)
+    return disk
+
+
 def store_at(kind: str, request: pytest.FixtureRequest, path: Path) -> Any:
     """Return what a `Versioned` is given to keep its commits at one place."""
     made: dict[str, Callable[[], Any]] = {
         "memory": Memory,
         "named": lambda: f"memory://{path.name}",
-        "disk": lambda: Disk(path / "disk"),
-        "cache": lambda: Cache(Disk(path / "disk")),
+        "disk": lambda: disk_in(path, request),
+        "cache": lambda: Cache(disk_in(path, request)),
         "plain": Plain,
         "sqlite": lambda: f"sqlite:///{path}/state.db",
         "file": lambda: f"file:///{path}/state.journal",
