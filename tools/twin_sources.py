@@ -70,7 +70,6 @@ def is_parent(name: str) -> bool:
         "Manager",
         "Parts",
         "TeamRosters",
-        "Upkeep",
         "WorkflowSteps",
     }
     return name in tools | others

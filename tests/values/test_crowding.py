@@ -1,4 +1,4 @@
-"""Keys that were chosen to meet in the slots of a dict or set: refused, wherever stored bytes hold them."""
+"""Keys that were chosen to collide in the slots of a dict or set are refused, wherever they are stored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_keys_of_one_hash_are_refused_before_they_are_compared(tag: int) -> None
 
     began_s = time.process_time()
     for read in (codec.decode, codec.to_builtin):
-        with pytest.raises(CorruptError, match="hashes of its keys were chosen to meet"):
+        with pytest.raises(CorruptError, match="hashes of its keys were chosen to collide"):
             read(crowd)
     assert time.process_time() - began_s < LONGEST_S
 
@@ -58,7 +58,7 @@ def test_as_many_keys_of_one_hash_as_are_allowed_come_back() -> None:
     assert codec.decode(codec.encode(dict.fromkeys(crowd, 1))) == dict.fromkeys(crowd, 1)
     crowd |= {(number + 1) * ((1 << 61) - 1) for number in range(3 * limits.UNCHECKED_KEYS)}
     for value in (crowd, frozenset(crowd), dict.fromkeys(crowd), [{"deep": crowd}]):
-        with pytest.raises(InvalidError, match="hashes of its keys meet"):
+        with pytest.raises(InvalidError, match="hashes of its keys collide"):
             codec.encode(value)
 
 
@@ -94,9 +94,9 @@ def test_keys_of_one_chain_are_refused_before_they_are_looked_up() -> None:
         return count
 
     for read in (codec.decode, codec.to_builtin):
-        with pytest.raises(CorruptError, match="hashes of its keys were chosen to meet"):
+        with pytest.raises(CorruptError, match="hashes of its keys were chosen to collide"):
             read(chain)
-    with pytest.raises(InvalidError, match="hashes of its keys meet"):
+    with pytest.raises(InvalidError, match="hashes of its keys collide"):
         codec.encode(dict.fromkeys(keys))
     sys.settrace(count)
     try:
@@ -151,7 +151,7 @@ def test_a_dict_that_is_a_tree_has_no_chosen_keys_either(monkeypatch: pytest.Mon
         planted = codec.STATES.to_merkle(crowd)
     assert len(planted.objects) > 100
 
-    with pytest.raises(CorruptError, match="hashes of its keys were chosen to meet"):
+    with pytest.raises(CorruptError, match="hashes of its keys were chosen to collide"):
         codec.STATES.assemble(planted.encoding, planted.objects)
 
 

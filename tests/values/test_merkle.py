@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.codec import Codec, canonical
-from keepstate.values.merkle import TREE_BYTES, gather
+from keepstate.values.merkle import TREE_BYTES, check_object, gather, reach
 from keepstate.values.nodes import ref_of
 from tests.values.fetching import Objects
 from tests.values.strategies import values
@@ -33,7 +33,7 @@ large: st.SearchStrategy[Any] = st.recursive(
 def come_back(value: object) -> Any:
     planted, objects = CODEC.to_merkle(value), Objects()
     objects.update(planted.objects)
-    gathered = objects.serve(gather([planted.encoding], verify=True))
+    gathered = objects.serve(gather([planted.encoding]))
     assert gathered.keys() == planted.objects.keys()  # nothing is made that is not part of the value
     return CODEC.assemble(planted.encoding, gathered)
 
@@ -100,7 +100,7 @@ def test_another_object_under_a_name_is_found() -> None:
         objects[name] = data[:-1] + bytes((data[-1] ^ 1,))
 
         with pytest.raises(CorruptError, match=name.hex()):
-            objects.serve(gather([planted.encoding], verify=True))
+            objects.serve(reach([planted.encoding], set(), check_object))
 
 
 def test_a_missing_object_is_named() -> None:

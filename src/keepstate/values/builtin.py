@@ -21,6 +21,7 @@ import msgspec
 
 from keepstate.errors import InvalidError, MissingExtraError
 from keepstate.values import arrays, standard, types
+from keepstate.values.types import kind_of
 
 TYPE: Final = "@type"
 _SCALARS: Final = frozenset({str, bytes, int, float, bool, UUID, datetime, date, type(None)})
@@ -65,11 +66,11 @@ def json_form(value: object, path: str = "") -> Any:
     try:
         return _json(value)
     except _FormlessError as error:
-        kind, place = _kind(error.value), _path_to(value, error.value, path)
+        kind, at = kind_of(error.value), _path_to(value, error.value, path)
         raise InvalidError(
-            f"{place or 'the value'}: {kind.__module__}.{kind.__qualname__} has no form in JSON; store its "
+            f"{at or 'the value'}: {kind.__module__}.{kind.__qualname__} has no form in JSON; store its "
             "fields, or what str() makes of it",
-            path=place,
+            path=at,
         ) from None
     except RecursionError:
         raise InvalidError("the value nests too deep to be shown as JSON") from None
@@ -83,18 +84,18 @@ def _path_to(value: Any, sought: object, path: str) -> str | None:
     if isinstance(value, Mapping):
         items = cast("Mapping[object, object]", value).items()
         named = [(f"{path}.{name}" if path else str(name), name, part) for name, part in items]
-        parts = [(place, each) for place, name, part in named for each in (part, name)]
+        parts = [(at, each) for at, name, part in named for each in (part, name)]
     elif isinstance(value, list | tuple):
         items_of = cast("Sequence[object]", value)
         parts = [(f"{path}[{index}]", part) for index, part in enumerate(items_of)]
     elif isinstance(value, set | frozenset):
         parts = [(f"{path}[…]", part) for part in cast("Collection[object]", value)]
-    found = (_path_to(part, sought, place) for place, part in parts)
-    return next((place for place in found if place is not None), None)
+    found = (_path_to(part, sought, at) for at, part in parts)
+    return next((at for at in found if at is not None), None)
 
 
 def _json(value: Any) -> Any:
-    kind = _kind(value)
+    kind = kind_of(value)
     if value is None or kind is bool:
         return value
     if kind is Record:
@@ -107,10 +108,6 @@ def _json(value: Any) -> Any:
     if isinstance(value, PurePath):
         return {TYPE: "path", "kind": kind.__name__, "value": _json(str(value))}
     raise _FormlessError(value)
-
-
-def _kind(value: object) -> Any:
-    return type(value)
 
 
 def _text(text: str) -> Any:

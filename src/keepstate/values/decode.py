@@ -14,15 +14,16 @@ from keepstate.values import limits, standard, types
 from keepstate.values.builtin import TYPE, Record
 from keepstate.values.guards import decoder, is_crowded, nests_deeper
 from keepstate.values.schema import Registration, Registry
+from keepstate.values.types import kind_of
 
 _DAMAGE: Final = (ValueError, TypeError, LookupError, ArithmeticError, struct.error, msgspec.MsgspecError)
-"""What decoders raise on bytes that were never written."""
+"""The errors of decoders for bytes that were never written."""
 _GROUPS: Final = frozenset({list, tuple, set, frozenset})
 _DEEPEST: Final = 2 * limits.PLAIN_DEPTH + limits.INNER_DEPTH
 
 LeafReaders = Mapping[int, Callable[[bytes], object]]
 Fitting = Callable[[Registration, dict[str, Any]], dict[str, Any]]
-"""Looks at the fields of each object before it is made, and returns those to make it from."""
+"""Checks the fields of each object before it is created, and returns those to create it from."""
 
 
 class _Stored(msgspec.Struct, array_like=True, frozen=True):
@@ -81,15 +82,15 @@ class Reader:
         if tag == types.OBJECT:
             return self._object(inner, _stored.decode(data))
         items = inner.decode(data)
-        if _kind(items) is not list:
-            raise CorruptError(f"a stored value is damaged: what is tagged {tag} holds no array")
+        if kind_of(items) is not list:
+            raise CorruptError(f"a stored value is damaged: what is tagged {tag} does not contain an array")
         if tag == types.TUPLE:
             return tuple(items)
         if tag in types.STANDARD:
             return standard.made_of(tag, items)
         keys = items[::2] if tag == types.MAP else items
         if is_crowded(keys, as_set=tag != types.MAP):
-            raise CorruptError("a stored value is damaged: the hashes of its keys were chosen to meet")
+            raise CorruptError("a stored value is damaged: the hashes of its keys were chosen to collide")
         if tag == types.SET:
             return set(items)
         if tag == types.FROZENSET:
@@ -146,7 +147,7 @@ class ObjectReader(Reader):
 
     def _revive(self, value: Any) -> Any:
         """Return the value with objects in place of their builtin forms."""
-        kind = _kind(value)
+        kind = kind_of(value)
         if kind in _GROUPS:
             return kind([self._revive(item) for item in value])
         if kind is dict:
@@ -161,12 +162,10 @@ class ObjectReader(Reader):
         return value
 
 
-def _kind(value: object) -> Any:
-    return type(value)
-
-
 def _fields(inner: Reader, stored: _Stored) -> dict[str, Any]:
     fields: dict[str, Any] = inner.decode(stored.fields)
-    if _kind(fields) is not dict or not all(type(name) is str for name in fields):
-        raise CorruptError(f"a stored value is damaged: {stored.name}@{stored.version} holds no fields")
+    if kind_of(fields) is not dict or not all(type(name) is str for name in fields):
+        raise CorruptError(
+            f"a stored value is damaged: {stored.name}@{stored.version} has no fields"
+        )
     return fields

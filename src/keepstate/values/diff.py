@@ -25,13 +25,13 @@ from keepstate.values.refs import Fetching, together
 from keepstate.values.tree import child_ref
 
 Step: TypeAlias = int | bytes
-"""A place in a list, or the encoding of a dict's key."""
+"""A list index, or the encoding of a dict key."""
 Path: TypeAlias = tuple[Step, ...]
 Kind: TypeAlias = Literal["added", "removed", "changed", "reordered"]
 
 _ALIGNED: Final = 4_000_000
-"""Pairs of items that are looked at to align what two lists do not share at their ends; where there are more,
-they are first taken apart at items that stand once in each."""
+"""Pairs of items that are compared to align two lists. Longer lists are first divided at items that occur
+once in each."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -81,12 +81,12 @@ def _diff_lists(before: Contents, after: Contents, path: Path) -> Fetching[list[
     for block in (yield from unlike(before, after)):
         if len(block.old) == len(block.new):
             works += [
-                _diff_items(a, b, (*path, block.new_begin + place))
-                for place, (a, b) in enumerate(zip(block.old, block.new, strict=True))
+                _diff_items(a, b, (*path, index))
+                for index, (a, b) in enumerate(zip(block.old, block.new, strict=True), block.new_begin)
             ]
         else:
-            works += [_gone(entry, (*path, block.begin + place)) for place, entry in enumerate(block.old)]
-            works += [_come(entry, (*path, block.new_begin + place)) for place, entry in enumerate(block.new)]
+            works += [_removed(entry, (*path, index)) for index, entry in enumerate(block.old, block.begin)]
+            works += [_added(entry, (*path, index)) for index, entry in enumerate(block.new, block.new_begin)]
     return [change for changes in (yield from together(works)) for change in changes]
 
 
@@ -96,9 +96,9 @@ def _diff_dicts(before: Contents, after: Contents, path: Path) -> Fetching[list[
         if old is not None and new is not None:
             works.append(_diff_items(old, new, (*path, old.key)))
         elif old is not None:
-            works.append(_gone(old, (*path, old.key)))
+            works.append(_removed(old, (*path, old.key)))
         elif new is not None:
-            works.append(_come(new, (*path, new.key)))
+            works.append(_added(new, (*path, new.key)))
     changes = [change for found in (yield from together(works)) for change in found]
     return [*changes, *_reordered(before, after, path)]
 
@@ -110,7 +110,7 @@ def _reordered(before: Contents, after: Contents, path: Path) -> Iterator[Change
     was = [entry.key for entry in before.entries] if before.tree is None else None
     if was is not None:
         kept, there = set(now), set(was)
-        # What patching gives by itself: what stays in its order, and behind it what is new, by key.
+        # The order that patching gives: kept keys in their order, then new keys, sorted.
         was = [key for key in was if key in kept] + sorted(kept - there)
     if was != now:
         yield Change(path, "reordered", compose(was or ()), compose(now))
@@ -121,12 +121,12 @@ def _diff_items(old: Entry, new: Entry, path: Path) -> Fetching[list[Change]]:
     return (yield from diff(a, b, path))
 
 
-def _gone(entry: Entry, path: Path) -> Fetching[list[Change]]:
+def _removed(entry: Entry, path: Path) -> Fetching[list[Change]]:
     (encoding,) = yield from whole((entry,))
     return [Change(path, "removed", encoding, None)]
 
 
-def _come(entry: Entry, path: Path) -> Fetching[list[Change]]:
+def _added(entry: Entry, path: Path) -> Fetching[list[Change]]:
     (encoding,) = yield from whole((entry,))
     return [Change(path, "added", None, encoding)]
 
@@ -218,16 +218,16 @@ def _opened(style: Style, gap: _Gap, level: int) -> Fetching[_Gap]:
 def _split(gap: _Gap) -> Iterator[_Gap]:
     """Yield the parts of a gap in which its two sides differ."""
     old, new = [span.mark for span in gap.old], [span.mark for span in gap.new]
-    old_places = [*accumulate((span.entry.count for span in gap.old), initial=gap.begin)]
-    new_places = [*accumulate((span.entry.count for span in gap.new), initial=gap.new_begin)]
+    old_begins = [*accumulate((span.entry.count for span in gap.old), initial=gap.begin)]
+    new_begins = [*accumulate((span.entry.count for span in gap.new), initial=gap.new_begin)]
     for a, b, c, d in aligned(old, new):
-        yield _Gap(old_places[a], gap.old[a:b], new_places[c], gap.new[c:d])
+        yield _Gap(old_begins[a], gap.old[a:b], new_begins[c], gap.new[c:d])
 
 
 def aligned(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
     """Yield the parts `old[a:b]` and `new[c:d]` that correspond to each other, in order."""
     least = min(len(old), len(new))
-    head = next((place for place in range(least) if old[place] != new[place]), least)
+    head = next((index for index in range(least) if old[index] != new[index]), least)
     tail = next((n for n in range(least - head) if old[-1 - n] != new[-1 - n]), least - head)
     middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
     if len(middle) * len(new_middle) > _ALIGNED:
@@ -246,8 +246,8 @@ def _between_anchors(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterat
     cost is n log n however the lists differ. A window that moves over a list changes both of its ends.
     """
     told, new_told = Counter(old), Counter(new)
-    places = {item: place for place, item in enumerate(new) if new_told[item] == 1}
-    once = ((place, places[item]) for place, item in enumerate(old) if told[item] == 1 and item in places)
+    indexes = {item: index for index, item in enumerate(new) if new_told[item] == 1}
+    once = ((index, indexes[item]) for index, item in enumerate(old) if told[item] == 1 and item in indexes)
     anchors = _longest_rising([*once])
     if not anchors:
         yield 0, len(old), 0, len(new)
@@ -265,14 +265,14 @@ def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     least_ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
-    for number, (_, place) in enumerate(pairs):
-        length = bisect_left(least_ends, place)
+    for number, (_, index) in enumerate(pairs):
+        length = bisect_left(least_ends, index)
         before.append(last[length - 1] if length else -1)
         if length == len(last):
-            least_ends.append(place)
+            least_ends.append(index)
             last.append(number)
         else:
-            least_ends[length], last[length] = place, number
+            least_ends[length], last[length] = index, number
     rising: list[tuple[int, int]] = []
     number = last[-1] if last else -1
     while number >= 0:

@@ -111,12 +111,12 @@ class Writer:
             yield map_head(len(value))
             for key, item in value.items():
                 if type(key) is not str:
-                    raise TypeError("a dict with other keys than text is written otherwise")
+                    raise TypeError("a dict with keys that are not text is encoded as a whole")
                 yield self._part(key, depth + 1)
                 yield from self._parts(item, depth + 1)
 
     def _part(self, value: object, depth: int) -> bytes:
-        for _ in range(depth):  # so that it stands no deeper than the whole may
+        for _ in range(depth):  # so that it may nest no deeper than the whole
             value = [value]
         body = self._plain(value)
         if body is None:
@@ -141,7 +141,7 @@ class Writer:
         elif kind is set or kind is frozenset:
             items = value
             if is_crowded(items, as_set=True):
-                raise InvalidError("the hashes of the members meet")
+                raise InvalidError("the hashes of the members collide")
             members = sorted(map(inner.write, items))
             tag, body = (
                 types.SET if kind is set else types.FROZENSET,
@@ -152,7 +152,7 @@ class Writer:
         elif standard.is_standard(kind):
             parts = standard.parts_of(value)
             if is_crowded(parts.pairs):
-                raise InvalidError("the hashes of the keys meet")
+                raise InvalidError("the hashes of the keys collide")
             tag, body = parts.tag, inner.write(parts.listed())
         elif (array := types.leaf(value)) is not None:
             return ormsgpack.Ext(*array)

@@ -22,6 +22,7 @@ from keepstate.errors import InvalidError
 from keepstate.values import limits, standard, types
 from keepstate.values.guards import is_crowded, nests_deeper
 from keepstate.values.schema import Registration, Registry
+from keepstate.values.types import kind_of
 
 _NAN: Final = float("nan")
 _SHOWN: Final = 200
@@ -55,7 +56,7 @@ class Lowering:
             raise self._refusal("the value nests too deep for the room left on the call stack") from None
 
     def _lower(self, value: Any) -> object:
-        kind = _kind(value)
+        kind = kind_of(value)
         if kind is str:
             return self._lower_text(value)
         if value is None or kind is bool or kind is bytes:
@@ -81,7 +82,7 @@ class Lowering:
         if self._plain > limits.PLAIN_DEPTH:
             raise self._refusal(f"lists and dicts stand more than {limits.PLAIN_DEPTH} deep in one another")
         lowered: object
-        kind = _kind(group)
+        kind = kind_of(group)
         if kind is list:
             lowered = self._lower_items(group)
         elif all(type(key) is str and type(self._lower_text(key)) is str for key in group):
@@ -127,7 +128,7 @@ class Lowering:
         return pairs
 
     def _lower_tagged(self, value: Any) -> ormsgpack.Ext:
-        kind = _kind(value)
+        kind = kind_of(value)
         try:
             found = types.leaf(value)
         except InvalidError as error:
@@ -202,7 +203,7 @@ class Lowering:
     def _refuse_crowd(self, keys: Any, *, as_set: bool) -> None:
         if is_crowded(keys, as_set=as_set):
             raise self._refusal(
-                "the hashes of its keys meet, and reading them would take very long; store a list"
+                "the hashes of its keys collide, and reading them would take very long; store a list"
             )
 
     def _enter(self, group: object) -> None:
@@ -305,10 +306,6 @@ def _code_name(value: object) -> str | None:
     if callable(value) and type(value).__module__ in ("builtins", "functools"):
         return f"the function {getattr(value, '__qualname__', type(value).__qualname__)}"
     return None
-
-
-def _kind(value: object) -> Any:
-    return type(value)
 
 
 def _step(key: object) -> str:

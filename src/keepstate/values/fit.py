@@ -26,6 +26,7 @@ import msgspec
 
 from keepstate.errors import InvalidError
 from keepstate.values.schema import Registration
+from keepstate.values.types import kind_of
 
 _SEQUENCES: Final = (list, Sequence, MutableSequence, Collection, Iterable)
 _SETS: Final = (set, frozenset)
@@ -103,7 +104,7 @@ def _fit_enums(value: Any, wanted: Any, path: str) -> Any:
     """Convert as msgspec does, down to the parts without an Enum."""
     origin: Any = get_origin(wanted)
     arguments = get_args(wanted)
-    kind = _kind(value)
+    kind = kind_of(value)
     if _is_enum(wanted):
         return _fit_member(value, wanted, path)
     if origin is Annotated:
@@ -147,7 +148,7 @@ def _fit_member(value: Any, wanted: type[enum.Enum], path: str) -> Any:
 
 def _fit_one(value: Any, choices: tuple[Any, ...], path: str) -> Any:
     """Try the choices in order, beginning with those that need no conversion."""
-    for choice in sorted(choices, key=lambda choice: _kind(value) is not _class_of(choice)):
+    for choice in sorted(choices, key=lambda choice: kind_of(value) is not _class_of(choice)):
         try:
             return fit(value, choice, path)
         except InvalidError:
@@ -187,17 +188,13 @@ def _convert(wanted: Any, value: Any) -> Any:
             return value
     except TypeError as error:
         raise _UntoldError(str(error)) from error
-    if _kind(value) is dict and hasattr(wanted, "model_validate"):
+    if kind_of(value) is dict and hasattr(wanted, "model_validate"):
         return wanted.model_validate(value)
     raise ValueError(f"expected {_shown(wanted)}, got {type(value).__name__}")
 
 
 def _is_enum(wanted: Any) -> bool:
     return isinstance(wanted, type) and issubclass(wanted, enum.Enum)
-
-
-def _kind(value: object) -> Any:
-    return type(value)
 
 
 def _class_of(wanted: Any) -> Any:

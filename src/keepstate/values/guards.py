@@ -117,7 +117,7 @@ def _set_stages(count: int) -> Iterable[tuple[int, int]]:
 def _fills_dict(hashes: Sequence[int], size: int) -> bool:
     """Return whether the keys fit into a dict table of this size within the bound of steps."""
     taken, mask, met = bytearray(size), size - 1, 0
-    for place, first in enumerate(hashes):
+    for number, first in enumerate(hashes):
         slot = first & mask
         if taken[slot]:
             perturbed = first
@@ -125,7 +125,7 @@ def _fills_dict(hashes: Sequence[int], size: int) -> bool:
                 met += 1
                 perturbed >>= _SHIFT
                 slot = (slot * 5 + perturbed + 1) & mask
-            if met > limits.STEPS_PER_KEY * (place + limits.UNCHECKED_KEYS):
+            if met > limits.STEPS_PER_KEY * (number + limits.UNCHECKED_KEYS):
                 return False
         taken[slot] = 1
     return True
@@ -134,7 +134,7 @@ def _fills_dict(hashes: Sequence[int], size: int) -> bool:
 def _fills_set(hashes: Sequence[int], size: int) -> bool:
     """Return the same for a set, which probes the neighbours of a slot in each step."""
     taken, mask, met = bytearray(size), size - 1, 0
-    for place, first in enumerate(hashes):
+    for number, first in enumerate(hashes):
         slot = first & mask
         if taken[slot]:
             perturbed = first
@@ -142,7 +142,7 @@ def _fills_set(hashes: Sequence[int], size: int) -> bool:
                 met += _RUN_STEPS
                 perturbed >>= _SHIFT
                 slot = (slot * 5 + perturbed + 1) & mask
-            if met > limits.STEPS_PER_KEY * (place + limits.UNCHECKED_KEYS):
+            if met > limits.STEPS_PER_KEY * (number + limits.UNCHECKED_KEYS):
                 return False
             slot = free
         taken[slot] = 1

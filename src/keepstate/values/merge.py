@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Number
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -73,7 +73,7 @@ def merge(base: bytes, ours: bytes, theirs: bytes, rules: Rules, values: Values)
 
 _REMOVED: Final = MerkleValue(b"", {})
 _Verdict = Edits | MerkleValue | None
-"""What to do to ours: edit it, put something in its place, or leave it."""
+"""What to do to ours: edit it, put something in its index, or leave it."""
 
 
 class _Merging:
@@ -166,8 +166,8 @@ class _Merging:
         if mine == others and not (is_paired and self._rules.count_below(path)):
             return
         if is_paired:
-            for place, sides in enumerate(zip(olds, mine, others, strict=True), begin):
-                _put(edits, place, (yield from self.value((*path, place), *sides)))
+            for index, sides in enumerate(zip(olds, mine, others, strict=True), begin):
+                _put(edits, index, (yield from self.value((*path, index), *sides)))
             return
         rule = self._rules.at(path)
         side = self._rules.side(rule)
@@ -202,17 +202,17 @@ class _Hunk(msgspec.Struct):
         """Return the items of a side for the range, given the blocks that it changed."""
         # Blocks that make a stretch overlap, so together they hold all of its items.
         base = {
-            place: entry
+            index: entry
             for block in (*self.ours, *self.theirs)
-            for place, entry in enumerate(block.old, block.begin)
+            for index, entry in enumerate(block.old, block.begin)
         }
         entries: list[Entry] = []
         at = self.begin
         for block in blocks:
-            entries += [base[place] for place in range(at, block.begin)]
+            entries += [base[index] for index in range(at, block.begin)]
             entries += block.new
             at = block.begin + len(block.old)
-        return entries + [base[place] for place in range(at, self.end)]
+        return entries + [base[index] for index in range(at, self.end)]
 
 
 def _hunks(by_us: Sequence[Block], by_them: Sequence[Block]) -> Iterator[_Hunk]:
@@ -248,10 +248,10 @@ def _put(edits: Edits, step: Step, verdict: _Verdict) -> None:
         edits.puts[step] = verdict
 
 
-def _replace(edits: Edits, place: int, count: int, new: Sequence[bytes]) -> None:
-    edits.removed.update(range(place, place + count))
+def _replace(edits: Edits, index: int, count: int, new: Sequence[bytes]) -> None:
+    edits.removed.update(range(index, index + count))
     if new:
-        edits.inserted.setdefault(place, []).extend(MerkleValue(encoding, {}) for encoding in new)
+        edits.inserted.setdefault(index, []).extend(MerkleValue(encoding, {}) for encoding in new)
 
 
 def _key(pair: tuple[Entry | None, Entry | None]) -> bytes:
@@ -392,17 +392,7 @@ _DECIDED: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
     "minimum": _most(min),
     "union": _union,
 }
-_NAMES: Final = (
-    "refuse",
-    "ours",
-    "theirs",
-    "counter",
-    "maximum",
-    "minimum",
-    "append",
-    "union",
-    "last_writer",
-)
+_NAMES: Final = get_args(RuleName)
 
 
 def _fits(pattern: Pattern, path: Path) -> bool:

@@ -26,18 +26,19 @@ from keepstate.values.guards import is_crowded
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Style, item, read_children, refs_in
 from keepstate.values.refs import TAG, Fetching, Kind, Ref, name_of, unpack
 from keepstate.values.tree import build, child_ref, split_root
+from keepstate.values.types import kind_of
 
 TREE_BYTES: Final = 4_096
 
 STYLES: Final = {Kind.LIST: LIST_STYLE, Kind.MAP: MAP_STYLE}
 _MAY_HOLD_REF: Final = re.compile(rb"\xc7.%c" % TAG, re.DOTALL)
 _TEXT: Final = frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB))
-"""How the encoding of a text begins."""
+"""First bytes of the encodings of text."""
 
 Write = Callable[[object], bytes]
 Read = Callable[[bytes], Any]
 ReadLeaves = Callable[[Read, Sequence[bytes]], list[Any]]
-"""Returns the items of a list, given what decodes and the encodings of its leaves."""
+"""Returns the items of a list, given a decoder and the encodings of the leaves."""
 
 
 class MerkleValue(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ def to_merkle(value: object, write: Write) -> MerkleValue:
 
 def _plant(value: Any, encoding: bytes, write: Write, objects: dict[bytes, bytes]) -> tuple[bytes, bool]:
     """Return the encoding with references to large parts, and whether there are any."""
-    kind = _kind(value)
+    kind = kind_of(value)
     if len(encoding) <= TREE_BYTES or (kind is not list and kind is not dict):
         return encoding, False
     keys = None if kind is list else [write(key) for key in value]
@@ -116,28 +117,18 @@ def compose(children: Sequence[bytes], keys: Sequence[bytes] | None = None) -> b
 # ---- objects as a value
 
 
-def gather(encodings: Iterable[bytes], *, verify: bool = False) -> Fetching[dict[bytes, bytes]]:
+def gather(encodings: Iterable[bytes]) -> Fetching[dict[bytes, bytes]]:
     """Return all objects that encodings refer to, at any depth, in one round of fetching for each level.
 
-    Args:
-        encodings: The encodings to begin with.
-        verify: Compare each object with its name.
-
     Raises:
-        CorruptError: An object does not match its name, or is damaged.
+        CorruptError: An object is damaged.
     """
     gathered: dict[bytes, bytes] = {}
-    wanted = {ref.name: (ref, 0) for encoding in encodings for ref in _refs(encoding)}
-    while wanted:
-        fetched = yield [ref for ref, _ in wanted.values()]
-        found: list[tuple[Ref, int]] = []
-        for name, (ref, level) in wanted.items():
-            data = fetched[name]
-            if verify:
-                check_object(ref, data)
-            gathered[name] = data
-            found += _below(ref, level, data)
-        wanted = {ref.name: (ref, level) for ref, level in found if ref.name not in gathered}
+
+    def take(ref: Ref, data: bytes) -> None:
+        gathered[ref.name] = data
+
+    yield from reach(encodings, set(), take)
     return gathered
 
 
@@ -146,12 +137,12 @@ def reach(
 ) -> Fetching[None]:
     """Add the names of all objects that encodings refer to, at any depth, to those that are known.
 
-    What is known already is passed over, and all that lies below it.
+    Known objects, and everything below them, are skipped.
 
     Args:
-        encodings: Where to begin.
-        known: The names.
-        look: Is given each object that is new; without it only what refers to more is fetched.
+        encodings: The encodings.
+        known: The known names.
+        look: Takes each new object. Without it, only objects that may contain references are fetched.
 
     Raises:
         CorruptError: An object is damaged.
@@ -206,7 +197,7 @@ def shared(encodings: Iterable[bytes], objects: Mapping[bytes, bytes]) -> Fetchi
 
 
 def _has_below(ref: Ref) -> bool:
-    # A leaf that is not deep may still name items too large to stand in it.
+    # A leaf that is not deep may still refer to items that are too large for a leaf.
     return ref.is_deep or ref.kind is not Kind.BLOB
 
 
@@ -245,14 +236,14 @@ def assemble(
     """Return the value of an encoding, a new one each time.
 
     Args:
-        encoding: What `plant` returned.
-        objects: What `gather` returned, or more.
-        reader: Returns what decodes, with a function that it calls for the bytes of each reference.
-        read_leaves: Makes the items of lists that are trees; without it all leaves are decoded together.
-        expansion: Counts what is read of several values together.
+        encoding: The encoding of a `MerkleValue`.
+        objects: At least the objects that `gather` returns.
+        reader: Returns a decoder, given a function that resolves the bytes of a reference.
+        read_leaves: Decodes the leaves of a list. Without it, all leaves are decoded together.
+        expansion: Counts the decoded objects of several values together.
 
     Raises:
-        CorruptError: An object is missing or damaged, or objects are repeated until they are too many.
+        CorruptError: An object is missing or damaged, or objects are repeated too often.
     """
     counted = Expansion(objects) if expansion is None else expansion
 
@@ -266,23 +257,23 @@ def assemble(
                 items = read(array_head(ref.count * (1 + pairs)) + b"".join(map(_body, leaves)))
             else:
                 items = read_leaves(read, leaves)
-                _admit_count(ref, items)
+                _check_count(ref, items)
         except KeyError as error:
             raise CorruptError(f"object {error.args[0].hex()} is missing") from error
-        return _paired(items) if pairs else items
+        return _pair(items) if pairs else items
 
     read = reader(resolve)
     return read(encoding)
 
 
-def _paired(items: list[Any]) -> dict[Any, Any]:
+def _pair(items: list[Any]) -> dict[Any, Any]:
     keys = items[::2]
     if is_crowded(keys):
-        raise CorruptError("a stored dict is damaged: the hashes of its keys were chosen to meet")
+        raise CorruptError("a stored dict is damaged: the hashes of its keys were chosen to collide")
     return dict(zip(keys, items[1::2], strict=True))
 
 
-def _admit_count(ref: Ref, items: Sequence[Any]) -> None:
+def _check_count(ref: Ref, items: Sequence[Any]) -> None:
     if len(items) != ref.count:
         raise CorruptError(f"list {ref.name.hex()} is damaged: it has {len(items)} items, not {ref.count}")
 
@@ -305,7 +296,3 @@ def _leaves(ref: Ref, objects: Mapping[bytes, bytes], counted: Expansion) -> lis
 def _body(items: bytes) -> bytes:
     """Return the bytes of an array without its header."""
     return items[1 if items[0] < 0xC0 else 3 if items[0] == 0xDC else 5 :]
-
-
-def _kind(value: object) -> Any:
-    return type(value)

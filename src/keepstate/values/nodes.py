@@ -21,13 +21,13 @@ from keepstate.values.guards import decoder
 from keepstate.values.refs import DIGEST_SIZE, TAG, Kind, Ref, name_of, read_number, unpack, write_number
 
 INLINE_BYTES: Final = 64
-"""An item of at most so many bytes is never a blob: a reference is hardly shorter."""
+"""An item up to this size is never a blob, because a reference is hardly shorter."""
 PACKED_BYTES: Final = 2_048
-"""An item of a list of at most so many bytes stands in its leaf itself, once the leaf is whole."""
+"""An item of a list up to this size is part of its leaf, once the leaf is complete."""
 
 _EXT_8: Final = 0xC7
 _BRANCHES: Final = 1_024
-"""Remembered as they were read."""
+"""Number of decoded branches in the cache."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -81,7 +81,7 @@ class Style(NamedTuple):
     def ends(self, entry: Entry, size: int, level: int) -> bool:
         """Return whether a node ends with this entry, its `size`-th; never with its first entry."""
         average = self.branch_average if level else self.leaf_average
-        # An item of a dict is placed by its key, so that a new value does not move the cuts.
+        # An item of a dict is cut by its key, so that a new value does not move the cuts.
         mark = sha256(entry.key).digest() if self.has_keys and not level else entry.name
         return size > 1 and ((mark[0] << 8 | mark[1]) % average == 0 or size >= self.most * average)
 
@@ -187,7 +187,7 @@ def _read_item(raw: bytes, key: bytes, *, is_deep: bool) -> Entry:
     ref = ref_of(raw)
     if ref is not None and ref.kind is Kind.BLOB:
         return Entry(ref.name, 1, len(key) + ref.size_bytes, ref.is_deep, key, key + raw)
-    # Which items are deep is looked up only where some are.
+    # Looked up only if any item of the leaf is deep.
     return item(raw, is_deep=is_deep and bool(refs_in(raw)), key=key)
 
 
@@ -264,21 +264,21 @@ def read_children(style: Style, data: bytes) -> Sequence[Entry]:
         CorruptError: The bytes are not a branch.
     """
     entries: list[Entry] = []
-    place, end = 0, len(data)
+    at, end = 0, len(data)
     try:
-        while place < end:
-            begin = place
-            count, place = data[begin + DIGEST_SIZE], begin + DIGEST_SIZE + 1
+        while at < end:
+            begin = at
+            count, at = data[begin + DIGEST_SIZE], begin + DIGEST_SIZE + 1
             if count > 0x7F:
-                count, place = read_number(data, place - 1)
-            size, place = read_number(data, place)
+                count, at = read_number(data, at - 1)
+            size, at = read_number(data, at)
             name, key = data[begin : begin + DIGEST_SIZE], b""
             if style.has_keys:
-                length, place = read_number(data, place)
-                key, place = data[place : place + length], place + length
-            entries.append(Entry(name, count, size >> 1, bool(size & 1), key, data[begin:place]))
+                length, at = read_number(data, at)
+                key, at = data[at : at + length], at + length
+            entries.append(Entry(name, count, size >> 1, bool(size & 1), key, data[begin:at]))
     except (IndexError, ValueError) as error:
         raise CorruptError(f"a branch is damaged: {error}") from error
-    if place != end or any(entry.count == 0 for entry in entries):
-        raise CorruptError("a branch is damaged: it is cut off, or holds nothing")
+    if at != end or any(entry.count == 0 for entry in entries):
+        raise CorruptError("a branch is damaged: it is truncated, or empty")
     return tuple(entries)

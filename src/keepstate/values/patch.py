@@ -100,7 +100,7 @@ def _edited_list(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -
             entries[begin:end] = items
         return (yield from closed(contents.style, entries))
     editing = Editing(contents.tree)
-    for begin, end, items in reversed(splices):  # what changes behind a place does not move it
+    for begin, end, items in reversed(splices):  # what changes behind a index does not move it
         yield from editing.splice(begin, end, items)
     return (yield from closed_tree(editing))
 
@@ -110,15 +110,15 @@ def _splices(edits: Edits, puts: Mapping[Step, bytes]) -> Iterable[tuple[int, in
     begin = end = 0
     items: list[Entry] = []
     touched = {step for step in (*puts, *edits.removed, *edits.inserted) if isinstance(step, int)}
-    for place in sorted(touched):
-        if place != end:
+    for index in sorted(touched):
+        if index != end:
             if items or begin < end:
                 yield begin, end, items
-            begin, end, items = place, place, []
-        items += [_item(new.encoding) for new in edits.inserted.get(place, ())]
-        if place in puts:
-            items.append(_item(puts[place]))
-        end = place + (place in puts or place in edits.removed)
+            begin, end, items = index, index, []
+        items += [_item(new.encoding) for new in edits.inserted.get(index, ())]
+        if index in puts:
+            items.append(_item(puts[index]))
+        end = index + (index in puts or index in edits.removed)
     if items or begin < end:
         yield begin, end, items
 
@@ -164,7 +164,7 @@ def patched(encoding: bytes, changes: Sequence[Change]) -> Fetching[MerkleValue]
     return (yield from edited(encoding, edits))
 
 
-class _Places:
+class _OldIndexes:
     """The old indexes of a new list's items, derived from the removed and added items."""
 
     def __init__(self, changes: Sequence[Change], depth: int) -> None:
@@ -172,17 +172,17 @@ class _Places:
         self._removed = sorted(step for kind, step in here if kind == "removed" and isinstance(step, int))
         self._added = sorted(step for kind, step in here if kind == "added" and isinstance(step, int))
 
-    def before(self, place: int) -> int:
+    def before(self, index: int) -> int:
         """Return the old index of an item, or of the item that a new one precedes."""
-        place -= bisect_left(self._added, place)
+        index -= bisect_left(self._added, index)
         for gone in self._removed:
-            place += gone <= place
-        return place
+            index += gone <= index
+        return index
 
 
 def _gather(edits: Edits, changes: Sequence[Change], depth: int) -> None:
     """Add changes to the edits of the container at the first `depth` steps of their paths."""
-    places = _Places(changes, depth)
+    old_indexes = _OldIndexes(changes, depth)
     inner: dict[Step, list[Change]] = {}
     for change in changes:
         path, new = change.path[depth:], MerkleValue(change.new or b"", {})
@@ -191,9 +191,9 @@ def _gather(edits: Edits, changes: Sequence[Change], depth: int) -> None:
             continue
         step = path[0]
         is_inner = len(path) > 1 or change.kind == "reordered"
-        # What was removed is told by its old place, all else by its new one.
+        # What was removed is told by its old index, all else by its new one.
         is_told_old = change.kind == "removed" and not is_inner
-        old = step if isinstance(step, bytes) or is_told_old else places.before(step)
+        old = step if isinstance(step, bytes) or is_told_old else old_indexes.before(step)
         if is_inner:
             inner.setdefault(old, []).append(change)
         elif change.kind == "removed":
@@ -237,8 +237,8 @@ def _list_edits(old: bytes, new: bytes) -> Edits:
     head, was, now = between(old, new, array_count(new))
     for begin, end, new_begin, new_end in aligned(was, now):
         if end - begin == new_end - new_begin:
-            for place, new_place in zip(range(begin, end), range(new_begin, new_end), strict=True):
-                _put(edits, head + place, compared(was[place], now[new_place]))
+            for index, new_index in zip(range(begin, end), range(new_begin, new_end), strict=True):
+                _put(edits, head + index, compared(was[index], now[new_index]))
             continue
         edits.removed.update(range(head + begin, head + end))
         if new_begin < new_end:
@@ -310,8 +310,8 @@ def _shared(old: bytes, begin: int, new: bytes, new_begin: int, way: int) -> int
     low, high = 0, most
     while low < high:  # each byte is compared about once: the halves get shorter
         some = (low + high + 1) // 2
-        place, new_place = (begin + low, new_begin + low) if way > 0 else (begin - some, new_begin - some)
-        if new.startswith(view[place : place + some - low], new_place):
+        index, new_index = (begin + low, new_begin + low) if way > 0 else (begin - some, new_begin - some)
+        if new.startswith(view[index : index + some - low], new_index):
             low = some
         else:
             high = some - 1

@@ -36,10 +36,10 @@ _HARMLESS: Final = (complex, date, datetime, time, timedelta, timezone, Decimal,
 _REFUSED: Final = frozenset({
     "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER", "INST", "OBJ",
 })  # fmt: skip
-"""Steps that go past `find_class`, or that no pickle made here has."""
+"""Steps that bypass `find_class`, or that no pickle made here has."""
 _IN_HISTORY: Final = b"in a history"
-"""Stands for the place of what histories keep; no place of a stored value is like it."""
-_PLACES: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"})
+"""The location of all values in histories; no stored value has this location."""
+_MEMO_STEPS: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"})
 
 
 class SignedPickle:
@@ -78,7 +78,7 @@ class SignedPickle:
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError(
-            "a SignedPickle cannot be pickled, since its key would lie open; make it where it is used"
+            "a SignedPickle cannot be pickled, because its key would be exposed; create it where it is used"
         )
 
     @property
@@ -88,7 +88,7 @@ class SignedPickle:
 
     # ---- stored values
 
-    def encode(self, value: object, place: bytes) -> bytes:
+    def encode(self, value: object, location: bytes) -> bytes:
         """Return the bytes to store at a location; they are signed only if they contain a pickle.
 
         Raises:
@@ -98,9 +98,9 @@ class SignedPickle:
             return codec.encode(value)
         except InvalidError:
             stored = codec.packed(self._write(value))
-        return codec.SIGNED + self._signature(stored, place) + stored
+        return codec.SIGNED + self._signature(stored, location) + stored
 
-    def decode(self, data: bytes, place: bytes, type: Any = None) -> Any:
+    def decode(self, data: bytes, location: bytes, type: Any = None) -> Any:
         """Return the value stored at a location.
 
         Raises:
@@ -110,14 +110,14 @@ class SignedPickle:
         if not data.startswith(codec.SIGNED):
             return codec.decode(data) if type is None else codec.decode(data, type=type)
         signature, stored = data[1 : 1 + _MAC_BYTES], data[1 + _MAC_BYTES :]
-        if not hmac.compare_digest(signature, self._signature(stored, place)):
+        if not hmac.compare_digest(signature, self._signature(stored, location)):
             raise CorruptError("a signed value was not signed by this key for this place")
         body = codec.body_of(stored)
         return self._read(body) if type is None else fit(self._read_fitted(body), type)
 
-    def _signature(self, stored: bytes, place: bytes) -> bytes:
-        head = b"keepstate signed 1\x00" + len(place).to_bytes(4)
-        return hmac.digest(self._key, head + place + stored, "sha256")
+    def _signature(self, stored: bytes, location: bytes) -> bytes:
+        head = b"keepstate signed 1\x00" + len(location).to_bytes(4)
+        return hmac.digest(self._key, head + location + stored, "sha256")
 
     # ---- objects
 
@@ -129,7 +129,7 @@ class SignedPickle:
         try:
             dumped = pickle.dumps(value, _PROTOCOL)
         except Exception as error:
-            raise InvalidError(f"{name} does not let itself be pickled: {error}") from error
+            raise InvalidError(f"{name} cannot be pickled: {error}") from error
         if type(self._loaded(name, dumped)) is not type(value):
             raise InvalidError(f"{name} does not come back as one from its pickle")
         return pickled(name, dumped)
@@ -209,13 +209,13 @@ def _check_steps(name: str, dumped: bytes) -> None:
             end = (at or 0) + 1
             if step.name in _REFUSED:
                 raise InvalidError(f"a pickle of {name} has a step {step.name}, which none made here has")
-            # A place far off in the memo makes it as large as it says.
-            place: Any = argument
-            if step.name in _PLACES and not 0 <= int(place) <= len(dumped):
-                raise InvalidError(f"a pickle of {name} has more places than bytes")
+            # An index far off in the memo makes the memo that large.
+            index: Any = argument
+            if step.name in _MEMO_STEPS and not 0 <= int(index) <= len(dumped):
+                raise InvalidError(f"a pickle of {name} has a memo index beyond its bytes")
     except (ValueError, IndexError, OverflowError, MemoryError) as error:
         if isinstance(error, InvalidError):
             raise
         raise InvalidError(f"a pickle of {name} is damaged: {error}") from error
     if end != len(dumped):
-        raise InvalidError(f"a pickle of {name} is followed by something")
+        raise InvalidError(f"a pickle of {name} is followed by other bytes")

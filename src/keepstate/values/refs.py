@@ -49,18 +49,18 @@ class Kind(IntEnum):
 
 _KINDS: Final = tuple(Kind)
 _NAMES: Final = tuple(kind.name.lower().replace("_", " ") for kind in Kind)
-"""By a kind's number: to look a kind up by itself, or to make one, takes several times as long."""
+"""By the number of a kind, because a lookup by the kind itself takes several times as long."""
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):
-    """The name of an object, and what can be known of it without reading it.
+    """The name of an object, and facts about it that need no read.
 
     Attributes:
-        kind: What it is.
-        name: Its digest.
-        count: How many items are in it and below.
-        size_bytes: Of the encodings of those items.
-        is_deep: Whether any of those items holds a reference itself.
+        kind: The kind of the object.
+        name: The digest of the object.
+        count: The number of items in it and below.
+        size_bytes: The size of the encodings of these items.
+        is_deep: Whether any of these items contains a reference.
     """
 
     kind: Kind
@@ -92,12 +92,12 @@ def unpack(data: bytes) -> Ref:
     """
     try:
         kind = _KINDS[data[0] & ~_DEEP]
-        size_bytes, place = read_number(data, 1 + DIGEST_SIZE)
-        count, place = (1, place) if kind is Kind.BLOB else read_number(data, place)
+        size_bytes, at = read_number(data, 1 + DIGEST_SIZE)
+        count, at = (1, at) if kind is Kind.BLOB else read_number(data, at)
     except (LookupError, ValueError) as error:
         raise CorruptError(f"a reference to an object is damaged: {error}") from error
-    if place != len(data):
-        raise CorruptError("a reference to an object is damaged: something follows it")
+    if at != len(data):
+        raise CorruptError("a reference to an object is damaged: bytes follow it")
     return Ref(kind, data[1 : 1 + DIGEST_SIZE], count, size_bytes, data[0] >= _DEEP)
 
 
@@ -113,7 +113,7 @@ def write_number(number: int) -> bytes:
     return bytes(written)
 
 
-def read_number(data: bytes, place: int) -> tuple[int, int]:
+def read_number(data: bytes, at: int) -> tuple[int, int]:
     """Return the number at an offset, and the offset after it.
 
     Raises:
@@ -122,11 +122,11 @@ def read_number(data: bytes, place: int) -> tuple[int, int]:
     """
     number = shift = 0
     while True:
-        byte = data[place]
-        place += 1
+        byte = data[at]
+        at += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return number, place
+            return number, at
         shift += 7
         if shift > 56:
             raise ValueError("a number has more than eight bytes")
@@ -142,20 +142,20 @@ def together(works: Sequence[Fetching[_T]]) -> Fetching[list[_T]]:
     results: dict[int, _T] = {}
     wants: dict[int, Collection[Ref]] = {}
 
-    def step(place: int, objects: Mapping[bytes, bytes] | None) -> None:
+    def step(at: int, objects: Mapping[bytes, bytes] | None) -> None:
         try:
-            wants[place] = next(works[place]) if objects is None else works[place].send(objects)
+            wants[at] = next(works[at]) if objects is None else works[at].send(objects)
         except StopIteration as end:
-            wants.pop(place, None)
-            results[place] = end.value
+            wants.pop(at, None)
+            results[at] = end.value
 
-    for place in range(len(works)):
-        step(place, None)
+    for at in range(len(works)):
+        step(at, None)
     while wants:
         objects = yield list({ref.name: ref for wanted in wants.values() for ref in wanted}.values())
-        for place in list(wants):
-            step(place, objects)
-    return [results[place] for place in range(len(works))]
+        for at in list(wants):
+            step(at, objects)
+    return [results[at] for at in range(len(works))]
 
 
 DIGEST_SIZE: Final = 20
@@ -176,5 +176,5 @@ def digest(kind: str, format_number: int, canonical_bytes: bytes) -> bytes:
 def _head(kind: str, format_number: int) -> bytes:
     name = kind.encode()
     if not 0 < len(name) < 256 or not 0 <= format_number < 1 << 16:
-        raise InvalidError(f"kind {kind!r} or format {format_number!r} has no place in a digest")
+        raise InvalidError(f"kind {kind!r} or format {format_number!r} does not fit into a digest")
     return bytes((len(name),)) + name + format_number.to_bytes(2)

@@ -37,7 +37,7 @@ class Shape(Protocol):
 
     def unset(self, value: Any) -> list[str]:
         """Return the fields that hold a default because they were never set, if the class tracks that."""
-        ...
+        return []
 
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> Any:
         """Return an object of the class with exactly these fields; any error of the class is raised."""
@@ -76,7 +76,7 @@ def shape_of(kind: Any) -> Shape:
     )
 
 
-class _EnumShape:
+class _EnumShape(Shape):
     """An enum. A member is stored by name, because `auto()` values change when a member is added."""
 
     def __init__(self, kind: type[enum.Enum]) -> None:
@@ -85,15 +85,12 @@ class _EnumShape:
     def fields(self, value: enum.Enum) -> dict[str, Any]:
         return {"name": value.name}
 
-    def unset(self, value: enum.Enum) -> list[str]:
-        return []
-
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> enum.Enum:
         _check_known(fields, ("name",))
         return self._kind[fields["name"]]
 
 
-class _FlagShape:
+class _FlagShape(Shape):
     """A flag. A combination is stored by the names of its members."""
 
     def __init__(self, kind: type[enum.Flag]) -> None:
@@ -104,9 +101,6 @@ class _FlagShape:
         if self._combined(names) != value:
             raise InvalidError(f"{value!r} has bits without a name; name them in the class")
         return {"names": names}
-
-    def unset(self, value: enum.Flag) -> list[str]:
-        return []
 
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> enum.Flag:
         _check_known(fields, ("names",))
@@ -119,7 +113,7 @@ class _FlagShape:
         return combined
 
 
-class ExceptionShape:
+class ExceptionShape(Shape):
     """An exception, stored as its arguments and attributes; a custom `__init__` does not run again."""
 
     def __init__(self, kind: type[BaseException]) -> None:
@@ -129,17 +123,13 @@ class ExceptionShape:
         """Return arguments and attributes."""
         return standard.exception_fields(value)
 
-    def unset(self, value: BaseException) -> list[str]:
-        """Return nothing."""
-        return []
-
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> BaseException:
         """Return the exception."""
         _check_known(fields, ("args", "attributes"))
         return standard.exception_of(self._kind, fields["args"], fields["attributes"])
 
 
-class _FieldsShape:
+class _FieldsShape(Shape):
     """A class with a fixed set of attributes."""
 
     def __init__(
@@ -160,9 +150,6 @@ class _FieldsShape:
             held = {name: getattr(value, name) for name in self._names if hasattr(value, name)}
             _check_complete(self._arguments, held)
             return held
-
-    def unset(self, value: Any) -> list[str]:
-        return []
 
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> Any:
         if not self._known >= fields.keys():
@@ -198,7 +185,7 @@ class _StructShape(_FieldsShape):
         return {name: held for name, held in fields.items() if held is not msgspec.UNSET}
 
 
-class _PydanticShape:
+class _PydanticShape(Shape):
     """A pydantic model, created without validation, because the stored value was validated on write."""
 
     def __init__(self, kind: Any) -> None:

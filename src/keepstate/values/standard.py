@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from keepstate.errors import InvalidError
 from keepstate.values import limits, types
 from keepstate.values.guards import is_crowded
+from keepstate.values.types import kind_of
 
 
 class Parts(NamedTuple):
@@ -48,7 +49,7 @@ FACTORIES: Final[Mapping[str, Callable[[], Any]]] = {
         *(Counter, OrderedDict, deque, defaultdict, Decimal, Fraction),
     )
 }
-"""What may make the missing values of a stored `defaultdict`: types that give an empty value or zero."""
+"""Factories of a stored `defaultdict`, by name: types whose default is empty or zero."""
 _FACTORY_NAMES: Final = {factory: name for name, factory in FACTORIES.items()}
 
 EXCEPTIONS: Final[Mapping[str, type[BaseException]]] = {
@@ -65,15 +66,15 @@ _CHECKED_FLAGS: Final = int(_KEPT_FLAGS)
 _TOKENS: Final = re.compile(
     r"\\N\{[^}]*\}|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\[0-7]{3}|\\.|.", re.DOTALL
 )
-"""What stands for one character in a pattern; a lone backslash at the end does not compile."""
+"""Matches one character of a pattern; a lone backslash at the end does not compile."""
 _INLINE_FOLD: Final = re.compile(r"\(\?[a-zA-Z]*i")
 _TABLE: Final = 0x10000
 _FOLDED: Final = 640
-"""Characters in ranges for each character of a pattern without regard to case: 130 us of compiling."""
+"""Characters in ranges per character of a pattern that ignores case: 130 us of compiling."""
 _UNFOLDED: Final = 2048
-"""Likewise in other patterns."""
+"""The same for other patterns."""
 _SLACK: Final = 32
-"""Characters more, so that a short pattern may have one wide range."""
+"""Additional characters, so that a short pattern may have one wide range."""
 
 
 def is_standard(kind: type) -> bool:
@@ -87,7 +88,7 @@ def parts_of(value: Any) -> Parts:
     Raises:
         InvalidError: The value would not come back equal.
     """
-    kind = _kind(value)
+    kind = kind_of(value)
     take: Callable[[Any], Parts] = _PARTS.get(kind, _exception_parts)
     return take(value)
 
@@ -100,23 +101,11 @@ def made_of(tag: int, parts: list[Any]) -> object:
 # ---- containers
 
 
-def _deque_parts(value: deque[Any]) -> Parts:
-    return Parts(types.DEQUE, {"maxlen": value.maxlen}, items=[*value])
-
-
 def _deque(parts: list[Any]) -> deque[Any]:
     most, *items = parts
     if most is not None and (type(most) is not int or len(items) > most):
         raise ValueError("a deque has more items than it may have")
     return deque(items, most)
-
-
-def _ordered_parts(value: OrderedDict[Any, Any]) -> Parts:
-    return Parts(types.ORDERED, {}, pairs=value)
-
-
-def _counter_parts(value: Counter[Any]) -> Parts:
-    return Parts(types.COUNTER, {}, pairs=value)
 
 
 def _default_parts(value: defaultdict[Any, Any]) -> Parts:
@@ -137,20 +126,11 @@ def _default(parts: list[Any]) -> defaultdict[Any, Any]:
 
 def _pairs(parts: list[Any]) -> dict[Any, Any]:
     if is_crowded(parts[::2]):
-        raise ValueError("the hashes of its keys were chosen to meet")
+        raise ValueError("the hashes of its keys were chosen to collide")
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 # ---- values
-
-
-def _range_parts(value: range) -> Parts:
-    return Parts(types.RANGE, {"start": value.start, "stop": value.stop, "step": value.step})
-
-
-def _range(parts: list[Any]) -> range:
-    start, stop, step = _ints(parts)
-    return range(start, stop, step)
 
 
 def _fraction_parts(value: Fraction) -> Parts:
@@ -164,26 +144,22 @@ def _fraction_parts(value: Fraction) -> Parts:
 
 
 def _fraction(parts: list[Any]) -> Fraction:
-    numerator, denominator = _ints(parts)
-    # To make one finds a common divisor, which takes time by the square of the size.
+    numerator, denominator = _ints(parts, 2)
+    # The constructor finds a common divisor, in time quadratic in the size.
     if max(map(_size_bytes, parts)) > limits.FRACTION_BYTES:
-        raise ValueError("a fraction is larger than any that is written")
+        raise ValueError("a fraction is larger than any that is stored")
     made = Fraction(numerator, denominator)
     if made.denominator != denominator:
         raise ValueError("a fraction is not in lowest terms")
     return made
 
 
-def _kind(value: object) -> Any:
-    return type(value)
-
-
 def _size_bytes(number: int) -> int:
     return number.bit_length() // 8
 
 
-def _ints(parts: list[Any]) -> list[int]:
-    if any(type(part) is not int for part in parts):
+def _ints(parts: list[Any], count: int) -> list[int]:
+    if len(parts) != count or any(type(part) is not int for part in parts):
         raise TypeError("a part that is a number holds something else")
     return parts
 
@@ -215,14 +191,6 @@ def pattern_fields(value: re.Pattern[Any]) -> dict[str, Any]:
     return {"pattern": text, "flags": value.flags}
 
 
-def _pattern_parts(value: re.Pattern[Any]) -> Parts:
-    return Parts(types.PATTERN, pattern_fields(value))
-
-
-def _pattern(parts: list[Any]) -> re.Pattern[Any]:
-    return pattern_of(*parts)
-
-
 def pattern_of(text: Any, flags: Any) -> re.Pattern[Any]:
     """Return the pattern with these fields, compiled in bounded time.
 
@@ -230,11 +198,11 @@ def pattern_of(text: Any, flags: Any) -> re.Pattern[Any]:
         ValueError: No stored pattern can have these fields.
     """
     if type(text) not in (str, bytes) or len(text) > limits.PATTERN_LENGTH:
-        raise ValueError("a pattern is longer than any that is written")
+        raise ValueError("a pattern is longer than any that is stored")
     if _is_laborious(text, flags):
-        raise ValueError("a pattern takes longer to compile than any that is written")
+        raise ValueError("a pattern takes longer to compile than any that is stored")
     if type(flags) is not int or flags & ~_CHECKED_FLAGS:
-        raise ValueError("a pattern has flags that none that is written has")
+        raise ValueError("a pattern has flags that are not stored")
     try:
         return _compiled(text, flags)
     except (re.error, RecursionError, OverflowError) as error:
@@ -244,7 +212,7 @@ def pattern_of(text: Any, flags: Any) -> re.Pattern[Any]:
 def _compiled(text: Any, flags: int) -> re.Pattern[Any]:
     try:
         return re.compile(text, flags)
-    except Warning:  # it was compiled before, so that its author has been warned
+    except Warning:  # its author was warned when it was compiled before
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return re.compile(text, flags)
@@ -285,7 +253,7 @@ def exception_fields(value: BaseException) -> dict[str, Any]:
     """
     kind = type(value)
     reduced: Any = value.__reduce__()
-    if _kind(reduced) is not tuple or len(reduced) not in (2, 3) or reduced[0] is not kind:
+    if kind_of(reduced) is not tuple or len(reduced) not in (2, 3) or reduced[0] is not kind:
         raise InvalidError(f"{kind.__qualname__} has a __reduce__ of its own; store str() of the exception")
     args: list[Any] = [*reduced[1]]
     attributes: dict[Any, Any] = {**reduced[2]} if len(reduced) == 3 and reduced[2] else {}
@@ -306,10 +274,10 @@ def exception_of(kind: type[BaseException], args: Any, attributes: Any) -> BaseE
         TypeError: No exception of this class has them.
         ValueError: Likewise.
     """
-    if _kind(args) is not list or _kind(attributes) is not dict:
+    if kind_of(args) is not list or kind_of(attributes) is not dict:
         raise ValueError("an exception has no arguments or no attributes")
     made = kind(*args) if kind in _EXCEPTION_KINDS else kind.__new__(kind, *args)
-    if type(made) is not kind:  # an OSError becomes what its number says
+    if type(made) is not kind:  # an OSError becomes a subclass by its number
         raise ValueError(f"these are not arguments of {kind.__name__}")
     for name, value in attributes.items():
         is_hidden = type(name) is not str or (name.startswith("__") and name != "__notes__")
@@ -332,22 +300,22 @@ def _exception(parts: list[Any]) -> BaseException:
 
 
 _PARTS: Final[Mapping[type, Callable[[Any], Parts]]] = {
-    deque: _deque_parts,
-    OrderedDict: _ordered_parts,
-    Counter: _counter_parts,
+    deque: lambda value: Parts(types.DEQUE, {"maxlen": value.maxlen}, items=[*value]),
+    OrderedDict: lambda value: Parts(types.ORDERED, {}, pairs=value),
+    Counter: lambda value: Parts(types.COUNTER, {}, pairs=value),
     defaultdict: _default_parts,
-    range: _range_parts,
+    range: lambda value: Parts(types.RANGE, {"start": value.start, "stop": value.stop, "step": value.step}),
     Fraction: _fraction_parts,
-    re.Pattern: _pattern_parts,
+    re.Pattern: lambda value: Parts(types.PATTERN, pattern_fields(value)),
 }
 MAKERS: Final[Mapping[int, Callable[[list[Any]], object]]] = {
     types.DEQUE: _deque,
     types.ORDERED: lambda parts: OrderedDict(_pairs(parts)),
     types.COUNTER: lambda parts: Counter(_pairs(parts)),
     types.DEFAULT: _default,
-    types.RANGE: _range,
+    types.RANGE: lambda parts: range(*_ints(parts, 3)),
     types.FRACTION: _fraction,
-    types.PATTERN: _pattern,
+    types.PATTERN: lambda parts: pattern_of(*parts),
     types.EXCEPTION: _exception,
 }
-"""By tag: what makes a value of its parts."""
+"""By tag: the function that creates a value from its parts."""

@@ -87,6 +87,11 @@ MISSING: Final = Missing()
 """The marker for an absent value, because None is a value."""
 
 
+def kind_of(value: object) -> Any:
+    """Return the class of a value as `Any`, so that type checkers infer nothing from comparing it."""
+    return type(value)
+
+
 # ---- numbers, text and paths
 
 _DOUBLES: Final = struct.Struct(">dd")

@@ -12,10 +12,10 @@ from typing import Any, Final, Literal, Protocol, overload
 
 import msgspec
 
-from keepstate.engine.history.draft import type_of
 from keepstate.errors import InvalidError
 from keepstate.values.codec import Codec
 from keepstate.values.schema import CLASSES
+from keepstate.values.types import kind_of
 
 
 class TaskEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,7 +220,7 @@ def _format_value(value: object) -> str:
 
 def _prefix(value: Any) -> Any:
     """Return a prefix that covers the shown text, because long values are slow to format."""
-    kind = type_of(value)
+    kind = kind_of(value)
     if kind is list or kind is tuple:
         return value[:_ITEMS]
     if kind is dict:

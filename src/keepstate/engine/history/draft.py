@@ -30,6 +30,7 @@ from keepstate.values.diff import aligned, unlike_keys
 from keepstate.values.merkle import gather
 from keepstate.values.patch import Edits, compared
 from keepstate.values.refs import together
+from keepstate.values.types import kind_of
 
 _LONG_BYTES: Final = 64 << 10
 """A value whose last encoding was larger is encoded part by part."""
@@ -251,8 +252,8 @@ def update_in_place(live: Any, value: Any, codec: Codec = STATES) -> Any:
     Returns:
         `live`, or `value` itself if the type differs or cannot be changed in place.
     """
-    kind = type_of(live)
-    if kind is not type_of(value):
+    kind = kind_of(live)
+    if kind is not kind_of(value):
         return value
     if kind is dict:
         items = {
@@ -282,8 +283,3 @@ def _updated_items(live: list[Any], value: list[Any], codec: Codec) -> list[Any]
             items += value[new_begin:new_end]
         at = end
     return items + live[at:]
-
-
-def type_of(value: object) -> Any:
-    """Return the class of a value as `Any`, so that type checkers infer nothing from comparing it."""
-    return type(value)

@@ -8,6 +8,7 @@ other key is unchanged, so all pages agree on it.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any
@@ -197,14 +198,10 @@ async def find_index_keys(store: Store, space: str) -> dict[TaskState, IndexKeys
     Raises:
         CompactedError: In every attempt, more was written during the reads than the log holds.
     """
-    attempt = 1
-    while True:
-        try:
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(CompactedError):
             return await _find(store, space)
-        except CompactedError:
-            if attempt == _ATTEMPTS:
-                raise
-        attempt += 1
+    return await _find(store, space)
 
 
 async def count_tasks(store: Store, space: str) -> dict[TaskState, int]:
