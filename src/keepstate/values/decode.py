@@ -165,7 +165,5 @@ class ObjectReader(Reader):
 def _fields(inner: Reader, stored: _Stored) -> dict[str, Any]:
     fields: dict[str, Any] = inner.decode(stored.fields)
     if kind_of(fields) is not dict or not all(type(name) is str for name in fields):
-        raise CorruptError(
-            f"a stored value is damaged: {stored.name}@{stored.version} has no fields"
-        )
+        raise CorruptError(f"a stored value is damaged: {stored.name}@{stored.version} has no fields")
     return fields
