@@ -171,11 +171,11 @@ def test_15_and_16_values_are_copies_and_keep_their_types(tmp_path: Path) -> Non
 
 
 async def test_18_what_has_expired_is_gone_and_does_not_slide() -> None:
-    async with StateManager(StateConfig(backend=MemoryBackend("18"), ttl=0.1)) as state:
+    async with StateManager(StateConfig(backend=MemoryBackend("18"), ttl=0.8)) as state:
         await state.save("k", {"a": 1})
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.3)
         await state.update("k", {"b": 2})
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.55)
 
         assert await state.get("k") is None and await state.list_keys() == []
         assert await state.entry("k") is None

@@ -271,7 +271,7 @@ async def test_a_path_is_an_sqlite_file(tmp_path: Path) -> None:
 
 async def test_a_process_that_is_killed_leaves_a_run_that_can_be_taken_over(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
-    first = AgentRun(persistence=url, keys=KEYS, lease_ttl_s=0.2)
+    first = AgentRun(persistence=url, keys=KEYS, lease_ttl_s=1)
     await first.start_run("t", "r")
     await first.step(lambda ctx: MutationBatch().update(Visits, 1))
     held = first._held  # pyright: ignore[reportPrivateUsage]

@@ -200,11 +200,11 @@ def test_a_copy_goes_its_own_way() -> None:
 
 
 def test_a_thread_ends_when_its_time_is_over() -> None:
-    with KeepstateSaver("memory://", ttl_s=0.2) as saver:
+    with KeepstateSaver("memory://", ttl_s=1) as saver:
         line(saver, 3)
         line(saver, 3, thread="late")
         assert saver.get_tuple(config()) is not None
-        time.sleep(0.3)
+        time.sleep(1.1)
         line(saver, 1, thread="late")
 
         assert saver.get_tuple(config()) is None

@@ -217,12 +217,12 @@ class StagingContract(ManagerStage):
             await state.update("n", save, default=0)
 
     async def test_an_update_after_a_staged_deletion_lives_as_long_as_any_new_one(self) -> None:
-        state, other = self.state(auto_save=False, ttl=0.4), self.state()
+        state, other = self.state(auto_save=False, ttl=0.9), self.state()
         await other.save("k", {"old": 1})
         await state.delete("k")
         await state.update("k", {"new": 1})
         await state.flush()
         before = await other.get("k")
-        await self.pass_time(450)
+        await self.pass_time(950)
 
         assert before == {"new": 1} and await other.get("k") is None

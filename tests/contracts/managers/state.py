@@ -196,12 +196,12 @@ class StateContract(StagingContract):
     # ---- time and size
 
     async def test_what_is_saved_with_a_time_to_live_expires_and_an_update_lets_it_run_on(self) -> None:
-        state = self.state(ttl=0.15)
+        state = self.state(ttl=0.8)
         await state.save("k", {"a": 1})
         await state.update("k", {"b": 2})
         await state.update("new", {"c": 3})
         before = await state.list_keys()
-        await self.pass_time(200)
+        await self.pass_time(850)
 
         assert before == ["k", "new"]
         assert await state.list_keys() == [] and await state.get("k") is None

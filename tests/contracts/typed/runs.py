@@ -186,10 +186,10 @@ class AgentRunContract(RunsInTurnContract):
             await self.run().start_run("t", "r1")
 
     async def test_who_was_taken_over_commits_nothing_more(self) -> None:
-        old = await self.begun(lease_ttl_s=0.4)
+        old = await self.begun(lease_ttl_s=1)
         fence = old.record.fence
         await self._stops_renewing(old)
-        await self.pass_time(420)
+        await self.pass_time(1020)
         new = await self.begun()
 
         with pytest.raises(LeaseLostError):

@@ -1,0 +1,45 @@
+"""A file of under 40 lines of code has a reason to be a file of its own."""
+
+from __future__ import annotations
+
+from tools.sizes import lengths
+
+SHORTEST_FILE = 40
+
+REASONS = {
+    "__main__.py": "`python -m keepstate` looks for a file of this name",
+    "_clock.py": "the only file that reads time and randomness; ruff forbids it elsewhere by path",
+    "adapters/langgraph/identities.py": "reads the memory of CPython's lists, and has to be easy to remove",
+    "adapters/langgraph/item_calls.py": "calls for one item and the check of its key, apart from the batches of the store",
+    "adapters/langgraph/past_configs.py": "the form of an id that LangGraph hands on; stores nothing",
+    "adapters/langgraph/saver_state.py": "caches that every part of a saver shares",
+    "cli/exits.py": "the table of exit codes that the documents and all commands share",
+    "engine/kernel/transitions.py": "a table for four domains of managers, which do not import one another",
+    "kv.py": "the public import path of `KVStore`",
+    "managers/deadlines.py": "times for several domains of managers, which do not import one another",
+    "managers/recent.py": "a cache by time, apart from the manager that reads through it",
+    "managers/shield.py": "the one place of managers where a write outlives its caller",
+    "managers/state/config.py": "the configuration is imported without the manager that it configures",
+    "stores/recovery/remains.py": "the form that the readers of both kinds of files return",
+    "testing/clocks.py": "imported without pytest, by worlds and worker processes",
+    "testing/store_contract/contract.py": "joins the parts of the contract, which know nothing of each other",
+    "testing/store_contract/incrementer.py": "a program that the contract starts as a process",
+    "values/limits.py": "the numbers that pages, backends and errors share, and nothing else",
+}
+"""Short files by their path in the package. An `__init__` has names only, and needs no reason."""
+
+
+def test_each_short_file_has_a_reason() -> None:
+    short = {
+        path
+        for path, lines in lengths().items()
+        if lines < SHORTEST_FILE and not path.endswith("__init__.py") and not path.startswith("sync/")
+    }
+
+    assert sorted(short - REASONS.keys()) == [], "merge it with a neighbor, or give it a reason"
+
+
+def test_no_reason_is_left_for_a_file_that_has_grown_or_gone() -> None:
+    lines = lengths()
+
+    assert [path for path in REASONS if not 0 < lines.get(path, 0) < SHORTEST_FILE] == []
