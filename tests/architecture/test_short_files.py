@@ -10,7 +10,7 @@ REASONS = {
     "__main__.py": "`python -m keepstate` looks for a file of this name",
     "_clock.py": "the only file that reads time and randomness; ruff forbids it elsewhere by path",
     "adapters/langgraph/identities.py": "reads the memory of CPython's lists, and has to be easy to remove",
-    "adapters/langgraph/item_calls.py": "calls for one item and the check of its key, apart from the batches of the store",
+    "adapters/langgraph/item_calls.py": "calls for one item, and the check of its key",
     "adapters/langgraph/past_configs.py": "the form of an id that LangGraph hands on; stores nothing",
     "adapters/langgraph/saver_state.py": "caches that every part of a saver shares",
     "cli/exits.py": "the table of exit codes that the documents and all commands share",
