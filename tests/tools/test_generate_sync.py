@@ -24,7 +24,7 @@ TWINS = [
 
 SOURCE = '''
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from keepstate.engine.kernel.single_use import single_use
+from keepstate.engine.kernel.arguments import single_use
 from typing import TypeVar
 from keepstate.engine.documents.watch import Watch
 
