@@ -240,7 +240,7 @@ class StoreBinding:
 
 
 class Resource:
-    """An async context manager that releases its storage binding on exit; a borrowed binding stays open."""
+    """A context manager that releases its storage binding on exit; a borrowed binding stays open."""
 
     _closing: StoreBinding | None = None
 

@@ -33,7 +33,7 @@ Inner = TypeVar("Inner", bound=binding.Resource)
 
 
 class Resource(Twin[Inner]):
-    """An async context manager that releases its storage binding on exit; a borrowed binding stays open."""
+    """A context manager that releases its storage binding on exit; a borrowed binding stays open."""
 
     def __enter__(self) -> Self:
         finish(self._inner.__aenter__())
