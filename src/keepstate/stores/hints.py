@@ -1,15 +1,19 @@
-"""Registry of the change listeners of one store handle, by space.
+"""Hints that a space may have changed, and the handles of one process that share a store's state.
 
-A hint says that a space may have changed. It carries no data: the listener asks the store. One waiter per
-handle turns changes by other processes into hints. It starts with the first listener and ends with the last.
+A hint carries no data: the listener asks the store. One waiter per handle turns changes by other processes
+into hints. It starts with the first listener and ends with the last.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Generic, Protocol, TypeVar
+from weakref import ref
 
 from keepstate._runner import Runner
+
+S = TypeVar("S")
 
 
 class HintListener:
@@ -71,3 +75,69 @@ class ChangeNotifier:
             listeners = list(self._listeners.get(space, ()))
         for listener in listeners:
             listener.notify()
+
+
+class Notified(Protocol):
+    """A handle that is notified of changes."""
+
+    def notify(self, space: str) -> None:
+        """Accept a hint that a space has changed."""
+        ...
+
+
+class Handles:
+    """The open handles on one state, each notified of every change for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handles: tuple[ref[Notified], ...] = ()
+
+    def join(self, handle: Notified) -> None:
+        """Notify a handle of every change from now on."""
+        with self._lock:
+            self._handles = (*(other for other in self._handles if other() is not None), ref(handle))
+
+    def leave(self, handle: Notified) -> None:
+        """Stop notifying a handle."""
+        with self._lock:
+            self._handles = tuple(other for other in self._handles if other() not in (None, handle))
+
+    def notify(self, space: str) -> None:
+        """Notify every handle that a space has changed."""
+        for reference in self._handles:
+            if (handle := reference()) is not None:
+                handle.notify(space)
+
+
+class SharedUse(Generic[S]):
+    """A handle's use of shared state, released once, even if the handle stopped waiting for it.
+
+    Args:
+        release: Releases the state.
+    """
+
+    shared: S
+
+    def __init__(self, release: Callable[[S], None]) -> None:
+        self._release = release
+        # Re-entrant, because the garbage collector may release a leaked handle in the middle of a call.
+        self._lock = threading.RLock()
+        self._is_acquired = self._is_released = False
+
+    def acquire(self, acquire: Callable[[], S]) -> S:
+        """Acquire the state, in any thread; release it at once if `release` was called before."""
+        shared = acquire()
+        with self._lock:
+            self.shared, self._is_acquired = shared, True
+            if self._is_released:
+                self._release(shared)
+        return shared
+
+    def release(self) -> None:
+        """Release the state; a second call does nothing."""
+        with self._lock:
+            if self._is_released:
+                return
+            self._is_released = True
+            if self._is_acquired:
+                self._release(self.shared)

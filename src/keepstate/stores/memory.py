@@ -10,13 +10,13 @@ import os
 import threading
 from collections.abc import Sequence
 from typing import ClassVar
-from weakref import ref
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Mode, Runner
 from keepstate.errors import InvalidError
 from keepstate.stores.admission import check_read
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.hints import Handles
 from keepstate.stores.key_index import SpaceTable
 from keepstate.stores.protocol import (
     NONCE_BYTES,
@@ -43,7 +43,7 @@ class MemoryHeap:
         self._nonce = clock.random_bytes(NONCE_BYTES)
         """The nonce of every revision: a heap is lost only as a whole."""
         self.spaces = SpaceTable[SpaceState]()
-        self._handles: tuple[ref[MemoryStore], ...] = ()
+        self.handles = Handles()
 
     def apply(self, batch: Batch, clock_ms: int) -> tuple[SpaceState, Outcome, Record | None]:
         """Apply a batch to its space; the space is created only if the batch leaves something in it."""
@@ -59,23 +59,6 @@ class MemoryHeap:
     def state_of(self, name: str) -> SpaceState:
         """Return the space to read from, without creating it."""
         return self.spaces.get(name) or SpaceState(self._nonce)
-
-    def join(self, store: MemoryStore) -> None:
-        """Notify an open store of changes for as long as it lives."""
-        with self.lock:
-            self._handles = (*(handle for handle in self._handles if handle() is not None), ref(store))
-
-    def leave(self, store: MemoryStore) -> None:
-        """Stop notifying a store."""
-        with self.lock:
-            self._handles = tuple(handle for handle in self._handles if handle() not in (None, store))
-
-    def notify(self, space: str) -> None:
-        """Notify every open store that a space has changed."""
-        for handle in self._handles:
-            store = handle()
-            if store is not None:
-                store.notify(space)
 
 
 _named: dict[str, MemoryHeap] = {}
@@ -129,11 +112,11 @@ class MemoryStore(StoreBase):
         return MemoryStore(name=self._name, runner=runner, clock=self._clock, heap=self._heap)
 
     async def _open(self) -> Capabilities:
-        self._heap.join(self)
+        self._heap.handles.join(self)
         return Capabilities(durability=Durability.NONE, shared=False)
 
     async def _close(self) -> None:
-        self._heap.leave(self)
+        self._heap.handles.leave(self)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Apply batches at once, because there is no flush whose cost batches could share."""
@@ -163,7 +146,7 @@ class MemoryStore(StoreBase):
                 if record is not None and state.expires:
                     state.sweep(clock_ms, SWEPT_BY_FLUSH)
             if record is not None:
-                heap.notify(batch.space)
+                heap.handles.notify(batch.space)
             return [outcome]
         outcomes: list[Outcome] = []
         changed: dict[str, SpaceState] = {}
@@ -177,7 +160,7 @@ class MemoryStore(StoreBase):
             for state in changed.values():
                 state.sweep(clock_ms, SWEPT_BY_FLUSH)
         for space in changed:
-            heap.notify(space)
+            heap.handles.notify(space)
         return outcomes
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
@@ -219,7 +202,7 @@ class MemoryStore(StoreBase):
             state = self._heap.state_of(space)
             if state.exists:
                 state.drop(self._clock.now_ms())
-        self._heap.notify(space)
+        self._heap.handles.notify(space)
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         swept: list[str] = []
@@ -233,5 +216,5 @@ class MemoryStore(StoreBase):
                     removed += len(record.deleted)
                     swept.append(name)
         for name in swept:
-            self._heap.notify(name)
+            self._heap.handles.notify(name)
         return removed

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 import msgspec
 
@@ -222,6 +222,15 @@ class Page(msgspec.Struct, frozen=True):
     now_ms: int
     nonce: bytes
     """The nonce of `revision`; see `Changes.nonces`."""
+
+
+class ScanOptions(TypedDict, total=False):
+    """The options of `Store.scan`, for a wrapper that forwards them."""
+
+    after: bytes | None
+    limit: int
+    reverse: bool
+    at_ms: int | None
 
 
 class Store(Protocol):

@@ -25,6 +25,7 @@ from keepstate.stores.file.io import Files, ProcessLock
 from keepstate.stores.file.items import Item, SnapshotEnd
 from keepstate.stores.file.journal import Journal
 from keepstate.stores.file.state import Draft, JournaledState
+from keepstate.stores.hints import Handles
 from keepstate.stores.key_index import SpaceTable
 from keepstate.stores.local_files import is_forbidden
 from keepstate.stores.protocol import Batch, Outcome
@@ -54,7 +55,7 @@ class SharedJournal:
         self.spaces = SpaceTable[JournaledState]()
         self._is_unsettled = False
         self._judged_ms: int | None = None
-        self._listeners: tuple[Callable[[str], None], ...] = ()
+        self.handles = Handles()
         try:
             self._process_lock = ProcessLock(path)
         except OSError as error:
@@ -98,18 +99,6 @@ class SharedJournal:
         self._journal.close()
         self._process_lock.leave()
 
-    # ---- hints
-
-    def join(self, listener: Callable[[str], None]) -> None:
-        """Notify a handle of changes."""
-        with self.lock:
-            self._listeners = (*self._listeners, listener)
-
-    def leave(self, listener: Callable[[str], None]) -> None:
-        """Stop notifying a handle."""
-        with self.lock:
-            self._listeners = tuple(other for other in self._listeners if other != listener)
-
     # ---- after an interrupt
 
     def settle(self) -> None:
@@ -126,7 +115,7 @@ class SharedJournal:
         with self.lock:
             self.spaces, self._is_unsettled = spaces, False
         for space in spaces:
-            self._hint(space)
+            self.handles.notify(space)
 
     # ---- reading
 
@@ -223,7 +212,7 @@ class SharedJournal:
                 self._judged_ms = None
         for name, draft in drafts.items():
             if draft.records:
-                self._hint(name)
+                self.handles.notify(name)
         return answer
 
     def _draft(self, space: str, drafts: dict[str, Draft]) -> Draft:
@@ -257,10 +246,6 @@ class SharedJournal:
         except StorageError as error:
             _log.warning("%s could not be compacted and keeps its size for now: %s", self.path, error)
             self._journal.postpone()
-
-    def _hint(self, space: str) -> None:
-        for listener in self._listeners:
-            listener(space)
 
 
 def _replay(spaces: dict[str, JournaledState], item: Item) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from typing import ClassVar
 from urllib.parse import quote
@@ -27,6 +26,7 @@ from keepstate.stores.file import shared as registry
 from keepstate.stores.file.frames import Format
 from keepstate.stores.file.io import SYSTEM_FILES, Files
 from keepstate.stores.file.shared import SharedJournal
+from keepstate.stores.hints import SharedUse
 from keepstate.stores.local_files import require_regular_file, require_single_name
 from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Leap, Outcome, Page, Reading
 from keepstate.stores.urls import StoreUrl
@@ -82,7 +82,7 @@ class FileStore(StoreBase):
         self._path, self._files = os.fspath(path), files
         self._format: Format | None = format
         self._unsafe_fs = unsafe_fs
-        self._use: _JournalUse | None = None
+        self._use: SharedUse[SharedJournal] | None = None
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> FileStore:
@@ -110,18 +110,18 @@ class FileStore(StoreBase):
 
     async def _open(self) -> Capabilities:
         self._path = os.path.abspath(self._path) + (os.sep if self._path.endswith("/") else "")
-        use = self._use = _JournalUse()
+        use = self._use = SharedUse(registry.release)
         finalize(self, use.release)  # a handle that is dropped while open releases the lock
         try:
-            await self._runner.call(self._take, use)
+            await self._runner.call(use.acquire, self._acquire)
         except BaseException:
             use.release()
             raise
-        use.shared.join(self._board.hint)
+        use.shared.handles.join(self)
         return Capabilities(durability=Durability.POWER, shared=False)
 
-    def _take(self, use: _JournalUse) -> None:
-        use.start(registry.acquire(self._find_journal(), self._format, self._files, self._clock))
+    def _acquire(self) -> SharedJournal:
+        return registry.acquire(self._find_journal(), self._format, self._files, self._clock)
 
     def _find_journal(self) -> str:
         path = self._path
@@ -151,7 +151,7 @@ class FileStore(StoreBase):
     async def _close(self) -> None:
         use = self._use
         assert use is not None
-        use.shared.leave(self._board.hint)
+        use.shared.handles.leave(self)
         await self._runner.call(use.release)
 
     @property
@@ -220,29 +220,3 @@ class FileStore(StoreBase):
         self._shared.settle()
         with self._shared.lock:
             return self._shared.spaces.page(prefix, after, limit)
-
-
-class _JournalUse:
-    """A handle's use of a shared journal, released once, even if the handle stopped waiting for it."""
-
-    shared: SharedJournal
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._taken = self._released = False
-
-    def start(self, shared: SharedJournal) -> None:
-        """Start using a journal; release it at once if `release` was called before."""
-        with self._lock:
-            self.shared, self._taken = shared, True
-            if self._released:
-                registry.release(shared)
-
-    def release(self) -> None:
-        """Release the journal; a second call does nothing."""
-        with self._lock:
-            if self._released:
-                return
-            self._released = True
-            if self._taken:
-                registry.release(self.shared)

@@ -14,12 +14,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
-from weakref import WeakMethod
 
 import apsw
 
 from keepstate._clock import Clock
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
+from keepstate.stores.hints import Handles
 from keepstate.stores.protocol import Durability
 from keepstate.stores.sqlite import failures
 from keepstate.stores.sqlite.connection import Execute, connect
@@ -52,7 +52,7 @@ class Database:
     def __init__(self, path: str, durability: Durability, wait_s: float) -> None:
         self.path, self.durability, self._wait_s = path, durability, wait_s
         self.users = 0
-        self._listeners: tuple[WeakMethod[Callable[[str], None]], ...] = ()
+        self.handles = Handles()
         self._joining = threading.Lock()
         self._is_closed = False
         try:
@@ -71,22 +71,6 @@ class Database:
     def identity(self) -> Identity | None:
         """Return the identity of the file, which is independent of its name."""
         return self._files.identity
-
-    def join(self, listener: Callable[[str], None]) -> None:
-        """Notify a handle of every change from now on, for as long as it lives."""
-        with self._joining:
-            self._listeners = (*(other for other in self._listeners if other()), WeakMethod(listener))
-
-    def leave(self, listener: Callable[[str], None]) -> None:
-        """Stop notifying a handle."""
-        with self._joining:
-            self._listeners = tuple(other for other in self._listeners if other() != listener)
-
-    def hint(self, space: str) -> None:
-        """Notify every handle of the process that a space changed."""
-        for reference in self._listeners:
-            if (listener := reference()) is not None:
-                listener(space)
 
     def write(self, work: Callable[[Flush], T], clock: Clock) -> T:
         """Run `work`, and return its result after the commit; raises the errors of `Writer.write`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeVar
@@ -26,6 +25,7 @@ from keepstate.errors import (
     StoreUnavailableError,
 )
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.hints import SharedUse
 from keepstate.stores.local_files import (
     is_forbidden,
     require_regular_companions,
@@ -144,13 +144,13 @@ class SqliteStore(StoreBase):
     # ---- opening and closing
 
     async def _open(self) -> Capabilities:
-        opening = _Opening(self._acquire)
+        use = SharedUse(databases.release)
         try:
-            self._database = await self._runner.call(opening.run)
+            self._database = await self._runner.call(use.acquire, self._acquire)
         except BaseException:
-            opening.give_up()
+            use.release()
             raise
-        self._database.join(self.notify)
+        self._database.handles.join(self)
         self._forgets = finalize(self, databases.forget, self._database)
         self._forgets.atexit = False
         return Capabilities(durability=self._durability, shared=True)
@@ -188,7 +188,7 @@ class SqliteStore(StoreBase):
     async def _close(self) -> None:
         database, self._database = self._open_database, None
         poller, self._poller = self._poller, None
-        database.leave(self.notify)
+        database.handles.leave(self)
         self._forgets.detach()
         await self._runner.call(_release, database, poller)
 
@@ -232,7 +232,7 @@ class SqliteStore(StoreBase):
 
         answer = database.write(work_and_record, self._clock)
         for space in changed:
-            database.hint(space)
+            database.handles.notify(space)
         return answer
 
     async def _drop(self, space: str) -> None:
@@ -352,29 +352,3 @@ def _release(database: Database, poller: Poller | None) -> None:
     if poller is not None:
         database.close_poller(poller)
     databases.release(database)
-
-
-class _Opening:
-    """The opening of a database in another thread, whose caller may be cancelled."""
-
-    def __init__(self, acquire: Callable[[], Database]) -> None:
-        self._acquire = acquire
-        self._lock = threading.Lock()
-        self._database: Database | None = None
-        self._is_given_up = False
-
-    def run(self) -> Database:
-        """Open and return the database; release it at once if the caller gave up."""
-        database = self._acquire()
-        with self._lock:
-            self._database = database
-            if self._is_given_up:
-                databases.release(database)
-        return database
-
-    def give_up(self) -> None:
-        """Give up waiting; the database is released as soon as it is open."""
-        with self._lock:
-            self._is_given_up = True
-            if self._database is not None:
-                databases.release(self._database)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Changes, Outcome, Page, Reading
+from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Changes, Outcome, Page, Reading, ScanOptions
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values import limits
 
@@ -81,19 +81,10 @@ class KeylessStore(StoreWrapper):
         reject_record_space(space)
         return await self._store.read(space, keys, at_ms=at_ms)
 
-    async def scan(
-        self,
-        space: str,
-        prefix: bytes,
-        *,
-        after: bytes | None = None,
-        limit: int = 256,
-        reverse: bool = False,
-        at_ms: int | None = None,
-    ) -> Page:
+    async def scan(self, space: str, prefix: bytes, **options: Unpack[ScanOptions]) -> Page:
         """Read a page of sealed entries."""
         reject_record_space(space)
-        return await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
+        return await self._store.scan(space, prefix, **options)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Read the log."""

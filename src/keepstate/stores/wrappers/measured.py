@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar, Unpack
 
 import msgspec
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Batch, Changes, Conflict, Outcome, Page, Reading
+from keepstate.stores.protocol import Batch, Changes, Conflict, Outcome, Page, Reading, ScanOptions
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 
 T = TypeVar("T")
@@ -93,18 +93,9 @@ class MeasuredStore(StoreWrapper):
         """Read entries by key."""
         return await self._measure("read", self._store.read(space, keys, at_ms=at_ms), lambda _: len(keys))
 
-    async def scan(
-        self,
-        space: str,
-        prefix: bytes,
-        *,
-        after: bytes | None = None,
-        limit: int = 256,
-        reverse: bool = False,
-        at_ms: int | None = None,
-    ) -> Page:
+    async def scan(self, space: str, prefix: bytes, **options: Unpack[ScanOptions]) -> Page:
         """Read a page of entries."""
-        page = self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
+        page = self._store.scan(space, prefix, **options)
         return await self._measure("scan", page, lambda page: len(page.entries))
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:

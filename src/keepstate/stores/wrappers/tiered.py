@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from contextlib import contextmanager
 from types import NoneType
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Self, Unpack
 
 import msgspec
 
@@ -35,6 +35,7 @@ from keepstate.stores.protocol import (
     Page,
     Reading,
     ReportsMarks,
+    ScanOptions,
 )
 from keepstate.stores.urls import TIERED, StoreUrl, backend_class
 from keepstate.stores.wrappers.hot_tier import AskedAt, Held, HotTier, KnownRevisions
@@ -318,21 +319,10 @@ class TieredStore(StoreWrapper):
         if there and mark is not None and mark.revision == revision:
             await self._warm.claim(space, mark, there)
 
-    async def scan(
-        self,
-        space: str,
-        prefix: bytes,
-        *,
-        after: bytes | None = None,
-        limit: int = 256,
-        reverse: bool = False,
-        at_ms: int | None = None,
-    ) -> Page:
+    async def scan(self, space: str, prefix: bytes, **options: Unpack[ScanOptions]) -> Page:
         """Read a page of entries from the cold store."""
         with self._detecting_loss(space):
-            page = await self._store.scan(
-                space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms
-            )
+            page = await self._store.scan(space, prefix, **options)
         self._known.record(space, page.revision)
         return page
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Self
+from typing import Self, Unpack
 
 from keepstate._runner import Mode, Runner
 from keepstate.errors import UnsupportedError
@@ -19,6 +19,7 @@ from keepstate.stores.protocol import (
     Outcome,
     Page,
     Reading,
+    ScanOptions,
     Setting,
 )
 
@@ -109,18 +110,9 @@ class StoreWrapper:
         """Read entries by key."""
         return await self._store.read(space, keys, at_ms=at_ms)
 
-    async def scan(
-        self,
-        space: str,
-        prefix: bytes,
-        *,
-        after: bytes | None = None,
-        limit: int = 256,
-        reverse: bool = False,
-        at_ms: int | None = None,
-    ) -> Page:
+    async def scan(self, space: str, prefix: bytes, **options: Unpack[ScanOptions]) -> Page:
         """Read a page of entries."""
-        return await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
+        return await self._store.scan(space, prefix, **options)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Read the log."""
