@@ -4,6 +4,7 @@ Invariant: readers see only changes that are durable in the journal, and a journ
 not changed.
 
 To add a kind of journal item: a struct in `items`, its JSON form in `json_form`, and its replay in `state`.
+Not an API boundary: open a store by its URL.
 """
 
 from keepstate.stores.file.store import FileStore as FileStore

@@ -93,7 +93,7 @@ class FileStore(StoreBase):
                 f"{url} does not name a file. Use file:///agents.journal for a file in the working folder, "
                 "or file:////var/agents.journal for an absolute path."
             )
-        return cls(url.path, format=options.format, unsafe_fs=options.unsafe_fs, runner=runner)
+        return cls(url.path, **msgspec.structs.asdict(options), runner=runner)
 
     def twin(self, runner: Runner) -> FileStore:
         """Return an unopened store on the same journal for another mode."""

@@ -121,13 +121,7 @@ class SqliteStore(StoreBase):
                 f"{url} does not name a file. Use sqlite:///app.db for a file in the working folder, "
                 "or sqlite:////var/app.db for an absolute path."
             )
-        return cls(
-            url.path,
-            durability=options.durability,
-            unsafe_fs=options.unsafe_fs,
-            wait_s=options.wait_s,
-            runner=runner,
-        )
+        return cls(url.path, **msgspec.structs.asdict(options), runner=runner)
 
     def twin(self, runner: Runner) -> SqliteStore:
         """Return an unopened store on the same file for another mode."""
@@ -211,9 +205,8 @@ class SqliteStore(StoreBase):
         except (StoreFullError, CorruptError):
             if len(batches) == 1:
                 raise
-            return [
-                self._apply_alone(batch) for batch in batches
-            ]  # the other batches may fit, or meet undamaged pages
+            # The other batches may fit, or meet undamaged pages.
+            return [self._apply_alone(batch) for batch in batches]
 
     def _apply_alone(self, batch: Batch) -> Outcome:
         try:
