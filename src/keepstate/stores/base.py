@@ -34,6 +34,7 @@ from keepstate.stores.clock_leaps import AheadReport
 from keepstate.stores.combiner import Combiner, Turn
 from keepstate.stores.hints import ChangeNotifier, HintListener
 from keepstate.stores.protocol import (
+    SCAN_LIMIT,
     TOKEN_RANDOM_BYTES,
     Applied,
     Batch,
@@ -320,7 +321,7 @@ class StoreBase(ABC):
         prefix: bytes,
         *,
         after: bytes | None = None,
-        limit: int = 256,
+        limit: int = SCAN_LIMIT,
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:

@@ -224,6 +224,10 @@ class Page(msgspec.Struct, frozen=True):
     """The nonce of `revision`; see `Changes.nonces`."""
 
 
+SCAN_LIMIT: Final = 256
+"""Number of entries in a page of a scan, by default."""
+
+
 class ScanOptions(TypedDict, total=False):
     """The options of `Store.scan`, for a wrapper that forwards them."""
 
@@ -269,7 +273,7 @@ class Store(Protocol):
         prefix: bytes,
         *,
         after: bytes | None = None,
-        limit: int = 256,
+        limit: int = SCAN_LIMIT,
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:

@@ -60,7 +60,7 @@ class Node:
         self, address: Address, access: Access, *, runner: Runner, clock: Clock, max_connections: int
     ) -> None:
         self.address = address
-        self._access, self._mode = access, runner.mode
+        self._access, self._runner = access, runner
         self._pool = Pool[Wire](
             self._connect, size=max_connections, trusted_s=_TRUSTED_S, runner=runner, clock=clock
         )
@@ -72,7 +72,7 @@ class Node:
         return f"<{type(self).__name__} {self.address}>"
 
     async def _connect(self) -> Wire:
-        wire = open_wire(self._mode, self.address, self._access)
+        wire = open_wire(self._runner.mode, self.address, self._access)
         try:
             await wire.connect()
         except BaseException:

@@ -15,7 +15,7 @@ import hmac
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 import msgspec
 
@@ -26,6 +26,7 @@ from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import (
     ABSENT,
     ENCRYPTION_SPACE,
+    SCAN_LIMIT,
     Applied,
     Batch,
     Change,
@@ -37,6 +38,7 @@ from keepstate.stores.protocol import (
     Page,
     Put,
     Reading,
+    ScanOptions,
     Write,
 )
 from keepstate.stores.wrappers.keyless import RECORD, list_spaces, reject_record_space
@@ -288,29 +290,19 @@ class EncryptedStore(StoreWrapper):
             f"Space {space!r} changes faster than 8 MiB of it can be read. Read fewer keys.", space=space
         )
 
-    async def scan(
-        self,
-        space: str,
-        prefix: bytes,
-        *,
-        after: bytes | None = None,
-        limit: int = 256,
-        reverse: bool = False,
-        at_ms: int | None = None,
-    ) -> Page:
+    async def scan(self, space: str, prefix: bytes, **options: Unpack[ScanOptions]) -> Page:
         """Read and open a page of entries."""
         reject_record_space(space)
-        page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
-        now_ms = page.now_ms
-        judged_ms = now_ms if at_ms is None else at_ms
+        page = await self._store.scan(space, prefix, **options)
+        now_ms, at_ms = page.now_ms, options.get("at_ms")
         entries = [self._opened(space, entry, now_ms) for entry in page.entries]
         size = sum(len(entry.value) for entry in entries)
-        most = min(limit, limits.PAGE_ROWS)
+        most = min(options.get("limit", SCAN_LIMIT), limits.PAGE_ROWS)
+        following: ScanOptions = {**options, "limit": 1, "at_ms": now_ms if at_ms is None else at_ms}
         # A page that ended at 8 MiB ended early, because the bytes that sealing adds were counted.
         while page.next is not None and len(entries) < most and _ended_by_size(size, len(entries)):
-            more = await self._store.scan(
-                space, prefix, after=page.next, limit=1, reverse=reverse, at_ms=judged_ms
-            )
+            following["after"] = page.next
+            more = await self._store.scan(space, prefix, **following)
             found = [self._opened(space, entry, more.now_ms) for entry in more.entries]
             size += sum(len(entry.value) for entry in found)
             if more.revision != page.revision or size > limits.PAGE_BYTES:
