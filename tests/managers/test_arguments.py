@@ -34,6 +34,7 @@ from keepstate import (
     WorkflowStateManager,
     sync,
 )
+from keepstate.managers.binding import ManagerStorage
 from keepstate.managers.manager import Manager
 from tests.managers.calls import MANAGERS, done, fits, methods, parts
 
@@ -147,8 +148,9 @@ CANNOT_BE: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_what_a_manager_cannot_be_made_of_is_refused(manager: type[Manager]) -> None:
-    for argument in inspect.signature(manager).parameters:
-        for wrong in CANNOT_BE[argument] if argument != "_mode" else ():
+    own = inspect.signature(manager).parameters
+    for argument in {*own, *ManagerStorage.__annotations__} - {"storage", "_mode"}:
+        for wrong in CANNOT_BE[argument]:
             with pytest.raises(InvalidError):
                 manager(**{argument: wrong})
 

@@ -9,7 +9,7 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate._runner import TaskRunner, ThreadRunner
-from keepstate.managers.tools.single_flight import SingleFlight
+from keepstate.managers.tools.shared_calls import SingleFlight
 
 
 def test_tasks_get_the_answer_of_the_first() -> None:

@@ -193,26 +193,15 @@ def _format_location(text: str) -> str:
     return repr(text if text in NAMES else shown_url(text))
 
 
-def url_of(
-    persistence: str | Backend | None,
-    *,
-    url: str | None = None,
-    redis_url: str | None = None,
-    file_path: str | PathLike[str] | None = None,
-) -> str:
+def url_of(persistence: str | Backend | None, given: Mapping[str, str | PathLike[str]]) -> str:
     """Return the URL that a manager's arguments name.
 
     Raises:
         InvalidError: They name no backend, or one would have no effect; the message has the right ones.
     """
-    given = {
-        name: value
-        for name, value in (("url", url), ("redis_url", redis_url), ("file_path", file_path))
-        if value is not None
-    }
     if persistence is None:
         _reject_extra(given, "no `persistence`", allowed=("url",))
-        return SHARED_MEMORY if url is None else check_url("url", url)
+        return check_url("url", given["url"]) if "url" in given else SHARED_MEMORY
     if not isinstance(persistence, str):
         _reject_extra(given, f"{type(persistence).__name__}(…)")
         return persistence.store_url

@@ -12,20 +12,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, cast
 
-from keepstate._clock import Clock
-from keepstate._runner import Mode, Runner
-from keepstate.binding import check_storage, prefix_of, subjects_in
+from keepstate._runner import Mode
+from keepstate.binding import StoreBinding, check_storage, prefix_of, subjects_in
 from keepstate.engine.documents.collection import Collection
-from keepstate.engine.kernel.arguments import check_target, check_text, reject_twin
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.joint_work import recorded
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ClosedError, InvalidError
 from keepstate.managers import names as naming
 from keepstate.managers.backends import Backend, url_of
-from keepstate.opening import OpenStore, source_of
+from keepstate.opening import OpenStore
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
@@ -135,17 +134,32 @@ async def change_pages(
     return changed
 
 
-class StoreBinding:
-    """The store or space of one manager.
+class ManagerStorage(TypedDict, total=False):
+    """The arguments of a manager's constructor that name its storage.
 
-    Args:
-        kind: The kind of its subjects: the first segment of all names.
-        persistence: A name, a URL, a backend description, an open store or a handle on one.
-        url: A URL, for the names that need one.
+    Attributes:
+        persistence: `memory`, `file`, `sqlite`, `redis` or `postgres`; a URL, a description, an open store or
+            a handle on one.
+        url: The URL, if `persistence` names a backend.
         redis_url: The URL of a Redis server.
         file_path: The file of a journal or SQLite database.
         space: A space or transaction that stores all subjects, in place of a store.
-        mode: Async or blocking.
+    """
+
+    persistence: str | Backend | Store | Keepstate | None
+    url: str | None
+    redis_url: str | None
+    file_path: str | PathLike[str] | None
+    space: Space | Transaction | None
+    _mode: Mode
+
+
+class SubjectBinding(StoreBinding):
+    """The store or space of one manager, and the namespaces of its subjects.
+
+    Args:
+        kind: The kind of its subjects: the first segment of all names.
+        persistence, url, redis_url, file_path, space: See `ManagerStorage`.
         records: Whether the spaces of subjects record every version of their documents.
     """
 
@@ -153,68 +167,39 @@ class StoreBinding:
         self,
         kind: str,
         *,
-        persistence: str | Backend | Store | Keepstate | None,
-        url: str | None,
-        redis_url: str | None,
-        file_path: str | PathLike[str] | None,
-        space: Space | Transaction | None,
-        mode: Mode,
+        persistence: str | Backend | Store | Keepstate | None = None,
+        url: str | None = None,
+        redis_url: str | None = None,
+        file_path: str | PathLike[str] | None = None,
+        space: Space | Transaction | None = None,
         records: bool = True,
+        _mode: Mode = "async",
     ) -> None:
-        self.kind, self._records = kind, records
-        self.mode: Mode = mode
-        self._handle: Keepstate | None = None
-        self._is_own, self._is_closed = False, False
-        self.space: Space | Transaction | None = None
+        self.kind, self._records, self._is_closed = kind, records, False
         self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
         check_storage(persistence, space)
-        if space is not None:
-            if (persistence, url, redis_url, file_path) != (None, None, None, None):
-                raise InvalidError("`space` names the storage already. Pass no other storage with it.")
-            self.space = check_target("space", space, mode, Space, Transaction)
-        elif isinstance(persistence, Keepstate):
-            self._handle = check_target("persistence", persistence, mode, Keepstate)
-        elif persistence is None or isinstance(persistence, str | Backend):
-            text = url_of(persistence, url=url, redis_url=redis_url, file_path=file_path)
-            self._handle, self._is_own = Keepstate(OpenStore(text, mode, makes_folder=True)), True
-        else:
-            url_of("memory", url=url, redis_url=redis_url, file_path=file_path)
-            reject_twin("persistence", persistence)
-            self._handle = Keepstate(source_of(persistence, mode))
-
-    def __repr__(self) -> str:
-        return repr(self._target)
-
-    @property
-    def _target(self) -> Keepstate | Space | Transaction:
-        target = self._handle or self.space
-        assert target is not None
-        return target
-
-    @property
-    def runner(self) -> Runner:
-        """The runner of this mode."""
-        return self._target.runner
-
-    @property
-    def clock(self) -> Clock:
-        """The source of time and randomness."""
-        return self._target.clock
-
-    @property
-    def handle(self) -> Keepstate | None:
-        """The handle on the store; None if a space was passed."""
-        return self._handle
+        given = {"url": url, "redis_url": redis_url, "file_path": file_path}
+        named = {name: value for name, value in given.items() if value is not None}
+        if space is not None and (persistence is not None or named):
+            raise InvalidError("`space` names the storage already. Pass no other storage with it.")
+        opened: Keepstate | None = None
+        if space is None and (persistence is None or isinstance(persistence, str | Backend)):
+            opened = Keepstate(OpenStore(url_of(persistence, named), _mode, makes_folder=True))
+        elif named and not isinstance(persistence, Keepstate):
+            url_of("memory", named)  # raises for names that have no effect
+        passed = cast("Store | Keepstate | None", persistence) if opened is None else opened
+        super().__init__({"persistence": passed, "space": space, "_mode": _mode})
+        self._is_own = self._is_own or opened is not None
 
     @property
     def transaction(self) -> Transaction | None:
         """The transaction that all work joins, or None."""
-        return self.space if isinstance(self.space, Transaction) else None
+        return self.passed if isinstance(self.passed, Transaction) else None
 
-    def in_transaction(self, tx: Transaction) -> StoreBinding:
+    def in_transaction(self, tx: Transaction) -> SubjectBinding:
         """Return the same binding for work that joins a transaction."""
         inside = copy(self)
-        inside.space, inside._handle, inside._is_own = tx, None, False
+        inside.passed, inside.handle, inside._is_own = tx, None, False
         inside._namespaces = OrderedDict()
         return inside
 
@@ -224,39 +209,29 @@ class StoreBinding:
         Raises:
             InvalidError: A transaction was passed whose space does not record.
         """
-        if self.space is not None:
-            self.space = recorded(self.space)
-
-    def require_outside_transaction(self, what: str) -> None:
-        """Raise `InvalidError` inside a transaction, for work that cannot wait for its commit."""
-        if self.transaction is not None:
-            raise InvalidError(
-                f"{what} takes effect at once, so it cannot be in a transaction. Do it outside."
-            )
+        if self.passed is not None:
+            self.passed = recorded(self.passed)
 
     async def sweep(self) -> None:
         """Remove some expired entries, if this binding has a handle on the store."""
-        if self._handle is not None:
-            await self._handle.expire(1_000)
+        if self.handle is not None:
+            await self.handle.expire(1_000)
 
     # ---- opening and closing
 
     async def open(self) -> None:
         """Open the store, which otherwise the first call opens."""
         self.require_open()
-        if self._handle is not None:
-            await self._handle.opened()
+        if self.handle is not None:
+            await self.handle.opened()
 
     async def close(self) -> None:
         """Release a store that was opened here. The binding accepts no more calls in either case."""
         self._is_closed = True
-        if not self._is_own:
-            return
-        if self._handle is not None:
-            await self._handle.close()
-        elif isinstance(self.space, Space):
-            home: Any = self.space.executor.home
+        if self._is_own and isinstance(self.passed, Space):
+            home: Any = self.passed.executor.home
             await home.close()
+        await super().close()
 
     def require_open(self) -> None:
         """Raise `ClosedError` after `close`, because nothing would flush data staged later."""
@@ -271,10 +246,10 @@ class StoreBinding:
         found = self._namespaces.get(check_text(naming.argument_name(self.kind), id))
         if found is None:
             name = naming.space_of(self.kind, id, least=least)
-            if self.space is None:
+            if self.passed is None:
                 found = Namespace(self.kind, id, self._space(name, id), "")
             else:
-                space, prefix = self.space, prefix_of(self.space, self.kind, id)
+                space, prefix = self.passed, prefix_of(self.passed, self.kind, id)
                 if self._records and not prefix and isinstance(space, Space):
                     space = recorded(space)
                 found = Namespace(self.kind, id, space.by(space.author or id or None), prefix)
@@ -284,26 +259,26 @@ class StoreBinding:
         return found
 
     def _space(self, name: str, author: str) -> Space:
-        assert self._handle is not None
-        return self._handle.space(name, author=author or None, record=self._records)
+        assert self.handle is not None
+        return self.handle.space(name, author=author or None, record=self._records)
 
     async def ids(self) -> AsyncIterator[str]:
         """Yield the ids of subjects that have data, in the order of their names."""
-        if self._handle is not None:
-            async for name in self._handle.spaces(f"{self.kind}/"):
+        if self.handle is not None:
+            async for name in self.handle.spaces(f"{self.kind}/"):
                 yield naming.id_in(self.kind, name)
             return
-        assert self.space is not None
-        async for id in subjects_in(self.space, self.kind):
+        assert self.passed is not None
+        async for id in subjects_in(self.passed, self.kind):
             yield id
 
     async def spaces(self) -> AsyncIterator[Space]:
         """Yield the spaces that have data: those of the subjects, or the space that was passed in."""
-        if isinstance(self.space, Space):
-            yield self.space
-        elif self._handle is not None:
-            async for name in self._handle.spaces(f"{self.kind}/"):
-                yield self._handle.space(name)
+        if isinstance(self.passed, Space):
+            yield self.passed
+        elif self.handle is not None:
+            async for name in self.handle.spaces(f"{self.kind}/"):
+                yield self.handle.space(name)
 
     async def drop(self, namespace: Namespace) -> None:
         """Remove a subject's own space."""
@@ -313,4 +288,4 @@ class StoreBinding:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to send. The copy releases its own handle on `close`."""
-        return {**self.__dict__, "_folders": OrderedDict(), "_is_own": True}
+        return {**self.__dict__, "_namespaces": OrderedDict(), "_is_own": True}

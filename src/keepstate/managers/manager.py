@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, Unpack
 
 from keepstate._clock import Clock
 from keepstate._runner import Mode, Runner
@@ -20,15 +19,12 @@ from keepstate.engine.kernel.arguments import reject_with
 from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, KeepstateError
-from keepstate.managers.backends import Backend
-from keepstate.managers.binding import Namespace, StoreBinding
+from keepstate.managers.binding import ManagerStorage, Namespace, SubjectBinding
 from keepstate.managers.callbacks import Subscriptions
 from keepstate.managers.deadlines import check_age, subtract_age
 from keepstate.managers.sizes import AlertCallback, ManagerSize, SizeAlerts, SizeCache
-from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
 T = TypeVar("T")
@@ -52,24 +48,9 @@ class Manager:
 
     def __init__(
         self,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-        _mode: Mode = "async",
+        **storage: Unpack[ManagerStorage],
     ) -> None:
-        self._binding = StoreBinding(
-            self._kind,
-            persistence=persistence,
-            url=url,
-            redis_url=redis_url,
-            file_path=file_path,
-            space=space,
-            mode=_mode,
-            records=self._records,
-        )
+        self._binding = SubjectBinding(self._kind, records=self._records, **storage)
         self._sweep_s, self._due_s = _SWEEP_S, self._clock.monotonic_s() + _SWEEP_S
         self._init_local()
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
-from typing import Final
+from typing import Final, cast
 
 from keepstate.engine.kernel.arguments import check_duration_ms, check_text
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.managers.backends import Backend, format_settings
+from keepstate.managers.binding import ManagerStorage
 from keepstate.managers.sizes import check_interval
 from keepstate.stores.protocol import Store
 
@@ -59,6 +60,16 @@ class StateConfig:
             raise InvalidError(f"`shards` is {self.shards!r}. Pass 1 to {_MOST_SHARDS}.")
         if self.ttl is not None:
             check_duration_ms("ttl", self.ttl)
+
+    def storage(self) -> ManagerStorage:
+        """Return the arguments that name the storage; empty if the configuration names none."""
+        named = {
+            "persistence": self.backend,
+            "url": self.url,
+            "redis_url": self.redis_url,
+            "file_path": self.file_path,
+        }
+        return cast("ManagerStorage", {name: value for name, value in named.items() if value is not None})
 
     def __repr__(self) -> str:
         return format_settings(self)

@@ -7,19 +7,15 @@ from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
 from heapq import merge
-from os import PathLike
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, Unpack
 from zlib import crc32
 
-from keepstate._runner import Mode
 from keepstate.engine.documents.documents import MISSING, DocumentEntry
 from keepstate.engine.kernel.arguments import check_duration_ms, check_name, check_revision, single_use
 from keepstate.engine.kernel.glob import compile_pattern, escape_pattern
-from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space, Transaction
+from keepstate.engine.space.space import Transaction
 from keepstate.errors import InvalidError
-from keepstate.managers.backends import Backend
-from keepstate.managers.binding import Namespace
+from keepstate.managers.binding import ManagerStorage, Namespace
 from keepstate.managers.callbacks import Follower, StateCallback
 from keepstate.managers.manager import Manager
 from keepstate.managers.state.config import StateConfig
@@ -31,7 +27,6 @@ from keepstate.managers.state.key_history import (
 )
 from keepstate.managers.state.staging import Staging, check_patch
 from keepstate.names import escape
-from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
 _NAMED: Final = 10
@@ -55,13 +50,7 @@ class StateManager(Manager):
     def __init__(
         self,
         config: StateConfig | None = None,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-        _mode: Mode = "async",
+        **storage: Unpack[ManagerStorage],
     ) -> None:
         """Make a manager, without a read.
 
@@ -76,21 +65,12 @@ class StateManager(Manager):
         self.config = StateConfig() if config is None else config
         if not isinstance(self.config, StateConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidError(f"`config` is a {type(config).__name__}. Pass a StateConfig.")
-        backend = (self.config.backend, self.config.url, self.config.redis_url, self.config.file_path)
-        own = (persistence, url, redis_url, file_path)
-        if any(each is not None for each in backend):
-            if space is not None or any(each is not None for each in own):
+        if configured := self.config.storage():
+            if any(value is not None for name, value in storage.items() if name != "_mode"):
                 raise InvalidError("`config` names the backend already. Pass no other storage with it.")
-            persistence, url, redis_url, file_path = backend
+            storage |= configured
         self._records = self.config.ttl is None if self.config.record is None else self.config.record
-        super().__init__(
-            persistence=persistence,
-            url=url,
-            redis_url=redis_url,
-            file_path=file_path,
-            space=space,
-            _mode=_mode,
-        )
+        super().__init__(**storage)
         if self.config.record:
             self._binding.record()
         prefix, shards = escape(self.config.key_prefix), self.config.shards

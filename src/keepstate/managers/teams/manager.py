@@ -10,10 +10,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from os import PathLike
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, Unpack
 
-from keepstate._runner import Mode
 from keepstate.engine.documents.documents import MISSING, Missing
 from keepstate.engine.kernel.arguments import (
     check_duration_ms,
@@ -25,11 +23,8 @@ from keepstate.engine.kernel.arguments import (
 from keepstate.engine.queue.lease import Heartbeat
 from keepstate.engine.queue.tasks import TaskInfo
 from keepstate.engine.space.joint_work import read_ahead
-from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, LeaseLostError, NotFoundError, TransitionError
-from keepstate.managers.backends import Backend
-from keepstate.managers.binding import Namespace
+from keepstate.managers.binding import ManagerStorage, Namespace
 from keepstate.managers.manager import Manager
 from keepstate.managers.names import new_id
 from keepstate.managers.recent import ReadCache
@@ -44,7 +39,6 @@ from keepstate.managers.teams.records import (
     TeamState,
     TeamTask,
 )
-from keepstate.stores.protocol import Store
 
 T = TypeVar("T")
 
@@ -75,23 +69,11 @@ class OrchestrationStateManager(Manager):
     def __init__(
         self,
         *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
         sync_interval: float = 0,
         lease_s: float = 300,
-        _mode: Mode = "async",
+        **storage: Unpack[ManagerStorage],
     ) -> None:
-        super().__init__(
-            persistence=persistence,
-            url=url,
-            redis_url=redis_url,
-            file_path=file_path,
-            space=space,
-            _mode=_mode,
-        )
+        super().__init__(**storage)
         check_duration_ms("lease_s", lease_s)
         self._lease_s = lease_s
         keep_s = check_interval("sync_interval", sync_interval)

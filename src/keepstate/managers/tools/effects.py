@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from keepstate.engine.kernel.arguments import check_duration_ms, check_text
 from keepstate.engine.kernel.executor import call_function
@@ -26,74 +26,38 @@ from keepstate.errors import (
 from keepstate.managers.binding import Namespace
 from keepstate.managers.names import new_id, to_segment
 from keepstate.managers.records import check_record
-from keepstate.managers.shield import record_failure, run_shielded
 from keepstate.managers.tools.records import EffectStatus, ToolEffect
-from keepstate.managers.tools.retries import ToolRetries
+from keepstate.managers.tools.shared_calls import record_failure, run_shielded
+from keepstate.managers.tools.spaces import ToolSpaces
 
 T = TypeVar("T")
 
-EFFECT = "effect"
-"""The default name of an effect, for executions with only one."""
 
+class Effects:
+    """The effects of one manager."""
 
-class ToolEffects(ToolRetries):
-    """The effects of all tools."""
+    def __init__(self, spaces: ToolSpaces) -> None:
+        self._spaces = spaces
 
-    @overload
-    async def perform_effect(
-        self,
-        execution_id: str,
-        function: Callable[[], Awaitable[T]],
-        *,
-        name: str = EFFECT,
-        lease_s: float = 60,
-        harmless: tuple[type[Exception], ...] = (),
-    ) -> T: ...
-    @overload
-    async def perform_effect(
-        self,
-        execution_id: str,
-        function: Callable[[], T],
-        *,
-        name: str = EFFECT,
-        lease_s: float = 60,
-        harmless: tuple[type[Exception], ...] = (),
-    ) -> T: ...
-    async def perform_effect(
+    async def perform(
         self,
         execution_id: str,
         function: Callable[[], Awaitable[T] | T],
+        name: str,
         *,
-        name: str = EFFECT,
-        lease_s: float = 60,
-        harmless: tuple[type[Exception], ...] = (),
+        lease_s: float,
+        harmless: tuple[type[Exception], ...],
     ) -> T:
-        """Cause an effect at most once, and return its result, from this call or an earlier one.
-
-        Args:
-            execution_id: The execution that causes it; use the same id in a retry.
-            function: Causes the effect.
-            name: Name of the effect in the execution.
-            lease_s: Seconds without a recorded end after which the effect is unknown to other processes.
-            harmless: Exceptions of the function that prove that nothing happened, so that the effect can be
-                tried again. After any other exception it is unknown.
-
-        Raises:
-            ConflictError: The effect is in progress.
-            InvalidError: The effect happened, but its result could not be stored. Later calls raise this
-                again.
-            TransitionError: It is unknown whether the effect happened. Check, then call `settle_effect`.
-        """
-        self._binding.require_outside_transaction("doing something to the world")
-        self._check_callback(function)
-        known = await self.get_effect(execution_id, name)
+        """Cause an effect at most once, and return its result, from this call or an earlier one."""
+        self._spaces.binding.require_outside_transaction("doing something to the world")
+        known = await self.get(execution_id, name)
         if known is not None and known.status is EffectStatus.DONE:
             answer: T = _result_of(known)
             return answer
         try:
-            effect = await self.begin_effect(execution_id, name, lease_s=lease_s)
+            effect = await self.begin(execution_id, name, lease_s=lease_s)
         except AlreadyExistsError as error:
-            now = await self.get_effect(execution_id, name)
+            now = await self.get(execution_id, name)
             if now is not None and now.status is EffectStatus.DONE:  # done by another caller
                 answer = _result_of(now)
                 return answer
@@ -114,34 +78,25 @@ class ToolEffects(ToolRetries):
         try:
             result: T = await call_function(function)
         except harmless as error:
-            await record_failure(self._runner, what, partial(self.refute_effect, effect, error))
+            await record_failure(self._spaces.runner, what, partial(self.refute, effect, error))
             raise
         except BaseException as error:
-            unknown = partial(self._end_effect, effect, EffectStatus.UNKNOWN, error=format_error(error))
-            await record_failure(self._runner, what, unknown)
+            unknown = partial(self._end, effect, EffectStatus.UNKNOWN, error=format_error(error))
+            await record_failure(self._spaces.runner, what, unknown)
             raise
-        return await run_shielded(self._runner, lambda: self._record_done(effect, result))
+        return await run_shielded(self._spaces.runner, lambda: self._record_done(effect, result))
 
     async def _record_done(self, effect: ToolEffect, result: T) -> T:
         """Record that an effect happened, with its result if that can be stored, and return the result."""
         try:
-            await self.end_effect(effect, result)
+            await self.end(effect, result)
         except InvalidError as error:
-            await self._end_effect(effect, EffectStatus.DONE, error=format_error(error))
+            await self._end(effect, EffectStatus.DONE, error=format_error(error))
             raise
         return result
 
-    async def begin_effect(self, execution_id: str, name: str = EFFECT, *, lease_s: float = 60) -> ToolEffect:
-        """Record that an effect is about to happen, and return the record. Only its receiver may act.
-
-        Args:
-            execution_id: The execution that causes it; use the same id in a retry.
-            name: Name of the effect in the execution.
-            lease_s: Seconds without a recorded end after which the effect is unknown to other processes.
-
-        Raises:
-            AlreadyExistsError: The effect happened, is in progress, or may have happened.
-        """
+    async def begin(self, execution_id: str, name: str, *, lease_s: float) -> ToolEffect:
+        """Record that an effect is about to happen, and return the record. Only its receiver may act."""
         check_text("name", name)
         lease_ms = check_duration_ms("lease_s", lease_s)
 
@@ -158,7 +113,7 @@ class ToolEffects(ToolRetries):
                 EffectStatus.STARTED,
                 started_at=now,
                 attempt=known.attempt + 1 if known else 1,
-                token=new_id(self._clock),
+                token=new_id(self._spaces.clock),
             )
             until_ms = to_milliseconds(now) + lease_ms
             await namespace.put(
@@ -167,36 +122,18 @@ class ToolEffects(ToolRetries):
             await namespace.put(execution_id, "begun", to_segment(execution_id), name)
             return effect
 
-        return await self._run_together(self._namespace_for("execution_id", execution_id), work)
+        return await self._spaces.change(self._spaces.of(execution_id), work)
 
-    async def end_effect(self, effect: ToolEffect, result: object = None) -> None:
-        """Record that an effect happened, with its result. A late or repeated call is accepted.
+    async def end(self, effect: ToolEffect, result: object = None) -> None:
+        """Record that an effect happened, with its result. A late or repeated call is accepted."""
+        await self._end(effect, EffectStatus.DONE, result=result)
 
-        Raises:
-            LeaseLostError: The effect was settled and begun again since.
-            NotFoundError: The effect was never begun.
-        """
-        await self._end_effect(effect, EffectStatus.DONE, result=result)
+    async def refute(self, effect: ToolEffect, error: object) -> None:
+        """Record that an effect certainly did not happen, so that it can begin again."""
+        await self._end(effect, EffectStatus.NOT_DONE, error=format_error(error))
 
-    async def refute_effect(self, effect: ToolEffect, error: object) -> None:
-        """Record that an effect certainly did not happen, so that it can begin again.
-
-        Raises:
-            LeaseLostError: The effect was settled and begun again since.
-            NotFoundError: The effect was never begun.
-            TransitionError: The effect happened.
-        """
-        await self._end_effect(effect, EffectStatus.NOT_DONE, error=format_error(error))
-
-    async def settle_effect(
-        self, execution_id: str, name: str = EFFECT, *, is_done: bool, result: object = None
-    ) -> ToolEffect:
-        """Record whether an unknown effect happened, and return it.
-
-        Raises:
-            NotFoundError: The effect was never begun.
-            TransitionError: The effect is not unknown.
-        """
+    async def settle(self, execution_id: str, name: str, *, is_done: bool, result: object) -> ToolEffect:
+        """Record whether an unknown effect happened, and return it."""
         status = EffectStatus.DONE if is_done else EffectStatus.NOT_DONE
 
         async def work(namespace: Namespace) -> ToolEffect:
@@ -212,13 +149,13 @@ class ToolEffects(ToolRetries):
                 )
             return await _put_end(namespace, known, status, result=result)
 
-        return await self._run_together(self._namespace_for("execution_id", execution_id), work)
+        return await self._spaces.change(self._spaces.of(execution_id), work)
 
-    async def get_effect(self, execution_id: str, name: str = EFFECT) -> ToolEffect | None:
+    async def get(self, execution_id: str, name: str) -> ToolEffect | None:
         """Return an effect, or None if it was never begun."""
-        return await _find(self._namespace_for("execution_id", execution_id), execution_id, name)
+        return await _find(self._spaces.of(execution_id), execution_id, name)
 
-    async def get_unknown_effects(self) -> list[ToolEffect]:
+    async def get_unknown(self) -> list[ToolEffect]:
         """Return the effects for which it is unknown whether they happened, ordered by id."""
 
         async def read(namespace: Namespace) -> list[ToolEffect]:
@@ -229,10 +166,10 @@ class ToolEffects(ToolRetries):
                     found.append(effect)
             return found
 
-        found = [effect for page in await self._read_each(read) for effect in page]
+        found = [effect for page in await self._spaces.read_each(read) for effect in page]
         return sorted(found, key=lambda effect: (effect.execution_id, effect.name))
 
-    async def _end_effect(
+    async def _end(
         self, effect: ToolEffect, status: EffectStatus, *, result: object = None, error: str | None = None
     ) -> None:
         check_record("effect", effect, ToolEffect)
@@ -250,7 +187,7 @@ class ToolEffects(ToolRetries):
                 return
             await _put_end(namespace, known, status, result=result, error=error)
 
-        await self._run_together(self._namespace_for("execution_id", effect.execution_id), work)
+        await self._spaces.change(self._spaces.of(effect.execution_id), work)
 
 
 _WHAT = {
@@ -265,8 +202,7 @@ def _result_of(effect: ToolEffect) -> Any:
     if effect.error is not None:
         raise InvalidError(
             f"effect {effect.name!r} of execution {effect.execution_id!r} was done, but its result could "
-            "not be"
-            f" stored: {effect.error}"
+            f"not be stored: {effect.error}"
         )
     return effect.result
 

@@ -6,18 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from os import PathLike
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
-from keepstate._runner import Mode
 from keepstate.engine.documents.collection import Collection
 from keepstate.engine.kernel.arguments import check_text, check_wait, require_instance
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.space.keepstate import Keepstate
-from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AlreadyExistsError, NotFoundError
-from keepstate.managers.backends import Backend
-from keepstate.managers.binding import Namespace
+from keepstate.managers.binding import ManagerStorage, Namespace
 from keepstate.managers.manager import Manager
 from keepstate.managers.record_history import LATEST, RecordHistory, check_record_id
 from keepstate.managers.records import check_record
@@ -39,7 +34,6 @@ from keepstate.managers.workflows.records import (
     is_complete,
     is_repeated,
 )
-from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
 STATE: Final = "state"
@@ -60,13 +54,8 @@ class WorkflowStateManager(Manager):
     def __init__(
         self,
         *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
         checkpoint_interval: int | None = 5,
-        _mode: Mode = "async",
+        **storage: Unpack[ManagerStorage],
     ) -> None:
         """Make a manager, without a read.
 
@@ -82,14 +71,7 @@ class WorkflowStateManager(Manager):
         if checkpoint_interval is not None:
             limits.admit_count("checkpoint_interval", checkpoint_interval)
         self.checkpoint_interval = checkpoint_interval
-        super().__init__(
-            persistence=persistence,
-            url=url,
-            redis_url=redis_url,
-            file_path=file_path,
-            space=space,
-            _mode=_mode,
-        )
+        super().__init__(**storage)
 
     # ---- workflows
 

@@ -5,17 +5,14 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from os import PathLike
+from typing import Unpack
 
 from keepstate._finish import finish
 from keepstate.managers.agents import store as managers
 from keepstate.managers.agents.store import AgentCheckpoint, AgentSnapshot
-from keepstate.managers.backends import Backend
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.managers.binding import ManagerStorage
 from keepstate.sync.managers.manager import Manager
-from keepstate.sync.space import Space, Transaction
-from keepstate.sync.twin import inner_of
+from keepstate.sync.twin import inner_options
 
 
 class AgentStateStore(Manager[managers.AgentStateStore]):
@@ -31,29 +28,8 @@ class AgentStateStore(Manager[managers.AgentStateStore]):
         space: A space or transaction that stores all agents, in place of a store.
     """
 
-    def __init__(
-        self,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-    ) -> None:
-        super().__init__(
-            managers.AgentStateStore(
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                url=url,
-                redis_url=redis_url,
-                file_path=file_path,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                _mode="blocking",
-            )
-        )
+    def __init__(self, **storage: Unpack[ManagerStorage]) -> None:
+        super().__init__(managers.AgentStateStore(**inner_options(storage)))
 
     def save_snapshot(self, snapshot: AgentSnapshot) -> str:
         """Save a snapshot in addition to earlier ones, and return the id of its commit."""

@@ -6,10 +6,9 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from os import PathLike
+from typing import Unpack
 
 from keepstate._finish import finish
-from keepstate.managers.backends import Backend
 from keepstate.managers.knowledge import manager as managers
 from keepstate.managers.knowledge.records import (
     FailedDocument,
@@ -18,11 +17,9 @@ from keepstate.managers.knowledge.records import (
     KnowledgeBaseState,
     SourceState,
 )
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.managers.binding import ManagerStorage
 from keepstate.sync.managers.manager import Manager
-from keepstate.sync.space import Space, Transaction
-from keepstate.sync.twin import inner_of
+from keepstate.sync.twin import inner_options
 
 
 class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
@@ -39,29 +36,8 @@ class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
         space: A space or transaction that stores all bases, in place of a store.
     """
 
-    def __init__(
-        self,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-    ) -> None:
-        super().__init__(
-            managers.KnowledgeStateManager(
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                url=url,
-                redis_url=redis_url,
-                file_path=file_path,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                _mode="blocking",
-            )
-        )
+    def __init__(self, **storage: Unpack[ManagerStorage]) -> None:
+        super().__init__(managers.KnowledgeStateManager(**inner_options(storage)))
 
     def list_knowledge_bases(self) -> list[str]:
         """Return the ids of all bases with data."""

@@ -6,11 +6,9 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from keepstate._finish import finish
-from keepstate.managers.backends import Backend
 from keepstate.managers.callbacks import LatestCallback
 from keepstate.managers.speech import manager as managers
 from keepstate.managers.speech.records import (
@@ -21,11 +19,9 @@ from keepstate.managers.speech.records import (
     TTSState,
     VoiceConversationState,
 )
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.managers.binding import ManagerStorage
 from keepstate.sync.managers.manager import Manager
-from keepstate.sync.space import Space, Transaction
-from keepstate.sync.twin import inner_of
+from keepstate.sync.twin import inner_options
 
 
 class SpeechStateManager(Manager[managers.SpeechStateManager]):
@@ -42,29 +38,8 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         space: A space or transaction that stores all sessions, in place of a store.
     """
 
-    def __init__(
-        self,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-    ) -> None:
-        super().__init__(
-            managers.SpeechStateManager(
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                url=url,
-                redis_url=redis_url,
-                file_path=file_path,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                _mode="blocking",
-            )
-        )
+    def __init__(self, **storage: Unpack[ManagerStorage]) -> None:
+        super().__init__(managers.SpeechStateManager(**inner_options(storage)))
 
     def create_session(
         self,

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from datetime import timedelta
-from os import PathLike
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from keepstate._finish import entered, finish
 from keepstate.engine.documents.documents import MISSING, DocumentEntry
-from keepstate.managers.backends import Backend
 from keepstate.managers.callbacks import StateCallback
 from keepstate.managers.state import manager as managers
 from keepstate.managers.state.config import StateConfig
 from keepstate.managers.state.key_history import StateMoment
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.managers.binding import ManagerStorage
 from keepstate.sync.managers.manager import Manager
-from keepstate.sync.space import Space, Transaction
-from keepstate.sync.twin import around, inner_of, single_use
+from keepstate.sync.twin import around, inner_options, single_use
 
 
 class StateManager(Manager[managers.StateManager]):
@@ -33,31 +29,8 @@ class StateManager(Manager[managers.StateManager]):
         config: The configuration.
     """
 
-    def __init__(
-        self,
-        config: StateConfig | None = None,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-    ) -> None:
-        super().__init__(
-            managers.StateManager(
-                config,
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                url=url,
-                redis_url=redis_url,
-                file_path=file_path,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                _mode="blocking",
-            )
-        )
+    def __init__(self, config: StateConfig | None = None, **storage: Unpack[ManagerStorage]) -> None:
+        super().__init__(managers.StateManager(config, **inner_options(storage)))
 
     @property
     def config(self) -> StateConfig:

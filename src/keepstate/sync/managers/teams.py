@@ -6,20 +6,16 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from keepstate._finish import entered, finish
 from keepstate.engine.documents.documents import MISSING, Missing
-from keepstate.managers.backends import Backend
 from keepstate.managers.teams import manager as managers
 from keepstate.managers.teams.manager import ASSIGNED_S
 from keepstate.managers.teams.records import AgentCoordinationState, TaskQueueState, TeamState, TeamTask
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.managers.binding import ManagerStorage
 from keepstate.sync.managers.manager import Manager
-from keepstate.sync.space import Space, Transaction
-from keepstate.sync.twin import inner_of, single_use
+from keepstate.sync.twin import inner_options, single_use
 
 
 class OrchestrationStateManager(Manager[managers.OrchestrationStateManager]):
@@ -42,30 +38,11 @@ class OrchestrationStateManager(Manager[managers.OrchestrationStateManager]):
     """
 
     def __init__(
-        self,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-        sync_interval: float = 0,
-        lease_s: float = 300,
+        self, *, sync_interval: float = 0, lease_s: float = 300, **storage: Unpack[ManagerStorage]
     ) -> None:
         super().__init__(
             managers.OrchestrationStateManager(
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                url=url,
-                redis_url=redis_url,
-                file_path=file_path,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                sync_interval=sync_interval,
-                lease_s=lease_s,
-                _mode="blocking",
+                sync_interval=sync_interval, lease_s=lease_s, **inner_options(storage)
             )
         )
 

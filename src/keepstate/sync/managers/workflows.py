@@ -6,19 +6,15 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from keepstate._finish import finish
-from keepstate.managers.backends import Backend
 from keepstate.managers.record_history import LATEST
 from keepstate.managers.workflows import manager as managers
 from keepstate.managers.workflows.records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.managers.binding import ManagerStorage
 from keepstate.sync.managers.manager import Manager
-from keepstate.sync.space import Space, Transaction
-from keepstate.sync.twin import inner_of
+from keepstate.sync.twin import inner_options
 
 
 class WorkflowStateManager(Manager[managers.WorkflowStateManager]):
@@ -28,30 +24,9 @@ class WorkflowStateManager(Manager[managers.WorkflowStateManager]):
         checkpoint_interval: Number of completed steps between two automatic checkpoints; None for none.
     """
 
-    def __init__(
-        self,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-        checkpoint_interval: int | None = 5,
-    ) -> None:
+    def __init__(self, *, checkpoint_interval: int | None = 5, **storage: Unpack[ManagerStorage]) -> None:
         super().__init__(
-            managers.WorkflowStateManager(
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                url=url,
-                redis_url=redis_url,
-                file_path=file_path,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                checkpoint_interval=checkpoint_interval,
-                _mode="blocking",
-            )
+            managers.WorkflowStateManager(checkpoint_interval=checkpoint_interval, **inner_options(storage))
         )
 
     @property
