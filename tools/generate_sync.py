@@ -104,8 +104,9 @@ def head(source: Source, body: str) -> Iterator[str]:
     namespace, _, module = f"keepstate.{source.name}".rpartition(".")
     package = package_of(source.name)
     alias = "" if package == module else f" as {package}"
-    yield f"from {namespace} import {module}{alias}"
     used = names_in(body)
+    if package in used:
+        yield f"from {namespace} import {module}{alias}"
     variables = [text for name, text in source.variables.items() if name in used]
     used |= {"TypeVar"} if variables or "TypeVar" in used else set()
     own = set(MODULES[source.name]) | set(source.variables) | {package, "Inner"}

@@ -121,8 +121,10 @@ _HOMES = {
         "StateConflictError", "StateError", "StorageError", "StoreFullError", "StoreUnavailableError",
         "TaskFailedError", "TransitionError", "UnsupportedError",
     ),
-    "managers.agents.recovery": ("AgentRecoveryManager", "Recoverable", "Recovery"),
-    "managers.agents.store": ("AgentCheckpoint", "AgentSnapshot", "AgentStateStore"),
+    "managers.agents": (
+        "AgentCheckpoint", "AgentRecoveryManager", "AgentSnapshot", "AgentStateStore", "Recoverable",
+        "Recovery",
+    ),
     "managers.backends": (
         "FileBackend", "MemoryBackend", "PostgresBackend", "RedisBackend", "SQLiteBackend",
     ),
@@ -132,7 +134,7 @@ _HOMES = {
         "FailedDocument", "IndexingProgress", "IndexingStatus", "KnowledgeBaseState", "SourceState",
         "SyncStatus",
     ),
-    "managers.parameters": ("parameters_hash",),
+    "managers.records": ("parameters_hash",),
     "managers.sizes": ("ManagerSize", "SizeAlert"),
     "managers.speech.manager": ("SpeechStateManager",),
     "managers.speech.records": (

@@ -65,7 +65,13 @@ from keepstate.sync import of
     ],
 )
 def test_every_place_is_a_url(arguments: dict[str, Any], url: str) -> None:
-    assert url_of(**arguments) == url
+    assert (
+        url_of(
+            arguments.get("persistence"),
+            {name: text for name, text in arguments.items() if name != "persistence"},
+        )
+        == url
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 
 from keepstate import InvalidError
 from keepstate.engine.kernel.stored import to_datetime, to_milliseconds
-from keepstate.managers.deadlines import backoff_s, caller_now, check_age, subtract_age, to_store_ms
+from keepstate.managers.arguments import caller_now, check_age, subtract_age, to_store_ms
+from keepstate.managers.tools.executions import backoff_s
 from keepstate.testing.clocks import ManualClock
 
 STORE_NOW = to_datetime(5_000_000_000_000)  # far from the caller's clock

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keepstate import InvalidError, parameters_hash, register
-from keepstate.managers.parameters import encode_canonical
+from keepstate.managers.records import encode_canonical
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)

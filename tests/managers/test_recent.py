@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from keepstate._finish import finish
-from keepstate.managers.recent import ReadCache
+from keepstate.managers.teams.records import ReadCache
 from keepstate.testing.clocks import ManualClock
 
 

@@ -288,4 +288,6 @@ class SubjectBinding(StoreBinding):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to send. The copy releases its own handle on `close`."""
+        if self.transaction is not None:
+            raise TypeError(f"{self!r} cannot be pickled, because a transaction belongs to one process")
         return {**self.__dict__, "_namespaces": OrderedDict(), "_is_own": True}

@@ -21,9 +21,9 @@ from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, KeepstateError
+from keepstate.managers.arguments import check_age, subtract_age
 from keepstate.managers.binding import ManagerStorage, Namespace, SubjectBinding
 from keepstate.managers.callbacks import Subscriptions
-from keepstate.managers.deadlines import check_age, subtract_age
 from keepstate.managers.sizes import AlertCallback, ManagerSize, SizeAlerts, SizeCache
 from keepstate.values import limits
 

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal
 from keepstate.engine.space.space import Space, SpaceSize
 from keepstate.errors import InvalidError
 from keepstate.managers.callbacks import invoke_callback
-from keepstate.values import limits
 
 _HOUR_S: Final = 3600.0
 
@@ -115,10 +114,3 @@ class _Alert:
     def __init__(self, reason: str, bound: int, callback: AlertCallback) -> None:
         self.reason: Literal["limit", "growth"] = "limit" if reason == "limit" else "growth"
         self.bound, self.callback, self.is_over = bound, callback, False
-
-
-def check_interval(name: str, seconds: Any) -> float:
-    """Check a number of seconds, which may be 0, and return it as a float."""
-    if type(seconds) not in (int, float) or not 0 <= seconds <= limits.TTL_MS / 1000:
-        raise InvalidError(f"`{name}` is {seconds!r}. Pass 0 seconds or more.")
-    return float(seconds)

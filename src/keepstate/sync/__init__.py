@@ -14,8 +14,7 @@ from keepstate.sync.events import Events, EventStream
 from keepstate.sync.history import History
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.lease import Lease, Leases
-from keepstate.sync.managers.agents import AgentStateStore
-from keepstate.sync.managers.agents_recovery import AgentRecoveryManager
+from keepstate.sync.managers.agents import AgentRecoveryManager, AgentStateStore
 from keepstate.sync.managers.knowledge import KnowledgeStateManager
 from keepstate.sync.managers.speech import SpeechStateManager
 from keepstate.sync.managers.state import StateManager

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from keepstate.errors import InvalidError
-from keepstate.managers.agents.store import AgentCheckpoint, AgentSnapshot, AgentStateStore
+from keepstate.managers.agents import AgentCheckpoint, AgentSnapshot, AgentStateStore
 from tests.contracts.managers.stage import ManagerStage
 
 AWKWARD_IDS = [

@@ -15,8 +15,7 @@ from keepstate.errors import (
     LeaseLostError,
     NotFoundError,
 )
-from keepstate.managers.agents.recovery import AgentRecoveryManager
-from keepstate.managers.agents.store import AgentStateStore
+from keepstate.managers.agents import AgentRecoveryManager, AgentStateStore
 from keepstate.testing.store_contract.stage import only_async
 from tests.contracts.managers.agents import checkpoint
 from tests.contracts.managers.stage import ManagerStage

@@ -12,7 +12,7 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate.errors import InvalidError, StoreUnavailableError
-from keepstate.managers.parameters import parameters_hash
+from keepstate.managers.records import parameters_hash
 from keepstate.managers.tools.manager import ToolStateManager
 from keepstate.managers.tools.records import ToolCacheEntry, ToolExecution, ToolExecutionStatus
 from keepstate.testing.store_contract.stage import only_async

@@ -21,8 +21,14 @@ from keepstate.engine.kernel.stored import to_datetime, to_milliseconds
 from keepstate.engine.queue.tasks import format_error
 from keepstate.engine.space.joint_work import read_ahead
 from keepstate.errors import InvalidError
+from keepstate.managers.arguments import (
+    check_age,
+    require_counts,
+    require_integers,
+    subtract_age,
+    to_store_ms,
+)
 from keepstate.managers.binding import CHANGED_AT_ONCE, Namespace, change_pages
-from keepstate.managers.deadlines import check_age, subtract_age, to_store_ms
 from keepstate.managers.knowledge.records import (
     INDEXING_STEPS,
     FailedDocument,
@@ -39,7 +45,7 @@ from keepstate.managers.knowledge.records import (
     summarize_base,
 )
 from keepstate.managers.manager import Manager
-from keepstate.managers.records import check_record, require_counts, require_integers
+from keepstate.managers.records import check_record
 from keepstate.values import limits
 
 

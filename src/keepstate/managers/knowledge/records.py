@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from keepstate.engine.kernel.transitions import Transitions
 from keepstate.errors import InvalidError
-from keepstate.managers.records import record, require_counts, stored_enum
+from keepstate.managers.arguments import require_counts
+from keepstate.managers.records import record, stored_enum
 
 MEBIBYTE: Final = 1 << 20
 

@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Final
 
 from keepstate.engine.kernel.arguments import check_text, require_instance
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
+from keepstate.managers.arguments import check_interval
 from keepstate.managers.binding import Namespace
 from keepstate.managers.callbacks import LatestCallback, LatestFollower, Subscription
 from keepstate.managers.manager import Manager
 from keepstate.managers.names import new_id
 from keepstate.managers.records import check_record
-from keepstate.managers.sizes import check_interval
 from keepstate.managers.speech.records import (
     SESSION_STEPS,
     TRANSCRIPTION_STEPS,

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from keepstate.engine.kernel.transitions import Transitions
 from keepstate.errors import InvalidError
-from keepstate.managers.records import check_record, record, require_counts, stored_enum
+from keepstate.managers.arguments import require_counts
+from keepstate.managers.records import check_record, record, stored_enum
 
 
 @stored_enum("StreamingMode")

@@ -9,9 +9,9 @@ from typing import Final, cast
 from keepstate.engine.kernel.arguments import check_duration_ms, check_text
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
+from keepstate.managers.arguments import check_interval
 from keepstate.managers.backends import Backend, format_settings
 from keepstate.managers.binding import ManagerStorage
-from keepstate.managers.sizes import check_interval
 from keepstate.stores.protocol import Store
 
 _MOST_SHARDS: Final = 1_000

@@ -14,8 +14,7 @@ from typing import Any, Final
 from keepstate.engine.space.joint_work import content_name, read_ahead
 from keepstate.errors import AlreadyExistsError, InvalidError
 from keepstate.managers.binding import Namespace
-from keepstate.managers.parameters import encode_canonical
-from keepstate.managers.records import check_record
+from keepstate.managers.records import check_record, encode_canonical
 from keepstate.managers.teams import tasks
 from keepstate.managers.teams.records import AgentCoordinationState, TeamState
 

@@ -24,17 +24,17 @@ from keepstate.engine.queue.lease import Heartbeat
 from keepstate.engine.queue.tasks import TaskInfo
 from keepstate.engine.space.joint_work import read_ahead
 from keepstate.errors import ConflictError, LeaseLostError, NotFoundError, TransitionError
+from keepstate.managers.arguments import check_interval
 from keepstate.managers.binding import ManagerStorage, Namespace
 from keepstate.managers.manager import Manager
 from keepstate.managers.names import new_id
-from keepstate.managers.recent import ReadCache
 from keepstate.managers.records import check_record
-from keepstate.managers.sizes import check_interval
 from keepstate.managers.teams import tasks as team_tasks
 from keepstate.managers.teams.creation import TeamCreation
 from keepstate.managers.teams.records import (
     IDLE,
     AgentCoordinationState,
+    ReadCache,
     TaskQueueState,
     TeamState,
     TeamTask,

@@ -1,16 +1,23 @@
-"""Records of a team, and lists of its tasks, as callers pass and receive them."""
+"""Records of a team, lists of its tasks, and a short-lived cache of both, as callers pass and receive them.
+
+Invariant of the cache: a cached read never hides a later write of the same manager.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import field
 from datetime import datetime
-from typing import Any, Final, Literal, cast, get_args, overload
+from typing import Any, Final, Literal, TypeVar, cast, get_args, overload
 
+from keepstate._clock import Clock
 from keepstate._finish import finish
 from keepstate.errors import InvalidError, NotLoadedError
 from keepstate.managers.records import record
+
+T = TypeVar("T")
 
 TeamTaskStatus = Literal["pending", "delayed", "in_progress", "completed", "dead"]
 Priority = Literal["low", "normal", "high", "critical"]
@@ -18,6 +25,7 @@ Priority = Literal["low", "normal", "high", "critical"]
 PRIORITIES: Final[dict[str, int]] = {"low": -10, "normal": 0, "high": 10, "critical": 20}
 """Numbers of the named priorities; an int is used unchanged."""
 
+_SUBJECTS: Final = 256
 LOADED: Final = 100
 """Number of the newest tasks of a list that are loaded."""
 IDLE: Final = "idle"
@@ -210,3 +218,36 @@ def is_fit(task: dict[str, Any], wanted: str | None, capabilities: Sequence[str]
     if wanted is not None:
         return (needed if needed is not None else task.get("type")) == wanted
     return needed is None or needed in capabilities
+
+
+class ReadCache:
+    """A cache of reads by subject, each valid for `keep_s` seconds; 0 turns it off."""
+
+    def __init__(self, clock: Clock, keep_s: float) -> None:
+        self._clock, self._keep_s = clock, keep_s
+        self._cached: OrderedDict[str, dict[str, tuple[float, Any]]] = OrderedDict()
+        self._writes = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cached": OrderedDict()}
+
+    async def get(self, subject: str, what: str, read: Callable[[], Awaitable[T]]) -> T:
+        """Return a copy of a cached read, or of a new one."""
+        if not self._keep_s:
+            return await read()
+        now_s, writes = self._clock.monotonic_s(), self._writes
+        answers = self._cached.get(subject)
+        if answers is not None and what in answers and now_s - answers[what][0] < self._keep_s:
+            lately: T = deepcopy(answers[what][1])
+            return lately
+        answer = await read()
+        if writes == self._writes:  # otherwise the answer may be older than a write of this manager
+            self._cached.setdefault(subject, {})[what] = now_s, deepcopy(answer)
+            if len(self._cached) > _SUBJECTS:
+                self._cached.popitem(last=False)
+        return answer
+
+    def invalidate(self, subject: str) -> None:
+        """Drop the cached reads of a subject that is being or has been written."""
+        self._writes += 1
+        self._cached.pop(subject, None)

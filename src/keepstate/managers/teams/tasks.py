@@ -22,7 +22,7 @@ from keepstate.engine.space.joint_work import read_ahead
 from keepstate.engine.space.space import Transaction, on_claim
 from keepstate.errors import ConflictError, InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.managers.binding import Namespace
-from keepstate.managers.parameters import encode_canonical
+from keepstate.managers.records import encode_canonical
 from keepstate.managers.teams.records import (
     IDLE,
     LOADED,

@@ -14,11 +14,10 @@ from keepstate.engine.kernel.arguments import check_duration_ms, check_name
 from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.queue.tasks import format_error
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
+from keepstate.managers.arguments import caller_now, require_counts, to_store_ms
 from keepstate.managers.binding import Namespace
-from keepstate.managers.deadlines import backoff_s, caller_now, to_store_ms
 from keepstate.managers.names import to_last_segment, to_segment
-from keepstate.managers.parameters import encode_canonical
-from keepstate.managers.records import check_record, require_counts
+from keepstate.managers.records import check_record, encode_canonical
 from keepstate.managers.tools.records import (
     EXECUTION_STEPS,
     EffectStatus,
@@ -420,3 +419,20 @@ async def delete_retry(namespace: Namespace, execution_id: str) -> bool:
     if kept["due"] is not None:
         await namespace.space.documents.delete(kept["due"])
     return True
+
+
+def backoff_s(attempts: int, factor: float, *, first_s: float, longest_s: float) -> float:
+    """Return the delay after some attempts: first, first * factor, first * factor², … up to the longest.
+
+    Raises:
+        InvalidError: The factor is below 1, or a time is not positive.
+    """
+    if factor < 1 or first_s <= 0 or longest_s < first_s:
+        raise InvalidError(
+            f"a backoff of {first_s!r} s, times {factor!r}, up to {longest_s!r} s does not grow. "
+            "Pass a factor of 1 or more, and times above 0."
+        )
+    try:
+        return min(longest_s, first_s * factor ** max(0, attempts - 1))
+    except OverflowError:
+        return longest_s

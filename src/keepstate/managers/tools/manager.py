@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any, ClassVar, Final, TypeVar, Unpack, overload
 
 from keepstate.engine.kernel.arguments import check_duration_ms, check_flag
+from keepstate.managers.arguments import caller_now
 from keepstate.managers.binding import ManagerStorage, Namespace
-from keepstate.managers.deadlines import caller_now
 from keepstate.managers.manager import Manager
 from keepstate.managers.names import new_id
-from keepstate.managers.parameters import parameters_hash
+from keepstate.managers.records import parameters_hash
 from keepstate.managers.tools.effects import Effects
 from keepstate.managers.tools.executions import Executions
 from keepstate.managers.tools.records import (

@@ -13,11 +13,10 @@ from keepstate.engine.kernel.arguments import check_duration_ms, check_name, che
 from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.queue.lease import Lease
 from keepstate.errors import ConflictError, LeaseLostError, NotFoundError, TransitionError
+from keepstate.managers.arguments import caller_now
 from keepstate.managers.binding import Namespace
-from keepstate.managers.deadlines import caller_now
 from keepstate.managers.names import to_segment
-from keepstate.managers.parameters import parameters_hash
-from keepstate.managers.records import check_record
+from keepstate.managers.records import check_record, parameters_hash
 from keepstate.managers.tools.executions import Executions
 from keepstate.managers.tools.records import ToolCacheEntry, ToolExecution
 from keepstate.managers.tools.shared_calls import SingleFlight, record_failure, run_shielded

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from keepstate.engine.kernel.transitions import Transitions
 from keepstate.errors import InvalidError
-from keepstate.managers.parameters import encode_canonical
-from keepstate.managers.records import check_record, record, stored_enum
+from keepstate.managers.records import check_record, encode_canonical, record, stored_enum
 from keepstate.values import limits
 
 

@@ -12,7 +12,7 @@ import pytest
 from keepstate import EncryptedStore, KeyRing, parameters_hash, sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.managers.parameters import encode_canonical
+from keepstate.managers.records import encode_canonical
 from keepstate.managers.teams.records import TaskQueueState, TeamState
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore

@@ -1,4 +1,4 @@
-"""Conversion of times by callers' clocks to times by the store's clock.
+"""Checks of callers' arguments, and conversion of times by callers' clocks to times by the store's clock.
 
 The clocks of processes differ. A caller's time is converted by its distance from the caller's present,
 which is added to the store's present.
@@ -7,14 +7,37 @@ which is added to the store's present.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from keepstate._clock import Clock
 from keepstate.engine.kernel.arguments import require_instance
 from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.errors import InvalidError
+from keepstate.values import limits
 
 _BEGINNING: Final = datetime.fromtimestamp(0, UTC)
+
+
+def require_integers(**given: object) -> None:
+    """Raise `InvalidError` unless all are ints."""
+    for name, number in given.items():
+        if type(number) is not int:
+            raise InvalidError(f"`{name}` is {number!r}. Pass an int.")
+
+
+def require_counts(of: object, *names: str) -> None:
+    """Raise `InvalidError` unless these fields are whole numbers of 0 or more, or None."""
+    for name in names:
+        count = getattr(of, name)
+        if count is not None and (type(count) is not int or count < 0):
+            raise InvalidError(f"`{name}` is {count!r}. Pass a whole number, 0 or more.")
+
+
+def check_interval(name: str, seconds: Any) -> float:
+    """Check a number of seconds, which may be 0, and return it as a float."""
+    if type(seconds) not in (int, float) or not 0 <= seconds <= limits.TTL_MS / 1000:
+        raise InvalidError(f"`{name}` is {seconds!r}. Pass 0 seconds or more.")
+    return float(seconds)
 
 
 def caller_now(clock: Clock, *, like: datetime | None = None) -> datetime:
@@ -47,20 +70,3 @@ def check_age(name: str, age: timedelta) -> None:
 def subtract_age(age: timedelta, now: datetime) -> datetime:
     """Return `now` less an age, at the earliest 1970."""
     return _BEGINNING if age > now - _BEGINNING else now - age
-
-
-def backoff_s(attempts: int, factor: float, *, first_s: float, longest_s: float) -> float:
-    """Return the delay after some attempts: first, first * factor, first * factor², … up to the longest.
-
-    Raises:
-        InvalidError: The factor is below 1, or a time is not positive.
-    """
-    if factor < 1 or first_s <= 0 or longest_s < first_s:
-        raise InvalidError(
-            f"a backoff of {first_s!r} s, times {factor!r}, up to {longest_s!r} s does not grow. "
-            "Pass a factor of 1 or more, and times above 0."
-        )
-    try:
-        return min(longest_s, first_s * factor ** max(0, attempts - 1))
-    except OverflowError:
-        return longest_s
