@@ -22,14 +22,20 @@ from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, KeepstateError
 from keepstate.managers.arguments import check_age, subtract_age
-from keepstate.managers.binding import ManagerStorage, Namespace, SubjectBinding
+from keepstate.managers.binding import (
+    CHANGED_AT_ONCE,
+    ManagerStorage,
+    Namespace,
+    SubjectBinding,
+    change_pages,
+)
 from keepstate.managers.callbacks import Subscriptions
 from keepstate.managers.sizes import AlertCallback, ManagerSize, SizeAlerts, SizeCache
 from keepstate.values import limits
 
 T = TypeVar("T")
 
-_FORGOTTEN_AT_ONCE: Final = 300
+_ATTEMPTS: Final = 1_000
 _SWEEP_S: Final = 30.0
 _REST_FACTOR: Final = 20
 """The pause between two sweeps is at least this many times the duration of the last sweep."""
@@ -46,10 +52,7 @@ class Manager:
     _local: ClassVar[tuple[str, ...]] = ("_alerts", "_measured", "_subscriptions")
     """The attributes that belong to one process."""
 
-    def __init__(
-        self,
-        **storage: Unpack[ManagerStorage],
-    ) -> None:
+    def __init__(self, **storage: Unpack[ManagerStorage]) -> None:
         self._binding = SubjectBinding(self._kind, records=self._records, **storage)
         self._sweep_s, self._due_s = _SWEEP_S, self._clock.monotonic_s() + _SWEEP_S
         self._init_local()
@@ -179,7 +182,6 @@ class Manager:
         *,
         message: str = "",
         lease: Lease | None = None,
-        attempts: int = 1_000,
     ) -> T:
         """Apply all changes of a function as one batch, or join the current transaction; return its result.
 
@@ -188,9 +190,8 @@ class Manager:
             work: Receives the namespace inside a transaction. It is called again after a conflict.
             message: Message in the record of the space.
             lease: Apply the changes only while this lease is held.
-            attempts: Maximum number of calls.
         """
-        answer = await self._apply(namespace, work, message=message, lease=lease, attempts=attempts)
+        answer = await self._apply(namespace, work, message=message, lease=lease)
         await self._after_write()
         return answer
 
@@ -201,14 +202,13 @@ class Manager:
         *,
         message: str = "",
         lease: Lease | None = None,
-        attempts: int = 1_000,
     ) -> T:
         """Like `_run_together`, without the sweep after a write."""
 
         async def apply(tx: Transaction) -> T:
             return await work(namespace.with_space(tx.by(namespace.space.author, message=message or None)))
 
-        return await together(namespace.space, apply, lease=lease, message=message, attempts=attempts)
+        return await together(namespace.space, apply, lease=lease, message=message, attempts=_ATTEMPTS)
 
     async def _forget(self, namespace: Namespace, branches: Sequence[str] = (), *, last: str = "") -> bool:
         """Remove all data of a subject, and return whether there was any.
@@ -234,7 +234,11 @@ class Manager:
                 f"than {limits.BATCH_WRITES}. Remove it outside of a transaction."
             )
         if self._binding.transaction is None:
-            await self._delete_pages(namespace, [name for name in names if name != last])
+            others = [name for name in names if name != last]
+            # The last page goes with the rest below.
+            pages = others[: (len(others) - 1) // CHANGED_AT_ONCE * CHANGED_AT_ONCE]
+            message = f"delete {namespace.id}"
+            await change_pages(self._run_together, namespace, pages, _delete_names, message=message)
 
         async def work(inside: Namespace) -> bool:
             left = [name async for name in inside.collection().ids()]
@@ -245,17 +249,6 @@ class Manager:
             return bool(left)
 
         return bool(names) and await self._run_together(namespace, work, message=f"delete {namespace.id}")
-
-    async def _delete_pages(self, namespace: Namespace, names: Sequence[str]) -> None:
-        """Remove documents page by page, except for the last page."""
-        for begin in range(0, len(names) - _FORGOTTEN_AT_ONCE, _FORGOTTEN_AT_ONCE):
-            page = names[begin : begin + _FORGOTTEN_AT_ONCE]
-
-            async def work(inside: Namespace, page: Sequence[str] = page) -> None:
-                for name in page:
-                    await inside.delete(name)
-
-            await self._run_together(namespace, work, message=f"delete {namespace.id}")
 
     async def _prune(self, namespace: Namespace, since: datetime) -> None:
         """Prune the history before a time in a subject's own space. Another space is pruned by its owner."""
@@ -294,6 +287,12 @@ class Manager:
             raise InvalidError(f"`{what}` is {function!r}, which cannot be called. Pass a function.")
         if self._runner.mode == "blocking":
             reject_coroutine_function(function)
+
+
+async def _delete_names(inside: Namespace, names: Sequence[str]) -> int:
+    for name in names:
+        await inside.delete(name)
+    return len(names)
 
 
 # ---- for code that works on another manager's subjects

@@ -61,15 +61,16 @@ class StateConfig:
         if self.ttl is not None:
             check_duration_ms("ttl", self.ttl)
 
-    def storage(self) -> ManagerStorage:
-        """Return the arguments that name the storage; empty if the configuration names none."""
-        named = {
-            "persistence": self.backend,
-            "url": self.url,
-            "redis_url": self.redis_url,
-            "file_path": self.file_path,
-        }
-        return cast("ManagerStorage", {name: value for name, value in named.items() if value is not None})
-
     def __repr__(self) -> str:
         return format_settings(self)
+
+
+def storage_of(config: StateConfig) -> ManagerStorage:
+    """Return the arguments that name the storage of a configuration; empty if it names none."""
+    named = {
+        "persistence": config.backend,
+        "url": config.url,
+        "redis_url": config.redis_url,
+        "file_path": config.file_path,
+    }
+    return cast("ManagerStorage", {name: value for name, value in named.items() if value is not None})

@@ -18,7 +18,7 @@ from keepstate.errors import InvalidError
 from keepstate.managers.binding import ManagerStorage, Namespace
 from keepstate.managers.callbacks import Follower, StateCallback
 from keepstate.managers.manager import Manager
-from keepstate.managers.state.config import StateConfig
+from keepstate.managers.state.config import StateConfig, storage_of
 from keepstate.managers.state.key_history import (
     StateMoment,
     delete_old_keys,
@@ -47,11 +47,7 @@ class StateManager(Manager):
     _local: ClassVar[tuple[str, ...]] = (*Manager._local, "_staging")
     config: StateConfig
 
-    def __init__(
-        self,
-        config: StateConfig | None = None,
-        **storage: Unpack[ManagerStorage],
-    ) -> None:
+    def __init__(self, config: StateConfig | None = None, **storage: Unpack[ManagerStorage]) -> None:
         """Make a manager, without a read.
 
         Args:
@@ -65,7 +61,7 @@ class StateManager(Manager):
         self.config = StateConfig() if config is None else config
         if not isinstance(self.config, StateConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidError(f"`config` is a {type(config).__name__}. Pass a StateConfig.")
-        if configured := self.config.storage():
+        if configured := storage_of(self.config):
             if any(value is not None for name, value in storage.items() if name != "_mode"):
                 raise InvalidError("`config` names the backend already. Pass no other storage with it.")
             storage |= configured
