@@ -1,4 +1,4 @@
-"""WHERE does an agent continue? Snapshots of agents, checkpoints of their work, and recovery from them.
+"""Agents: snapshots of their state, checkpoints of their work, and recovery from the checkpoints.
 
 A failed agent continues from its last checkpoint, a limited number of times. Attempts are counted in the
 agent's own space, so a restart does not reset the count. The count starts again when the agent saves a
