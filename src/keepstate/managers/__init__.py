@@ -12,64 +12,56 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keepstate.managers.agents import (
-        AgentCheckpoint,
-        AgentRecoveryManager,
-        AgentSnapshot,
-        AgentStateStore,
-        Recoverable,
-        Recovery,
-    )
-    from keepstate.managers.backends import (
-        FileBackend,
-        MemoryBackend,
-        PostgresBackend,
-        RedisBackend,
-        SQLiteBackend,
-    )
-    from keepstate.managers.knowledge.manager import KnowledgeStateManager
-    from keepstate.managers.knowledge.records import (
-        FailedDocument,
-        IndexingProgress,
-        IndexingStatus,
-        KnowledgeBaseState,
-        SourceState,
-        SyncStatus,
-    )
-    from keepstate.managers.records import parameters_hash
-    from keepstate.managers.sizes import ManagerSize, SizeAlert
-    from keepstate.managers.speech.manager import SpeechStateManager
-    from keepstate.managers.speech.records import (
-        AudioSession,
-        AudioSessionStatus,
-        StreamingMode,
-        STTState,
-        TranscriptionStatus,
-        TTSState,
-        VoiceConversationState,
-    )
-    from keepstate.managers.state.config import StateConfig
-    from keepstate.managers.state.key_history import StateMoment
-    from keepstate.managers.state.manager import StateManager
-    from keepstate.managers.teams.manager import OrchestrationStateManager
-    from keepstate.managers.teams.records import AgentCoordinationState, TaskQueueState, TeamState, TeamTask
-    from keepstate.managers.tools.manager import ToolStateManager
-    from keepstate.managers.tools.records import (
-        EffectStatus,
-        RetryState,
-        ToolCacheEntry,
-        ToolEffect,
-        ToolExecution,
-        ToolExecutionStatus,
-        ToolStats,
-    )
-    from keepstate.managers.workflows.manager import WorkflowStateManager
-    from keepstate.managers.workflows.records import (
-        StepState,
-        WorkflowCheckpoint,
-        WorkflowState,
-        WorkflowStatus,
-    )
+    from keepstate.managers.agents import AgentCheckpoint as AgentCheckpoint
+    from keepstate.managers.agents import AgentRecoveryManager as AgentRecoveryManager
+    from keepstate.managers.agents import AgentSnapshot as AgentSnapshot
+    from keepstate.managers.agents import AgentStateStore as AgentStateStore
+    from keepstate.managers.agents import Recoverable as Recoverable
+    from keepstate.managers.agents import Recovery as Recovery
+    from keepstate.managers.backends import FileBackend as FileBackend
+    from keepstate.managers.backends import MemoryBackend as MemoryBackend
+    from keepstate.managers.backends import PostgresBackend as PostgresBackend
+    from keepstate.managers.backends import RedisBackend as RedisBackend
+    from keepstate.managers.backends import SQLiteBackend as SQLiteBackend
+    from keepstate.managers.knowledge.manager import KnowledgeStateManager as KnowledgeStateManager
+    from keepstate.managers.knowledge.records import FailedDocument as FailedDocument
+    from keepstate.managers.knowledge.records import IndexingProgress as IndexingProgress
+    from keepstate.managers.knowledge.records import IndexingStatus as IndexingStatus
+    from keepstate.managers.knowledge.records import KnowledgeBaseState as KnowledgeBaseState
+    from keepstate.managers.knowledge.records import SourceState as SourceState
+    from keepstate.managers.knowledge.records import SyncStatus as SyncStatus
+    from keepstate.managers.records import parameters_hash as parameters_hash
+    from keepstate.managers.sizes import ManagerSize as ManagerSize
+    from keepstate.managers.sizes import SizeAlert as SizeAlert
+    from keepstate.managers.speech.manager import SpeechStateManager as SpeechStateManager
+    from keepstate.managers.speech.records import AudioSession as AudioSession
+    from keepstate.managers.speech.records import AudioSessionStatus as AudioSessionStatus
+    from keepstate.managers.speech.records import StreamingMode as StreamingMode
+    from keepstate.managers.speech.records import STTState as STTState
+    from keepstate.managers.speech.records import TranscriptionStatus as TranscriptionStatus
+    from keepstate.managers.speech.records import TTSState as TTSState
+    from keepstate.managers.speech.records import VoiceConversationState as VoiceConversationState
+    from keepstate.managers.state.config import StateConfig as StateConfig
+    from keepstate.managers.state.key_history import StateMoment as StateMoment
+    from keepstate.managers.state.manager import StateManager as StateManager
+    from keepstate.managers.teams.manager import OrchestrationStateManager as OrchestrationStateManager
+    from keepstate.managers.teams.records import AgentCoordinationState as AgentCoordinationState
+    from keepstate.managers.teams.records import TaskQueueState as TaskQueueState
+    from keepstate.managers.teams.records import TeamState as TeamState
+    from keepstate.managers.teams.records import TeamTask as TeamTask
+    from keepstate.managers.tools.manager import ToolStateManager as ToolStateManager
+    from keepstate.managers.tools.records import EffectStatus as EffectStatus
+    from keepstate.managers.tools.records import RetryState as RetryState
+    from keepstate.managers.tools.records import ToolCacheEntry as ToolCacheEntry
+    from keepstate.managers.tools.records import ToolEffect as ToolEffect
+    from keepstate.managers.tools.records import ToolExecution as ToolExecution
+    from keepstate.managers.tools.records import ToolExecutionStatus as ToolExecutionStatus
+    from keepstate.managers.tools.records import ToolStats as ToolStats
+    from keepstate.managers.workflows.manager import WorkflowStateManager as WorkflowStateManager
+    from keepstate.managers.workflows.records import StepState as StepState
+    from keepstate.managers.workflows.records import WorkflowCheckpoint as WorkflowCheckpoint
+    from keepstate.managers.workflows.records import WorkflowState as WorkflowState
+    from keepstate.managers.workflows.records import WorkflowStatus as WorkflowStatus
 
 __all__ = [
     "AgentCheckpoint",
