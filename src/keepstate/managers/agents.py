@@ -401,7 +401,7 @@ class AgentRecoveryManager:
         self, agent_id: str, from_checkpoint: str, lease: Lease, error: Exception | None
     ) -> Recovery:
         """Count an attempt after the pause that is due, and return the checkpoint to restore."""
-        checkpoints = self._store._checkpoints(agent_id)
+        checkpoints = self._store._checkpoints(agent_id)  # pyright: ignore[reportPrivateUsage]
         namespace = checkpoints.namespace
         checkpoint = await checkpoints.require(from_checkpoint, RECOVERABLE)
         known = await self._attempts(namespace, checkpoint)
@@ -419,7 +419,7 @@ class AgentRecoveryManager:
 
     async def attempts(self, agent_id: str) -> int:
         """Return the number of recovery attempts since the agent last made progress."""
-        checkpoints = self._store._checkpoints(agent_id)
+        checkpoints = self._store._checkpoints(agent_id)  # pyright: ignore[reportPrivateUsage]
         return (await self._attempts(checkpoints.namespace, await checkpoints.newest(RECOVERABLE))).attempts
 
     async def reset(self, agent_id: str) -> None:
