@@ -392,7 +392,7 @@ async def test_damage_to_what_is_kept_is_found_and_a_cache_is_made_again(
 
     _, problems = await problems_of(space)
     assert len(problems) == 4
-    assert "the event of stream 'sums' that it tells of is lost" in problems
+    assert "its event of stream 'sums' is lost" in problems
     assert await stream.fold(added, 0, 1) == 3
     assert "folding it again" in caplog.text
 

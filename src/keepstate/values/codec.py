@@ -41,7 +41,7 @@ class Codec:
 
     Args:
         registry: The classes.
-        reads_forms: Whether what is assembled has builtin forms in place of objects.
+        reads_forms: Whether `assemble` returns builtin forms in place of objects.
     """
 
     def __init__(self, registry: Registry = CLASSES, *, reads_forms: bool = False) -> None:
@@ -90,7 +90,7 @@ class Codec:
         return self._write(value)
 
     def canonical_long(self, value: object) -> bytes:
-        """Return the same as `canonical`, sooner if the value is long, and later if it is not.
+        """Return the same as `canonical`, faster for a long value and slower for a short one.
 
         Raises:
             InvalidError: As `encode`.
@@ -109,7 +109,7 @@ class Codec:
         return self._read_forms(body_of(data[_SIGNATURE_BYTES:] if data.startswith(SIGNED) else data))
 
     def to_merkle(self, value: object) -> MerkleValue:
-        """Return a value's encoding and the objects that it refers to: one for each part of what is large.
+        """Return a value's encoding, and an object for each large part.
 
         Raises:
             InvalidError: As `encode`.
@@ -119,7 +119,7 @@ class Codec:
     def assemble(
         self, encoding: bytes, objects: Mapping[bytes, bytes], expansion: Expansion | None = None
     ) -> Any:
-        """Return the value whose encoding `plant` gave, from objects by name.
+        """Return the value of a Merkle encoding, from objects by name.
 
         Raises:
             CorruptError: An object is missing or damaged.
@@ -156,7 +156,9 @@ def body_of(data: bytes) -> bytes:
     if not first:
         raise CorruptError("a stored value has no bytes")
     if first == SIGNED:
-        raise InvalidError("a stored value holds a pickle; read it by a handle with pickle=SignedPickle(…)")
+        raise InvalidError(
+            "a stored value contains a pickle; read it with a handle that has pickle=SignedPickle(…)"
+        )
     if first[0] & 0x3F == SEALED[0]:
         raise CorruptError("a stored value is encrypted; open the store with its KeyRing")
     raise CorruptError(f"a stored value starts with {first.hex()}; it is damaged or of a newer keepstate")
@@ -164,9 +166,9 @@ def body_of(data: bytes) -> bytes:
 
 _default: Final = Codec()
 STATES: Final = _default
-"""Encodes and decodes what histories keep."""
+"""The codec of histories."""
 FORMS: Final = Codec(reads_forms=True)
-"""Likewise, and gives objects of classes in builtin form."""
+"""The codec of histories that returns objects in builtin form."""
 encode = _default.encode
 decode = _default.decode
 canonical = _default.canonical

@@ -1,4 +1,11 @@
-"""zstd, from the standard library since Python 3.14, and from its backport before."""
+"""Compression by zstd, and bounds on the memory that few stored bytes may expand to.
+
+zstd is part of the standard library since Python 3.14; before that, its backport is used.
+
+The weight of an encoding is an upper bound of the memory of its decoded value: each byte once, and
+`_OBJECT_BYTES` for each byte that may begin a list, dict or tagged value. It is computed without decoding.
+The writer respects the same bounds, so every stored value can be read again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +23,7 @@ else:
 
 _LEVEL: Final = 3
 _SMALL_BYTES: Final = 1 << 17
-"""Up to so many are compressed by one that is at hand: to make one takes longer than to compress 4 KB."""
+"""Up to this size an idle compressor is used, because creating one takes longer than compressing 4 KB."""
 
 _idle: Final[list[zstd.ZstdCompressor]] = []
 """Idle compressors; each retains the memory that its largest value needed."""
@@ -38,7 +45,7 @@ def compress(data: bytes) -> bytes | None:
 
 def _compressed(data: bytes) -> bytes:
     try:
-        compressor = _idle.pop()  # one for each thread that is here at once: none waits
+        compressor = _idle.pop()  # one for each concurrent thread, so that none waits
     except IndexError:
         compressor = zstd.ZstdCompressor(_LEVEL)
     packed = compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
@@ -62,10 +69,10 @@ def decompress(packed: bytes, *, at_most: int = limits.DECODED_BYTES) -> bytes:
     except zstd.ZstdError as error:
         raise CorruptError(f"a compressed value cannot be inflated: {error}") from error
     if not inflater.eof or inflater.unused_data or len(data) > at_most:
-        raise CorruptError("a compressed value is cut off, followed by something, or larger than it may be")
+        raise CorruptError("a compressed value is truncated, followed by other bytes, or too large")
     if not is_within(data, len(packed)):
         raise CorruptError(
-            f"a compressed value of {len(packed)} bytes holds more lists and dicts than so few may"
+            f"a compressed value of {len(packed)} bytes holds more lists and dicts than its size allows"
         )
     return data
 
@@ -133,6 +140,6 @@ class Expansion:
         if self._weight > limits.SHARED_BYTES + limits.EXPANSION * self._stored_bytes:
             raise CorruptError(
                 f"a state of {self._stored_bytes:,} bytes repeats its parts until it takes more than "
-                f"{self._weight:,} bytes of memory; it is damaged, or was made to harm"
+                f"{self._weight:,} bytes of memory; it is damaged, or malicious"
             )
         return data

@@ -1,4 +1,4 @@
-"""The items of a list or dict, through one interface for plain encodings and trees."""
+"""The items of a list or dict, through one interface for plain encodings and trees, and their conversion."""
 
 from __future__ import annotations
 

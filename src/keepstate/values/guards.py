@@ -1,4 +1,6 @@
-"""Guards against hash flooding: keys chosen so that building a dict or set takes quadratic time.
+"""Guards against hostile encodings: chosen hashes, and deep nesting.
+
+Hash flooding uses keys chosen so that building a dict or set takes quadratic time.
 
 Text and bytes are hashed with a secret of the process. Numbers, UUIDs, time spans, and tuples, sets and
 objects of them are not, so the author of stored bytes can choose their hashes: equal ones, or different ones
@@ -7,6 +9,8 @@ each key; above the bound it stops. Its time is linear in the number of keys, wh
 
 The msgpack decoder builds a plain map before the guard sees its keys. The codec writes such maps with text
 keys only, and tags a dict with other keys. So a large plain map with another key is rejected before decoding.
+
+The nesting depth of an encoding is computed without recursion.
 """
 
 from __future__ import annotations
@@ -30,13 +34,13 @@ _SECRET: Final = frozenset({
 """Types whose hashes cannot be chosen, or that have too few values."""
 _WORD: Final = (1 << 64) - 1
 _SHIFT: Final = 5
-"""By so many bits CPython shifts the part of the hash that perturbs the walk from slot to slot."""
+"""Bits by which CPython shifts the part of the hash that perturbs the walk from slot to slot."""
 _RUN: Final = 10
-"""So many neighbours a set looks at before it walks on."""
+"""Neighbours that a set probes before it walks on."""
 _RUN_STEPS: Final = 4
-"""Of a dict, which take about as long."""
+"""Steps of a dict that take about as long."""
 _UNLOOKED_BYTES: Final = 16 * limits.UNCHECKED_KEYS
-"""Up to so many bytes hold too few keys, whatever they are."""
+"""Encodings up to this size have too few keys to matter."""
 
 Encoding: TypeAlias = bytes | memoryview | msgspec.Raw
 

@@ -4,6 +4,10 @@ Dicts are merged key by key, at every depth. Lists are merged as by diff3: a cha
 other side left unchanged is applied. Items changed by both sides, and items that both sides inserted at one
 index, are a conflict for the rule. A merge reads only what either side changed.
 
+A rule applies to its path and everything below without a rule of its own. It is consulted at the deepest path
+at which the sides have different changes. `counter` is also consulted for equal changes, because two steps of
+one are a step of two.
+
 Laws, for all values: merging a side with the base gives the side; merging a side with itself gives itself.
 """
 

@@ -1,4 +1,8 @@
-"""Changes to a value in Merkle form, at any depth; only the nodes around a change are read and written."""
+"""Edits of a value in Merkle form, at any depth, and their computation from two full encodings.
+
+An edit reads and writes only the nodes around it. A comparison gets two encodings without references, before
+and after a change in place, so it fetches nothing.
+"""
 
 from __future__ import annotations
 

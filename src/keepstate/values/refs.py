@@ -1,4 +1,4 @@
-"""References: the encoded form of a value that is stored as its own object, named by its content.
+"""Names by content, and references: the encoded form of a value that is stored as its own object.
 
 A large list or dict is a tree of objects, and its encoding is a `Ref` to the root, so the value that contains
 it stays small. A large value of another type is one object, a blob.

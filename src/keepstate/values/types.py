@@ -1,4 +1,4 @@
-"""The tags of types that plain msgpack does not distinguish.
+"""The tags of types that plain msgpack does not distinguish, and the conversion of leaves.
 
 None, bool, int (64 bits), float, str (UTF-8), bytes, list and dict (of str) are msgpack's own. Every other
 type is an Ext with one of these codes. A *leaf* contains its value's bytes; a *container* contains an
@@ -31,7 +31,7 @@ COMPLEX: Final = 4
 DECIMAL: Final = 5
 UNIQUE_ID: Final = 6
 PATH: Final = 7
-"""One byte that says which of the four classes, then the text."""
+"""One byte for the class, one of four, then the text."""
 DATETIME: Final = 8
 DATE: Final = 9
 TIME: Final = 10
@@ -44,7 +44,7 @@ SCALAR: Final = 14
 
 TUPLE: Final = 32
 SET: Final = 33
-"""Members stand in the order of their encodings."""
+"""Members in the order of their encodings."""
 FROZENSET: Final = 34
 MAP: Final = 35
 """A dict with a key that is not a UTF-8 str: key, value, key, value, in insertion order."""
@@ -72,7 +72,7 @@ EXCEPTION: Final = 45
 """An exception of the interpreter: the name of its class, its arguments, and its attributes by name."""
 
 STANDARD: Final = frozenset({DEQUE, ORDERED, COUNTER, DEFAULT, RANGE, FRACTION, PATTERN, EXCEPTION})
-"""What `standard` takes apart and makes again."""
+"""The types that `standard` supports."""
 CONTAINERS: Final = frozenset({TUPLE, SET, FROZENSET, MAP, OBJECT}) | STANDARD
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -41,15 +41,9 @@ class Commit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the commit as plain values, with the time in ISO 8601."""
-        return {
-            "id": self.id,
-            "number": self.number,
+        return asdict(self) | {
             "parents": list(self.parents),
-            "branch": self.branch,
             "created_at": self.created_at.isoformat(),
-            "author": self.author,
-            "message": self.message,
-            "generation": self.generation,
             "classes": list(self.classes),
         }
 
