@@ -8,7 +8,7 @@ To add a manager: subclass `manager.Manager`, declare its records with `records.
 `binding.Namespace`, add a row to tools/twins.py, and run `tests/contracts/managers` on every backend.
 """
 
-from importlib import import_module
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("keepstate"), name)
+        # The parent is loaded before its rooms, and has the table of names; an import of it would be a circle.
+        return getattr(sys.modules["keepstate"], name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

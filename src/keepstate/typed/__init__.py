@@ -7,7 +7,7 @@ To add one: a ready-made key in `ready_keys`; a kind of value in `forms`; a reco
 with its document name in `layout`.
 """
 
-from importlib import import_module
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("keepstate"), name)
+        # The parent is loaded before its rooms, and has the table of names; an import of it would be a circle.
+        return getattr(sys.modules["keepstate"], name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
