@@ -119,7 +119,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        # The parent is loaded before its rooms, and has the table of names; an import of it would be a circle.
+        # The parent is loaded first, and has the table of names; an import of it would be a circle.
         return getattr(sys.modules["keepstate"], name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
