@@ -13,7 +13,7 @@ from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
-from keepstate.typed.key import EncodedValue, StateKey, decode_stored, decode_value
+from keepstate.typed.key import EncodedValue, StateKey, decode_value
 from keepstate.typed.layout import Names, key_in, slot_of
 from keepstate.typed.records import Head, ValueRecord, read_record
 from keepstate.typed.registry import Registered
@@ -68,7 +68,7 @@ class StateWatch(Generic[V]):
         return None if value is None else read_record(ValueRecord, change.key, value)
 
     def _value(self, record: ValueRecord | None) -> V | None:
-        return None if record is None else decode_stored(self._key, record.value, record.version)
+        return None if record is None else record.decode(self._key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ readers can share its encoded form.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, cast
 
-from keepstate.errors import KeepstateError, StateError
+from keepstate.errors import InvalidError, KeepstateError, StateError
 from keepstate.typed import forms
 from keepstate.typed.declaration import default_maker, value_type
 from keepstate.typed.forms import require_json
@@ -209,6 +210,22 @@ def check_key(given: Any, kind: type = StateKey) -> None:
     if not (isinstance(given, type) and issubclass(given, kind) and hasattr(given, "KEY")):
         label = "state key" if kind is StateKey else "profile key"
         raise StateError(f"{given!r} is not a {label}. Pass a subclass of {kind.__name__} with a KEY.")
+
+
+SINGLE: Final = (str, bytes, bytearray, Mapping)
+"""Iterable types that are a single value, not a list of values."""
+
+
+def check_list(what: str, given: Iterable[Value]) -> list[Value]:
+    """Return an iterable of values as a list.
+
+    Raises:
+        InvalidError: The argument is a single value.
+    """
+    asked: Any = given
+    if isinstance(asked, SINGLE) or not isinstance(asked, Iterable):
+        raise InvalidError(f"`{what}` is {given!r}. Pass a list.")
+    return list(given)
 
 
 Identity: TypeAlias = tuple[object, ...]

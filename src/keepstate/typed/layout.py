@@ -17,9 +17,8 @@ memory, values are named by their slot, `thread/KEY` or `run/KEY`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from keepstate.binding import StoreBinding
 from keepstate.engine.space.space import Space, Transaction
@@ -52,29 +51,6 @@ def key_in(slot: str) -> str:
 def profile_prefix(owner: str) -> str:
     """Return the name prefix of the documents of an owner's profile."""
     return f"profile/{escape(owner)}/"
-
-
-_ONE: Final = (str, bytes, bytearray, Mapping)
-"""Iterable types that are a single value, not a list of values."""
-
-
-def check_list(what: str, given: Iterable[T]) -> list[T]:
-    """Return an iterable of values as a list.
-
-    Raises:
-        InvalidError: The argument is a single value.
-    """
-    asked: Any = given
-    if isinstance(asked, _ONE) or not isinstance(asked, Iterable):
-        raise InvalidError(f"`{what}` is {given!r}. Pass a list.")
-    return list(given)
-
-
-def check_messages(messages: Sequence[object]) -> None:
-    """Raise `InvalidError` unless the argument is a sequence of messages; a text is not."""
-    given: Any = messages
-    if isinstance(given, _ONE) or not isinstance(given, Sequence):
-        raise InvalidError(f"`messages` is {messages!r}. Pass a list of messages.")
 
 
 @dataclass(frozen=True, slots=True)

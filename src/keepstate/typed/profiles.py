@@ -17,8 +17,8 @@ from keepstate.engine.space.joint_work import read_ahead, together
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, StateError
-from keepstate.typed.key import ProfileKey, check_key, decode_stored, default_value, encode_value
-from keepstate.typed.layout import check_list, profile_prefix
+from keepstate.typed.key import ProfileKey, check_key, check_list, default_value, encode_value
+from keepstate.typed.layout import profile_prefix
 from keepstate.typed.read_set import ReadSet
 from keepstate.typed.records import ValueRecord, read_record, value_document
 
@@ -226,8 +226,7 @@ class ProfileAccess(Resource):
             self._read.record_read(owner, profile_key.KEY, 0 if stored is None else stored.version)
         if stored is None:
             return None
-        record = read_record(ValueRecord, name, stored.value)
-        value = decode_stored(profile_key, record.value, record.version)
+        value = read_record(ValueRecord, name, stored.value).decode(profile_key)
         return _entry(profile_key.KEY, value, stored)
 
     @overload
@@ -339,11 +338,7 @@ class ProfileAccess(Resource):
 
         async def changed(stored: Any) -> Any:
             record = None if stored is None else read_record(ValueRecord, name, stored)
-            old = (
-                default_value(profile_key)
-                if record is None
-                else decode_stored(profile_key, record.value, record.version)
-            )
+            old = default_value(profile_key) if record is None else record.decode(profile_key)
             new: Any = await call_function(function, old)
             if new is None and profile_key.default() is not None:
                 raise StateError(
@@ -360,8 +355,7 @@ class ProfileAccess(Resource):
             self._read.record_read(owner, profile_key.KEY, version)
         else:
             self._read.forget(owner, profile_key.KEY)
-        record = read_record(ValueRecord, name, made)
-        return decode_stored(profile_key, record.value, record.version)
+        return read_record(ValueRecord, name, made).decode(profile_key)
 
     async def delete(
         self,
@@ -443,7 +437,7 @@ class ProfileAccess(Resource):
         if known is None:
             return _entry(key, record.value, stored)
         try:
-            return _entry(key, decode_stored(known, record.value, record.version), stored)
+            return _entry(key, record.decode(known), stored)
         except StateError as error:
             return _entry(key, record.value, stored, error)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError
-from keepstate.typed.key import EncodedValue
+from keepstate.typed.key import EncodedValue, TypedKey, decode_stored
 from keepstate.typed.layout import RUN_SLOTS, THREAD_SLOTS
 from keepstate.values import codec
 
@@ -41,6 +41,7 @@ def continues_lineage(lineage: str, revision: int, before: str) -> bool:
     return lineage == before or ((revision, before) == (0, NO_LINEAGE) and lineage.startswith(_BEGUN))
 
 
+Value = TypeVar("Value")
 R = TypeVar("R", bound=msgspec.Struct)
 
 _LATER = frozenset({"cleared"})
@@ -135,6 +136,10 @@ class ValueRecord(msgspec.Struct, frozen=True):
     value: Any
     version: int
     revision: int = 0
+
+    def decode(self, key: type[TypedKey[Value]]) -> Value:
+        """Return the value; see `decode_stored`."""
+        return decode_stored(key, self.value, self.version)
 
     def to_encoded(self) -> EncodedValue:
         """Return the in-memory form."""

@@ -10,8 +10,16 @@ from typing import Any, Protocol
 
 from keepstate.engine.kernel.executor import is_coroutine_function
 from keepstate.errors import StateError
-from keepstate.typed.key import AnyKey, KeyScope, ProfileKey, check_key, is_same, path_of, require_same_key
-from keepstate.typed.layout import check_list
+from keepstate.typed.key import (
+    AnyKey,
+    KeyScope,
+    ProfileKey,
+    check_key,
+    check_list,
+    is_same,
+    path_of,
+    require_same_key,
+)
 
 
 @dataclass(frozen=True, slots=True)

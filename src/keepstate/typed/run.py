@@ -28,7 +28,7 @@ from keepstate.errors import (
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.changes import CommitHook, Hooks
 from keepstate.typed.key import AnyKey, ReadableKey
-from keepstate.typed.layout import check_messages, names_of
+from keepstate.typed.layout import names_of
 from keepstate.typed.leased_run import HeldRun, begin_run
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.records import RunRecord
@@ -41,6 +41,7 @@ from keepstate.typed.tools import (
     ToolCall,
     ToolCallContext,
     call,
+    check_messages,
     check_tools,
     combine_errors,
     name_of,

@@ -26,8 +26,8 @@ from keepstate.typed.changes import (
     find_differences,
     read_memory,
 )
-from keepstate.typed.key import AnyKey, EncodedValue, KeyScope, ReadableKey, StateKey, check_key
-from keepstate.typed.layout import RUN_SLOTS, Names, check_list, is_of_scope, key_in, names_of, slot_of
+from keepstate.typed.key import AnyKey, EncodedValue, KeyScope, ReadableKey, StateKey, check_key, check_list
+from keepstate.typed.layout import RUN_SLOTS, Names, is_of_scope, key_in, names_of, slot_of
 from keepstate.typed.persisted import PersistedState, Unknown, check_scope, decode_state, export_state
 from keepstate.typed.records import new_lineage
 from keepstate.typed.registry import Plugin, Registry, plugin_name

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from keepstate._runner import Runner
 from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.layout import check_messages
+from keepstate.typed.key import SINGLE
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.records import NO_LINEAGE, continues_lineage
 from keepstate.typed.state_map import Snapshot
@@ -109,6 +109,13 @@ class ToolCall:
                     f"{of_now}. Nothing of it was applied. Begin the tool's batch with MutationBatch()."
                 )
         return ToolCall(self.index, self.name, self.output, self.batch.rebased(base))
+
+
+def check_messages(messages: Sequence[object]) -> None:
+    """Raise `InvalidError` unless the argument is a sequence of messages; a text is not."""
+    given: Any = messages
+    if isinstance(given, SINGLE) or not isinstance(given, Sequence):
+        raise InvalidError(f"`messages` is {messages!r}. Pass a list of messages.")
 
 
 def check_tools(tools: Sequence[Any]) -> None:
