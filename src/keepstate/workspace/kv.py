@@ -209,13 +209,7 @@ _open: Final = set[Keepstate]()
 _dropped: Final = deque[Keepstate]()
 
 
-def close_with(owner: object, handle: Keepstate) -> None:
-    """Close a handle some time after its owner is collected, unless `close` did so before."""
-    _open.add(handle)
-    finalize(owner, _dropped.append, handle).atexit = False
-
-
-def close(handle: Keepstate) -> None:
+def _close(handle: Keepstate) -> None:
     """Close a handle. A second call does nothing."""
     if handle in _open:
         _open.discard(handle)
@@ -226,13 +220,13 @@ def close(handle: Keepstate) -> None:
 def close_dropped() -> None:
     """Close the handles that were recorded since the last call."""
     while _dropped:
-        close(_dropped.popleft())
+        _close(_dropped.popleft())
 
 
 @atexit.register
 def _close_all() -> None:
     for handle in [*_open]:
-        close(handle)
+        _close(handle)
 
 
 GIB: Final = 1 << 30
@@ -279,16 +273,14 @@ class Disk(KVStore):
             make_folder(os.fspath(self.path))
         except OSError as error:
             raise InvalidError(f"the folder {self.path} cannot be created: {error.strerror}") from error
-        handle = Keepstate(source_of(self.path / _FILE, "blocking"))
-        close_with(self, handle)
-        self._handle = handle
-        return Blobs(SpaceExecutor(handle, "disk", None), self.size_limit)
+        self._binding = WorkspaceBinding(self.path / _FILE, "disk")
+        return Blobs(self._binding.executor, self.size_limit)
 
     def close(self) -> None:
         """Release the folder; the next call opens it again."""
         if self._opened is not None:
             self._opened = None
-            close(self._handle)
+            self._binding.close()
 
     def get(self, key: str) -> bytes | None:
         """Return a value, or None."""
@@ -348,8 +340,8 @@ class WorkspaceBinding:
         self,
         store: KVStore | Store | str | PathLike[str],
         space: str,
-        author: str | None,
-        pickle: SignedPickle | None,
+        author: str | None = None,
+        pickle: SignedPickle | None = None,
     ) -> None:
         close_dropped()
         if isinstance(store, KVStore):
@@ -363,12 +355,13 @@ class WorkspaceBinding:
         self.url = source.url
         self._handle = handle
         self.is_closed = False
-        close_with(self, handle)
+        _open.add(handle)
+        finalize(self, _dropped.append, handle).atexit = False
 
     def close(self) -> None:
         """Release the store. A store that was passed in open stays open."""
         self.is_closed = True
-        close(self._handle)
+        _close(self._handle)
 
     def require_open(self) -> None:
         """Raise `ClosedError` after `close`, because later changes could not be committed."""
