@@ -51,7 +51,8 @@ def inner_of(twin: Twin[Inner]) -> Inner:
 
 def inner_options(options: Any) -> dict[str, Any]:
     """Return a constructor's options for the asynchronous object, in the blocking mode."""
-    given = {name: value._inner if isinstance(value, Twin) else value for name, value in options.items()}
+    twin: Any = Twin  # its type argument does not matter here
+    given = {name: value._inner if isinstance(value, twin) else value for name, value in options.items()}
     return {**given, "_mode": "blocking"}
 
 
