@@ -31,7 +31,6 @@ AVOIDED = {
 
 KIT = ROOT / "packages"
 
-UNREVISED: tuple[str, ...] = ("src/keepstate/adapters/",)
 """Files and folders whose texts are still to be rewritten."""
 
 

@@ -272,7 +272,7 @@ def test_a_function_that_stored_bytes_name_is_never_called_nor_advised(
     assert not (tmp_path / "harm").exists()
     assert done.code == (2 if allow else 1)
     assert "--allow" not in done.out + done.err
-    assert "is allowed, and" in done.err if allow else "look who has written that" in done.out
+    assert "is allowed, but" in done.err if allow else "find out what wrote it" in done.out
     assert not caplog.records
 
 
@@ -361,14 +361,14 @@ def test_a_checkpoint_under_the_id_of_another_is_not_brought_in(keepstate: Keeps
         saver.conn.commit()
     done = keepstate("langgraph", "import", "--from", f"sqlite:///{tmp_path}/odd.db", "--json")
 
-    assert done.json()["unread"] == ["checkpoint 2 of thread 'odd' holds another one, 1"]
+    assert done.json()["unread"] == ["checkpoint 2 of thread 'odd' holds another checkpoint, 1"]
 
 
 @pytest.mark.parametrize(
     ("source", "code", "words"),
     [
         ("sqlite:///absent.db", 1, "there is no file"),
-        ("mysql://host/db", 2, "is no database of LangGraph's"),
+        ("mysql://host/db", 2, "is not a database of LangGraph"),
         ("sqlite:///empty.db", 1, "has no checkpoints"),
     ],
 )

@@ -1,7 +1,8 @@
-"""WHICH framework keeps its state here? One file or folder each, the only place that imports it.
+"""WHICH framework keeps its state here? One file or folder for each, the only importer of that framework.
 
-Invariant: an adapter keeps a framework's promises by the parts of spaces, and nothing else imports it; who
-does not use the framework need not have it.
+Not an API boundary: the framework's own file or folder is. Without a framework, take `keepstate.sessions`.
 
-To add one: name its extra in `pyproject.toml`, and forbid its packages elsewhere in the import contracts.
+Invariant: an adapter fulfils a framework's interface with the parts of spaces, and nothing else imports it,
+so the framework is an optional dependency. To add one, name its extra in `pyproject.toml`, and forbid its
+packages elsewhere in the import contracts.
 """

@@ -1,7 +1,7 @@
-"""`KeepstateChatMessageHistory`: what LangChain's chains remember, in the conversation of a session.
+"""`KeepstateChatMessageHistory`: the memory of LangChain's chains in the conversation of a session.
 
-Messages are kept in the form that model APIs take, so that whoever reads the session without LangChain reads
-them too; what LangChain knows of them beside stands next to it, and each comes back equal.
+Messages are stored in the form of model APIs, so they are readable without LangChain. LangChain's own fields
+are stored next to them, so each message comes back equal.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _ROLES: Final = {
     "HumanMessageChunk": "user",
 }
 _PLAIN: Final = ("content", "tool_calls", "tool_call_id")
-"""What stands in a message for everybody."""
-_BESIDE: Final = "langchain"
+"""The fields of the form of model APIs."""
+_EXTRA: Final = "langchain"
 _AT_ONCE: Final = 400
 
 
 class KeepstateChatMessageHistory(BaseChatMessageHistory):
     """LangChain's chat message history on the conversation of a session.
 
-    Give `RunnableWithMessageHistory` a function that returns one by the session's id. Both its sync and its
-    async methods work, whatever colour the session is of.
+    Give `RunnableWithMessageHistory` a function that returns one by the session's id. Its blocking and its
+    asynchronous methods both work with either kind of session.
 
     Args:
-        session: The session; a `Session`, or one of `keepstate.sync`. Messages that others wrote into it are
-            read, too: those that LangChain has no class for as a `ChatMessage` of their role.
-        max_tokens: Hands out the context of the conversation within this budget, and not all messages.
+        session: The session; a `Session`, or one of `keepstate.sync`. Messages of other writers are read,
+            too; a message without a class in LangChain becomes a `ChatMessage` of its role.
+        max_tokens: Return the context of the conversation within this budget, instead of all messages.
     """
 
     def __init__(self, session: Session | BlockingSession, *, max_tokens: int | None = None) -> None:
@@ -81,7 +81,7 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
         """Add messages to the conversation; up to 400 of them together.
 
         Raises:
-            InvalidError: One would not come back equal; nothing is added.
+            InvalidError: A message would not come back equal; nothing is added.
         """
         finish(_add(self._own_blocking(), messages))
 
@@ -122,12 +122,12 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
 
 
 async def _add(session: Session, messages: Sequence[BaseMessage]) -> None:
-    kept = [stored(message) for message in _admitted(messages)]
-    for begin in range(0, len(kept), _AT_ONCE):
-        await session.conversation.append(*kept[begin : begin + _AT_ONCE])
+    forms = [stored(message) for message in _check(messages)]
+    for begin in range(0, len(forms), _AT_ONCE):
+        await session.conversation.append(*forms[begin : begin + _AT_ONCE])
 
 
-def _admitted(messages: object) -> Sequence[BaseMessage]:
+def _check(messages: object) -> Sequence[BaseMessage]:
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise InvalidError(f"`messages` is a {type(messages).__name__}; give a list of LangChain's messages")
     for message in cast("Sequence[object]", messages):
@@ -139,17 +139,17 @@ def _admitted(messages: object) -> Sequence[BaseMessage]:
 
 
 def stored(message: BaseMessage) -> Message:
-    """Return a message of LangChain as it is kept in a conversation.
+    """Return the stored form of a message of LangChain.
 
     Raises:
         InvalidError: It would not come back equal.
     """
-    told = message_to_dict(message)
-    data: dict[str, Any] = told["data"]
-    role = data.get("role") if told["type"] == "chat" else _ROLES.get(told["type"], told["type"])
+    form = message_to_dict(message)
+    data: dict[str, Any] = form["data"]
+    role = data.get("role") if form["type"] == "chat" else _ROLES.get(form["type"], form["type"])
     plain = {name: data[name] for name in _PLAIN if data.get(name) or name == "content"}
-    beside = {name: part for name, part in data.items() if name not in plain}
-    made = {"role": role, **plain, _BESIDE: {"type": told["type"], "data": beside}}
+    extra = {name: part for name, part in data.items() if name not in plain}
+    made = {"role": role, **plain, _EXTRA: {"type": form["type"], "data": extra}}
     if restored([made]) != [message]:
         raise InvalidError(
             f"a {type(message).__name__} would not come back equal; give one of LangChain's own, and plain "
@@ -159,26 +159,31 @@ def stored(message: BaseMessage) -> Message:
 
 
 def restored(messages: Sequence[Message]) -> list[BaseMessage]:
-    """Return the messages of a conversation as LangChain's messages, of any author."""
+    """Return the messages of a conversation, of any author, as LangChain's messages."""
     return [_restored(message) for message in messages]
 
 
 def _restored(message: Message) -> BaseMessage:
-    beside = message.get(_BESIDE)
-    if not isinstance(beside, dict):
+    extra = message.get(_EXTRA)
+    if not isinstance(extra, dict):
         return _converted(message)
-    known = cast("dict[str, Any]", beside)
+    known = cast("dict[str, Any]", extra)
     plain = {name: message[name] for name in _PLAIN if name in message}
     return messages_from_dict([{"type": known["type"], "data": {**known["data"], **plain}}])[0]
 
 
 def _converted(message: Message) -> BaseMessage:
-    """Return a message that others wrote; one that LangChain has no class for, as one of its role."""
+    """Return a message of another writer; without a class in LangChain, as a `ChatMessage` of its role."""
     content = message.get("content")
     said = {**message, "content": "" if content is None else content}
     try:
         return convert_to_messages([said])[0]
-    except (ValueError, TypeError, KeyError, NotImplementedError):  # a message for each kind that it refuses
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        NotImplementedError,
+    ):  # LangChain raises these for unknown forms
         rest = {name: part for name, part in message.items() if name not in ("role", "content")}
         content = said["content"]
         text = content if isinstance(content, str) else msgspec.json.encode(content).decode()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from keepstate.adapters.langgraph import KeepstateSaver
-from keepstate.adapters.langgraph.contexts import Opened
+from keepstate.adapters.langgraph.loop_handles import Opened
 
 LENT = {"sync_checkpointer": "sqlite", "async_checkpointer": "sqlite_aio"}
 UNNAMED = "ignore::keepstate.adapters.langgraph.classes.NotAllowedWarning"

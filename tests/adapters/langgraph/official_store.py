@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from keepstate.adapters.langgraph.contexts import Done, Opened
+from keepstate.adapters.langgraph.loop_handles import Done, Opened
 from keepstate.adapters.langgraph.store import KeepstateStore
 
 THEIRS = {
@@ -84,7 +84,7 @@ class AsyncStore(BlockingStore):
 
     async def aclose(self) -> None:
         super().stop_ttl_sweeper()
-        await self._homes.aclose()
+        await self._handles.aclose()
 
 
 for module, names in THEIRS.items():

@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from keepstate.adapters.langgraph import KeepstateSaver, channel_diff
 from keepstate.adapters.langgraph.classes import Classes
-from keepstate.adapters.langgraph.identity_snapshot import Holding, attributes_of
+from keepstate.adapters.langgraph.identity_snapshot import IdentitySnapshot, attributes_of
 from keepstate.adapters.langgraph.serde import Values
 from tests.adapters.langgraph.saving import config, put, values
 
@@ -168,7 +168,7 @@ def store_and_compare(serde: Any, steps: list[Any], count: int) -> None:
 def test_on_other_pythons_it_is_so_too(steps: list[Any], count: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(channel_diff, "ARE_TOLD", False)
-        patch.setattr(channel_diff, "Holding", None)
+        patch.setattr(channel_diff, "IdentitySnapshot", None)
 
         store_and_compare(None, steps, count)
 
@@ -183,7 +183,7 @@ def test_no_edit_goes_unseen(name: str, values: list[Any], place: int, is_odd: b
     if is_odd:
         EDITS["odd"](passed, one, values[0])
     before = exact(passed)
-    holding = Holding(passed, attributes_of(passed), VALUES.told_message)
+    holding = IdentitySnapshot(passed, attributes_of(passed), VALUES.mark_message)
     assert holding.holds(passed)
 
     EDITS[name](passed, one, values[-1])
@@ -204,7 +204,7 @@ def test_lists_may_mix_messages_with_anything() -> None:
 
 def test_attributes_that_are_none_of_a_message_do_not_become_part_of_one() -> None:
     passed = messages(40)
-    with KeepstateSaver("memory://") as saver, KeepstateSaver(saver._homes.blocking()) as other:
+    with KeepstateSaver("memory://") as saver, KeepstateSaver(saver._handles.blocking()) as other:
         at = put(saver, config(), 0, messages=passed)
         passed[1].__dict__["_cached"] = 1
         other.delete_thread("t")

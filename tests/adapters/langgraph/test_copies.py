@@ -10,7 +10,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from keepstate.adapters.langgraph import KeepstateSaver
-from keepstate.adapters.langgraph.copies import uncollected
+from keepstate.adapters.langgraph.serde import without_collection
 from tests.adapters.langgraph.saving import config, put
 from tests.adapters.langgraph.test_changed_in_place import exact, messages
 
@@ -81,11 +81,11 @@ def thresholds() -> Iterator[tuple[int, int, int]]:
 
 
 def test_the_collector_stands_still_and_goes_on_as_before(thresholds: tuple[int, int, int]) -> None:
-    with pytest.raises(KeyError), uncollected():
+    with pytest.raises(KeyError), without_collection():
         runs = gc.get_stats()[0]["collections"]
         made = [[number] for number in range(20 * thresholds[0])]
         assert gc.get_stats()[0]["collections"] == runs and made
-        with uncollected():
+        with without_collection():
             pass
         assert gc.get_threshold()[0] == 0
         raise KeyError
@@ -94,13 +94,13 @@ def test_the_collector_stands_still_and_goes_on_as_before(thresholds: tuple[int,
 
 
 def test_who_stops_the_collector_meanwhile_or_sets_it_has_done_so(thresholds: tuple[int, int, int]) -> None:
-    with uncollected():
+    with without_collection():
         gc.disable()
     assert not gc.isenabled() and gc.get_threshold() == thresholds
-    with uncollected():
+    with without_collection():
         assert gc.get_threshold() == thresholds
     gc.enable()
-    with uncollected():
+    with without_collection():
         gc.set_threshold(5_000, 20)
 
     assert gc.isenabled()

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from keepstate.adapters.langgraph import KeepstateSaver
-from keepstate.adapters.langgraph.past_configs import Past
+from keepstate.adapters.langgraph.arguments import Past
 from keepstate.errors import ConflictError
 from tests.adapters.langgraph.saving import config, put, values
 

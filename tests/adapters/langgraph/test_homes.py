@@ -102,7 +102,7 @@ def test_handles_of_event_loops_that_have_ended_are_let_go_of() -> None:
 
     async def read() -> int:
         await saver.aget_tuple(config())
-        return len(saver._homes._by_loop)
+        return len(saver._handles._by_loop)
 
     assert [asyncio.run(read()) for _ in range(3)] == [1, 1, 1]
 

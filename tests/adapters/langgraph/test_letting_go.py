@@ -75,7 +75,7 @@ def entries(saver: KeepstateSaver, part: bytes, thread: str = "t") -> int:
             if after is None:
                 return found
 
-    return saver._homes.finish(count)
+    return saver._handles.finish(count)
 
 
 def lines(saver: KeepstateSaver) -> list[str]:
@@ -252,7 +252,7 @@ def before_batch(count: int, act: Callable[[], object]) -> Callable[[Batch], boo
 
 def space(saver: KeepstateSaver) -> keepstate.sync.Space:
     """Return the space of the thread."""
-    return keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t")
+    return keepstate.sync.Keepstate(saver._handles.blocking()).space("thread/t")
 
 
 def let_it_end(saver: KeepstateSaver) -> None:
@@ -361,7 +361,7 @@ def test_what_is_left_of_checkpoints_waits_where_others_store_all_the_time(
         store.refuses = stores_more
 
         assert saver.prune(["t"]) == 8
-        assert "stays until later" in caplog.text
+        assert "stay until later" in caplog.text
         assert entries(saver, layout.LETTING_GO) == 1
         assert entries(saver, layout.CHECKPOINTS) == len(at)
         store.refuses = lambda _: False

@@ -61,7 +61,7 @@ def test_pruning_keeps_the_latest_whole(any_url: str) -> None:
         assert latest.pending_writes == [("task", "messages", "write 39")]
         assert len(child.checkpoint["channel_values"]["messages"]) == 3
         assert len(ids(saver, "other")) == len(other)
-        history = keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t").history
+        history = keepstate.sync.Keepstate(saver._handles.blocking()).space("thread/t").history
         assert len([*history.log("main")]) == 1
         assert not history.verify().problems
 
@@ -71,7 +71,7 @@ def test_pruning_deletes_what_nothing_needs(tmp_path: Path) -> None:
         at = config()
         for step in range(60):
             at = put(saver, at, step, text=f"{step} " * 300)
-        history = keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t").history
+        history = keepstate.sync.Keepstate(saver._handles.blocking()).space("thread/t").history
 
         saver.prune(["t"], keep_last=5)
 
@@ -117,7 +117,7 @@ def test_a_tag_keeps_its_commit_and_a_branch_its_line() -> None:
         at = config()
         for step in range(6):
             at = put(saver, at, step, texts=["text"] * step)
-        history = keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t").history
+        history = keepstate.sync.Keepstate(saver._handles.blocking()).space("thread/t").history
         history.tag("good", "main~4")
         history.branch("mine", "main~2")
 
@@ -153,7 +153,7 @@ def test_a_run_that_is_called_none_is_not_that_of_checkpoints_of_no_run() -> Non
 
 def test_deleting_a_thread_leaves_what_else_is_in_its_space() -> None:
     with KeepstateSaver("memory://") as saver:
-        space = keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t")
+        space = keepstate.sync.Keepstate(saver._handles.blocking()).space("thread/t")
         line(saver, 5)
         space.documents.put("plan", {"a": 1})
 
@@ -169,7 +169,7 @@ def test_deleting_a_thread_leaves_what_else_is_in_its_space() -> None:
 
 def test_the_saver_leaves_the_record_of_a_space_alone() -> None:
     with KeepstateSaver("memory://") as saver:
-        space = keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t", record=True)
+        space = keepstate.sync.Keepstate(saver._handles.blocking()).space("thread/t", record=True)
         space.documents.put("plan", 1)
         stored = line(saver, 5)
         space.documents.put("plan", 2)

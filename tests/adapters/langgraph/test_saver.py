@@ -221,7 +221,7 @@ def test_what_was_read_and_is_stored_again_costs_nothing_and_keeps_its_author(tm
         at = put(saver, config(), 0, messages=MESSAGES * 30)
     with KeepstateSaver(url, author="second") as saver:
         found = values(saver, at)["messages"]
-        history = keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t").history
+        history = keepstate.sync.Keepstate(saver._handles.blocking()).space("thread/t").history
         before = history.stats().objects
 
         at = put(saver, at, 1, messages=found)
@@ -234,7 +234,7 @@ def test_what_was_read_and_is_stored_again_costs_nothing_and_keeps_its_author(tm
 def test_namespaces_and_forks_share_what_they_have_in_common() -> None:
     messages = [HumanMessage(f"message {n} " * 20, id=str(n)) for n in range(300)]
     with KeepstateSaver("memory://") as saver:
-        handle = saver._homes.blocking()
+        handle = saver._handles.blocking()
         first = put(saver, config(), 0, messages=messages)
         space = keepstate.sync.Keepstate(handle).space("thread/t")
         before = space.history.stats().objects
@@ -312,7 +312,7 @@ def test_a_left_line_ends_in_a_branch_of_its_own() -> None:
         first = put(saver, config(), 0, messages=["a"])
         left = put(saver, first, 1, messages=["a", "b"])
         put(saver, first, 2, messages=["a", "c"])
-        history = keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t").history
+        history = keepstate.sync.Keepstate(saver._handles.blocking()).space("thread/t").history
         forks = [branch.name for branch in history.branches() if branch.name.startswith("fork/")]
         assert [history.checkout(fork)["messages"] for fork in forks] == [["a", "b"]]
 

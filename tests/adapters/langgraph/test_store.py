@@ -368,7 +368,7 @@ def test_reading_adds_nothing_to_the_record_and_it_knows_when_an_item_is_gone(cl
         """Put an item as who has just come, and return what the record has."""
         with KeepstateStore(opened, record=True) as store:
             store.put(("n",), key, {}, ttl=ttl)
-            space = keepstate.sync.Keepstate(store._homes.blocking()).space("store")
+            space = keepstate.sync.Keepstate(store._handles.blocking()).space("store")
             return [name.removeprefix("n..") for name, _ in space.at("main").items()]
 
     put("k", ttl=10)
@@ -377,7 +377,7 @@ def test_reading_adds_nothing_to_the_record_and_it_knows_when_an_item_is_gone(cl
             clock.advance(6 * 60_000)
             store.get(("n",), "k")
             store.search(("n",))
-        history = keepstate.sync.Keepstate(store._homes.blocking()).space("store").history
+        history = keepstate.sync.Keepstate(store._handles.blocking()).space("store").history
         count = len([*history.log()])
     then = put("other")
     clock.advance(40 * 60_000)

@@ -140,7 +140,7 @@ def test_a_query_without_an_index_is_an_ordinary_search() -> None:
 
 def test_a_model_that_makes_vectors_of_another_length_is_told_of() -> None:
     with opened("memory://two-models", dims=4) as store:
-        with pytest.raises(InvalidError, match="made a vector of 3 numbers, and `dims` of the index is 4"):
+        with pytest.raises(InvalidError, match="a vector of 3 numbers, but `dims` of the index is 4"):
             store.put(("n",), "k", {"text": "cat"})
         kept = store.get(("n",), "k")
     with opened("memory://two-models") as store:
@@ -163,7 +163,7 @@ def test_a_wrong_index_is_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("made", [None, 5, [], [None], ["text"], [["a", "b", "c"]], [[1.0]], [{"a": 1}]])
 def test_what_a_model_makes_that_is_no_vector_is_refused(made: Any) -> None:
     with opened("memory://", embed=lambda _: made) as store:
-        with pytest.raises(InvalidError, match="the model made"):
+        with pytest.raises(InvalidError, match="the model returned"):
             store.put(("n",), "k", {"text": "cat"})
 
         assert store.get(("n",), "k") is None

@@ -56,7 +56,7 @@ def ends(saver: KeepstateSaver, thread: str = "t") -> list[tuple[str, str]]:
         names = [branch.name async for branch in history.branches()]
         return [(name, (await history.find(name)).message.rpartition(", ")[2]) for name in names]
 
-    return saver._homes.finish(find)
+    return saver._handles.finish(find)
 
 
 @given(STEPS)

@@ -1,7 +1,10 @@
-"""HOW does a LangGraph agent keep its state here? A checkpointer and a store, switched to with one line.
+"""HOW does a LangGraph agent keep its state here? A checkpointer and a store, each one line to switch to.
 
-Invariant: what is stored equals what was passed at that moment, whatever becomes of it later; stored bytes
-turn only into classes that the application has allowed.
+API boundary: `KeepstateSaver` and `KeepstateStore`. For chains of LangChain, take `adapters.langchain`; for
+an agent without a framework, take `keepstate.sessions`.
+
+Invariant: a stored value equals the value that was passed, even if that changes later; stored bytes become
+objects of allowed classes only.
 """
 
 from keepstate.adapters.langgraph.saver import KeepstateSaver

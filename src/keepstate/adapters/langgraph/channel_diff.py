@@ -1,10 +1,10 @@
-"""Values of channels as they are passed to be stored, and what of them has changed since the last time.
+"""Differences of channel values from the last stored checkpoint.
 
-Nodes change messages in place, so that an object that is the same as before says nothing. What a value is, is
-told by its *mark*: an encoding that no two values share. Of messages that is an encoding of their attributes;
-only those whose attributes differ from the last time are taken apart and stored. It is made anew each time,
-but for messages that hold the very same texts and numbers as before (`holding`). What is stored is made of
-the mark: the value itself may be another by then.
+Nodes change messages in place, so the identity of an object proves nothing. Values are compared by their
+*marks*: encodings that are different for different values. The mark of a message encodes its attributes, and
+only messages with changed attributes are stored. Marks are computed each time, except for messages that hold
+the same text and number objects as before (`identity_snapshot`). The stored form is computed from the mark,
+because the value may have changed by then.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
-from keepstate._runner import Lock
 from keepstate.adapters.langgraph.identities import ARE_TOLD
-from keepstate.adapters.langgraph.identity_snapshot import Holding, attributes_of
+from keepstate.adapters.langgraph.identity_snapshot import IdentitySnapshot, attributes_of
 from keepstate.adapters.langgraph.serde import SAID, Serialized, Values, kind_of
 from keepstate.adapters.langgraph.shapes import Snapshot
 from keepstate.engine.kernel.store_abilities import LossDetector
@@ -35,11 +34,10 @@ from keepstate.values.patch import Edits, between, compared, edited
 from keepstate.values.refs import TAG, Fetching
 from keepstate.values.tree import Editing, Tree
 
-_KEPT_BYTES: Final = 64 << 20
 _MAY_HOLD_REF: Final = re.compile(rb"\xc7.%c" % TAG, re.DOTALL)
 _OVERHEAD_BYTES: Final = 512
 _FEW_MORE: Final = 64
-"""With so many encodings beside, a mark is made one: to join them each time costs as much as all else."""
+"""At this number of separate encodings they are joined: joining them each time would cost too much."""
 
 _extra: Final = attrgetter("__pydantic_extra__")
 
@@ -47,37 +45,37 @@ Kinds: TypeAlias = list[type]
 
 
 class Splices(msgspec.Struct, frozen=True):
-    """What leads from one list to another.
+    """The changes from one list to another.
 
     Attributes:
-        parts: Where the old one is changed, first to last: from where, up to where, and what is there now.
+        parts: The changed ranges of the old list, in order, each with its new items.
     """
 
     parts: list[tuple[int, int, list[MerkleValue]]]
 
 
-Verdict: TypeAlias = Splices | Edits | MerkleValue | None
+Difference: TypeAlias = Splices | Edits | MerkleValue | None
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What a value was.
+    """The mark of a value.
 
     Attributes:
-        begun: Its encoding, or how that of a list begins.
-        kinds: The classes of its items, where each is told by itself: a message by its attributes.
-        more: The encodings of more items, behind those.
-        holding: What those messages hold, so that the next time nothing of them need be encoded: first of
-            those whose encoding is one, then of those behind.
+        begun: The encoding, or the beginning of the encoding of a list.
+        kinds: The classes of the items, if each item has its own encoding, such as messages.
+        more: The encodings of further items.
+        holding: Snapshots of the messages, so that unchanged ones are not encoded the next time: one of the
+            messages in `begun`, and one of those in `more`.
     """
 
     begun: bytes
     kinds: Kinds | None = None
     more: list[bytes] = []
-    holding: tuple[Holding, ...] = ()
+    holding: tuple[IdentitySnapshot, ...] = ()
 
     @property
     def whole(self) -> bytes:
-        """The encoding."""
+        """The whole encoding."""
         if self.kinds is None or not self.more:
             return self.begun
         count = len(self.kinds)
@@ -86,19 +84,19 @@ class Mark(msgspec.Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        """Return how much memory it takes, about."""
-        told = len(self.begun) + sum(map(len, self.more)) + 8 * len(self.kinds or ())
-        # The texts that are held take as much again, if nobody else has them any more.
-        return 2 * told + sum([one.size_bytes for one in self.holding]) if self.holding else told
+        """The approximate memory that the mark takes."""
+        size = len(self.begun) + sum(map(len, self.more)) + 8 * len(self.kinds or ())
+        # The texts in snapshots take as much again, if nothing else refers to them.
+        return 2 * size + sum([one.size_bytes for one in self.holding]) if self.holding else size
 
 
 class Channel(msgspec.Struct, frozen=True):
-    """A channel's value as it was stored.
+    """A stored channel value.
 
     Attributes:
-        mark: What the value was.
-        encoding: Its Merkle form.
-        tree: If that is a list's tree that was changed lately, so that it need not be read anew.
+        mark: The mark of the value.
+        encoding: The Merkle form.
+        tree: The tree of a list that was changed lately, so that it need not be read again.
     """
 
     mark: Mark
@@ -106,69 +104,69 @@ class Channel(msgspec.Struct, frozen=True):
     tree: Tree | None = None
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """A time at which the store's clock was read.
+class ClockReading(msgspec.Struct, frozen=True):
+    """A reading of the store's clock.
 
     Attributes:
-        now_ms: On that clock.
-        at_s: On this process's.
+        now_ms: The store's time.
+        at_s: The monotonic time of this process at the reading.
     """
 
     now_ms: int
     at_s: float
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """What the next checkpoint will stand on, as this one left it: it is checked, and need not be read.
+class ReadCache(msgspec.Struct, frozen=True):
+    """The entries that the next checkpoint builds on, as this one left them: checked, but not read again.
 
     Attributes:
-        store: Where.
-        entries: The entries by key, None for absent ones.
-        revision: As of which revision.
-        moment: When the store was asked last.
-        losses: Whether that still holds.
+        store: The store.
+        entries: The entries by key; None for absent ones.
+        revision: The revision of the entries.
+        reading: The last reading of the store's clock.
+        losses: The detector of lost history, which makes the entries invalid.
     """
 
     store: Store
     entries: dict[bytes, StoredEntry | None]
     revision: int
-    moment: Moment
+    reading: ClockReading
     losses: LossDetector
 
 
 class StateSummary(msgspec.Struct, frozen=True):
-    """The channels of the checkpoint of a namespace that was stored last.
+    """The last stored checkpoint of a namespace.
 
     Attributes:
-        id: Its id.
-        commit: Its commit.
+        id: The id.
+        commit: The commit.
         channels: The values by channel.
-        seen: What it left behind.
+        cache: The entries that the next checkpoint builds on.
     """
 
     id: str
     commit: bytes
     channels: dict[str, Channel]
-    seen: Seen | None = None
+    cache: ReadCache | None = None
 
     @property
     def size_bytes(self) -> int:
-        """Return how much memory it takes, about."""
+        """The approximate memory that the summary takes."""
         return _OVERHEAD_BYTES + sum(
             _OVERHEAD_BYTES + channel.mark.size_bytes for channel in self.channels.values()
         )
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """A channel's value as it was passed; what becomes of that later changes nothing here.
+class ChannelDelta(msgspec.Struct, frozen=True):
+    """A channel value as it was passed; later changes of the value have no effect.
 
     Attributes:
-        mark: What it is.
-        verdict: How it differs from what stood before: None not at all, edits to be done, or all of it.
+        mark: The mark of the value.
+        difference: The difference from the stored value: None, edits, or the whole new value.
     """
 
     mark: Mark
-    verdict: Verdict
+    difference: Difference
 
 
 def snapshots_in(channels: Mapping[str, Any]) -> list[str]:
@@ -177,20 +175,20 @@ def snapshots_in(channels: Mapping[str, Any]) -> list[str]:
 
 
 def lacking(metadata: Mapping[str, Any], channels: Mapping[str, Any]) -> list[str]:
-    """Return the delta channels that have no value, but writes since an earlier checkpoint's."""
+    """Return the delta channels without a value that have writes since an earlier checkpoint."""
     counted: object = metadata.get("counters_since_delta_snapshot")
     if not isinstance(counted, Mapping):
         return []
     return [name for name in cast("Mapping[str, object]", counted) if name not in channels]
 
 
-def take(values: Values, channels: Mapping[str, Any], before: StateSummary | None) -> dict[str, Taken]:
+def take(values: Values, channels: Mapping[str, Any], before: StateSummary | None) -> dict[str, ChannelDelta]:
     """Return the values as they are now.
 
     Raises:
-        InvalidError: One would not come back; its path is named.
+        InvalidError: A value would not come back; the error names its path.
     """
-    taken: dict[str, Taken] = {}
+    taken: dict[str, ChannelDelta] = {}
     for name, given in channels.items():
         value = given.value if type(given) is Snapshot else given
         try:
@@ -201,21 +199,21 @@ def take(values: Values, channels: Mapping[str, Any], before: StateSummary | Non
     return taken
 
 
-def _take(values: Values, value: Any, before: Channel | None) -> Taken:
+def _take(values: Values, value: Any, before: Channel | None) -> ChannelDelta:
     if kind_of(value) is list:
         value = value[:]
-        followed = _followed(values, value, before.mark) if before else None
-        if followed is not None:
-            return followed
+        extended = _extend(values, value, before.mark) if before else None
+        if extended is not None:
+            return extended
     mark = _mark(values, value)
-    return Taken(mark, _verdict(values, mark, before.mark if before else None))
+    return ChannelDelta(mark, _compare(values, mark, before.mark if before else None))
 
 
-# ---- what tells a value
+# ---- marks
 
 
-def _followed(values: Values, value: list[Any], before: Mark) -> Taken | None:
-    """Return a list of messages that are what they were, and those behind them; None if it is not that."""
+def _extend(values: Values, value: list[Any], before: Mark) -> ChannelDelta | None:
+    """Return the delta of a list whose old messages are unchanged; None if it is another list."""
     if not before.holding:
         return None
     end = 0
@@ -225,21 +223,21 @@ def _followed(values: Values, value: list[Any], before: Mark) -> Taken | None:
             return None
     added = value[end:]
     if not added:
-        return Taken(before, None)
+        return ChannelDelta(before, None)
     if not _are_messages(values, added):
         return None
     try:
         attributes = attributes_of(added)
-        more = Holding(added, attributes, values.told_message)
+        more = IdentitySnapshot(added, attributes, values.mark_message)
         if values.serde is not None and more.is_odd:
             return None
         marks = [*map(values.codec.canonical, attributes)]
     except InvalidError:
-        return None  # to be done the other way, which names the path
-    if not more.holds(added):  # somebody changes them just now
+        return None  # the general way raises the error with its path
+    if not more.holds(added):  # another thread changes them right now
         return None
     assert before.kinds is not None
-    planted = [values.to_merkle(_item(values, *one)) for one in zip(marks, more.kinds, strict=True)]
+    items = [values.to_merkle(_item(values, *one)) for one in zip(marks, more.kinds, strict=True)]
     first, *rest = before.holding
     mark = Mark(
         before.begun,
@@ -247,8 +245,8 @@ def _followed(values: Values, value: list[Any], before: Mark) -> Taken | None:
         before.more + marks,
         (first, rest[0].followed(more) if rest else more),
     )
-    verdict = Splices([(end, end, planted)])
-    return Taken(mark if len(mark.more) < _FEW_MORE else _joined(mark), verdict)
+    difference = Splices([(end, end, items)])
+    return ChannelDelta(mark if len(mark.more) < _FEW_MORE else _joined(mark), difference)
 
 
 def _joined(mark: Mark) -> Mark:
@@ -258,33 +256,33 @@ def _joined(mark: Mark) -> Mark:
 
 
 def _mark(values: Values, value: Any) -> Mark:
-    """Return what tells a value."""
+    """Return the mark of a value."""
     if kind_of(value) is not list:
-        return Mark(values.told(value))
+        return Mark(values.mark(value))
     if value and _are_messages(values, value):
         return _mark_of_messages(values, value)
     if values.serde is None:
         return Mark(values.codec.canonical_long(value))
-    return Mark(_array([values.told(one) for one in value]), [Serialized] * len(value))
+    return Mark(_array([values.mark(one) for one in value]), [Serialized] * len(value))
 
 
 def _mark_of_messages(values: Values, messages: list[Any]) -> Mark:
     kinds, attributes = [*map(type, messages)], attributes_of(messages)
     try:
-        holding = Holding(messages, attributes, values.told_message) if ARE_TOLD else None
+        holding = IdentitySnapshot(messages, attributes, values.mark_message) if ARE_TOLD else None
         if values.serde is not None and (holding is None or holding.is_odd):
-            return Mark(_array([values.told_message(one) for one in messages]), kinds)
-        told = values.codec.canonical_long(attributes)
+            return Mark(_array([values.mark_message(one) for one in messages]), kinds)
+        encoding = values.codec.canonical_long(attributes)
     except InvalidError:
-        values.codec.canonical(messages)  # names the path as it is in the messages
+        values.codec.canonical(messages)  # raises the error with the path in the messages
         raise
     if holding is None or holding.is_slow or not holding.holds(messages):
-        return Mark(told, kinds)
-    return Mark(told, kinds, holding=(holding,))
+        return Mark(encoding, kinds)
+    return Mark(encoding, kinds, holding=(holding,))
 
 
 def _are_messages(values: Values, items: Sequence[Any]) -> bool:
-    """Return whether items are messages that are nothing but their attributes."""
+    """Return whether items are messages without extra fields."""
     return values.messages.issuperset(map(type, items)) and not any(map(_extra, items))
 
 
@@ -292,50 +290,50 @@ def _array(items: Sequence[bytes]) -> bytes:
     return array_head(len(items)) + b"".join(items)
 
 
-# ---- how it differs from what stood before
+# ---- differences
 
 
-def _verdict(values: Values, mark: Mark, before: Mark | None) -> Verdict:
-    """Return what is to be done; it is made of the mark alone, whatever has become of the value."""
+def _compare(values: Values, mark: Mark, before: Mark | None) -> Difference:
+    """Return the difference between two marks; the value itself is not read again."""
     if before is None:
         return _whole(values, mark)
     was, now = before.whole, mark.whole
     if was == now and before.kinds == mark.kinds:
         return None
     if mark.kinds is not None and before.kinds is not None:
-        return _list_verdict(values, was, before.kinds, now, mark.kinds)
+        return _list_compare(values, was, before.kinds, now, mark.kinds)
     if mark.kinds is not None or before.kinds is not None or values.serde is not None:
         return _whole(values, mark)
     return compared(was, now)
 
 
 def _whole(values: Values, mark: Mark) -> MerkleValue:
-    """Return all of a value, made of what tells it."""
+    """Return the whole value of a mark."""
     if mark.kinds is None:
-        return values.planted(mark.whole)
-    told = zip(split(mark.whole), mark.kinds, strict=True)
-    return values.plant_whole([_item(values, *one) for one in told])
+        return values.mark_to_merkle(mark.whole)
+    items = zip(split(mark.whole), mark.kinds, strict=True)
+    return values.list_to_merkle([_item(values, *one) for one in items])
 
 
-def _item(values: Values, told: bytes, kind: Any) -> Any:
-    """Return an item of a list, for nobody else, by what tells it."""
-    if kind is Serialized or told[0] == SAID:
-        return values.said(told)
-    attributes: dict[str, Any] = values.codec.assemble(told, {})
-    # Others may stand beside those of a message, and are not stored.
+def _item(values: Values, mark: bytes, kind: Any) -> Any:
+    """Return a new object for an item of a list, by its mark."""
+    if kind is Serialized or mark[0] == SAID:
+        return values.serialized(mark)
+    attributes: dict[str, Any] = values.codec.assemble(mark, {})
+    # A message may have other attributes, which are not stored.
     return values.classes.made(
         kind, {name: value for name, value in attributes.items() if name in kind.model_fields}
     )
 
 
-def _list_verdict(values: Values, old: bytes, was_kinds: Kinds, mark: bytes, kinds: Kinds) -> Verdict:
-    """Return what leads from one list to another, told by the marks of their items."""
+def _list_compare(values: Values, old: bytes, was_kinds: Kinds, mark: bytes, kinds: Kinds) -> Difference:
+    """Return the changes from one list to another, by the marks of their items."""
     count, begin = len(kinds), len(was_kinds)
     items = memoryview(old)[len(array_head(begin)) :]
     head_bytes = len(array_head(count))
     if kinds[:begin] == was_kinds and mark.startswith(items, head_bytes):
         fresh = split(array_head(count - begin) + mark[head_bytes + len(items) :])
-        return Splices([(begin, begin, _planted(values, fresh, kinds[begin:]))])
+        return Splices([(begin, begin, _to_merkle(values, fresh, kinds[begin:]))])
     head, was, now = between(old, mark, count)
     tail = len(was_kinds) - head - len(was)
     if kinds[:head] != was_kinds[:head] or kinds[count - tail :] != was_kinds[len(was_kinds) - tail :]:
@@ -347,60 +345,60 @@ def _list_verdict(values: Values, old: bytes, was_kinds: Kinds, mark: bytes, kin
             (
                 head + begin,
                 head + end,
-                _planted(values, now[new_begin:new_end], kinds[head + new_begin : head + new_end]),
+                _to_merkle(values, now[new_begin:new_end], kinds[head + new_begin : head + new_end]),
             )
             for begin, end, new_begin, new_end in aligned(before, after)
         ]
     )
 
 
-def _planted(values: Values, told: Sequence[bytes], kinds: Kinds) -> list[MerkleValue]:
-    return [values.to_merkle(_item(values, *one)) for one in zip(told, kinds, strict=True)]
+def _to_merkle(values: Values, marks: Sequence[bytes], kinds: Kinds) -> list[MerkleValue]:
+    return [values.to_merkle(_item(values, *one)) for one in zip(marks, kinds, strict=True)]
 
 
-# ---- a state of them
+# ---- states
 
 
 class State(msgspec.Struct, frozen=True):
-    """What a commit is made of.
+    """The state of a commit.
 
     Attributes:
-        planted: The Merkle form of all channels together, and the objects that are new.
-        channels: Those as they are stored now.
+        value: The Merkle form of all channels together, with the new objects.
+        channels: The channels as they are stored now.
     """
 
-    planted: MerkleValue
+    value: MerkleValue
     channels: dict[str, Channel]
 
 
 def state_of(
-    values: Values, taken: Mapping[str, Taken], names: Mapping[str, str], before: StateSummary | None
+    values: Values, taken: Mapping[str, ChannelDelta], names: Mapping[str, str], before: StateSummary | None
 ) -> Fetching[State]:
     """Return the state to commit.
 
     Args:
         values: What encodes.
-        taken: The values as they were passed, told by how they differ from `before`.
-        names: What each channel is called in the state.
-        before: What they stand on; without it all is made anew.
+        taken: The values as they were passed, as differences from `before`.
+        names: The stored name of each channel.
+        before: The base of the differences; without it, all values are encoded again.
     """
     objects: dict[bytes, bytes] = {}
     channels: dict[str, Channel] = {}
     for name, one in taken.items():
-        verdict = one.verdict
+        difference = one.difference
         known = before.channels.get(name) if before else None
-        if known is None and not isinstance(verdict, MerkleValue):
-            verdict = _whole(values, one.mark)
+        if known is None and not isinstance(difference, MerkleValue):
+            difference = _whole(values, one.mark)
         tree = known.tree if known else None
-        if known is not None and isinstance(verdict, Splices):
-            verdict, tree = yield from _spliced(known, verdict)
-        elif known is not None and isinstance(verdict, Edits):
-            verdict, tree = (yield from edited(known.encoding, verdict)), None
-        elif verdict is not None:
+        if known is not None and isinstance(difference, Splices):
+            difference, tree = yield from _spliced(known, difference)
+        elif known is not None and isinstance(difference, Edits):
+            difference, tree = (yield from edited(known.encoding, difference)), None
+        elif difference is not None:
             tree = None
-        if isinstance(verdict, MerkleValue):
-            objects.update(verdict.objects)
-            channels[name] = Channel(one.mark, verdict.encoding, tree)
+        if isinstance(difference, MerkleValue):
+            objects.update(difference.objects)
+            channels[name] = Channel(one.mark, difference.encoding, tree)
         elif known is not None:
             channels[name] = Channel(one.mark, known.encoding, known.tree)
     entries = [_entry(channel.encoding, canonical(names[name])) for name, channel in channels.items()]
@@ -409,7 +407,7 @@ def state_of(
 
 
 def _spliced(channel: Channel, splices: Splices) -> Fetching[tuple[MerkleValue, Tree | None]]:
-    """Return a list as changed, the objects that are new, and its tree if it is one."""
+    """Return the changed list with the new objects, and its tree if it has one."""
     tree = channel.tree
     inner = {
         name: data for _, _, items in splices.parts for new in items for name, data in new.objects.items()
@@ -424,7 +422,7 @@ def _spliced(channel: Channel, splices: Splices) -> Fetching[tuple[MerkleValue, 
             small = yield from closed(LIST_STYLE, entries)
             return MerkleValue(small.encoding, inner | small.objects), None
     editing = Editing(tree)
-    for begin, end, items in reversed(splices.parts):  # what changes behind a place does not move it
+    for begin, end, items in reversed(splices.parts):  # from the end, so that indexes stay valid
         yield from editing.splice(begin, end, [_entry(new.encoding) for new in items])
     made = yield from closed_tree(editing)
     return MerkleValue(made.encoding, inner | made.objects), editing.tree if ref_of(made.encoding) else None
@@ -434,37 +432,3 @@ def _entry(encoding: bytes, key: bytes = b"") -> Entry:
     return item(
         encoding, is_deep=_MAY_HOLD_REF.search(encoding) is not None and bool(refs_in(encoding)), key=key
     )
-
-
-class Standings:
-    """What was stored last of each namespace of each thread; what nobody has used the longest gives way."""
-
-    def __init__(self) -> None:
-        self._standings: dict[tuple[str, str], StateSummary] = {}
-        self._sizes: dict[tuple[str, str], int] = {}
-        self._size_bytes = 0
-        self._lock = Lock()
-
-    def get(self, thread: str, line: str) -> StateSummary | None:
-        """Return it, if it is still known."""
-        return self._standings.get((thread, line))
-
-    def put(self, thread: str, line: str, standing: StateSummary) -> None:
-        """Take what was stored now for the last."""
-        with self._lock:
-            self._pop((thread, line))
-            self._standings[thread, line] = standing
-            self._sizes[thread, line] = size_bytes = standing.size_bytes
-            self._size_bytes += size_bytes
-            while self._size_bytes > _KEPT_BYTES and len(self._standings) > 1:
-                self._pop(next(iter(self._standings)))
-
-    def forget(self, thread: str) -> None:
-        """Forget a thread."""
-        with self._lock:
-            for key in [key for key in self._standings if key[0] == thread]:
-                self._pop(key)
-
-    def _pop(self, key: tuple[str, str]) -> None:
-        if self._standings.pop(key, None) is not None:
-            self._size_bytes -= self._sizes.pop(key)

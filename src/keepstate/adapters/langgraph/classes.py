@@ -1,8 +1,8 @@
-"""Which classes come back from stored checkpoints: a closed list, and how their objects are taken apart.
+"""Registry of the classes whose objects may come back from stored checkpoints, and of their shapes.
 
-What comes back: LangChain's messages and LangGraph's own types, what is registered with `keepstate.register`,
-what is allowed by name, and classes whose objects this very process has stored. A name in stored bytes is
-looked up and never imported, but for one that was allowed.
+These are LangChain's messages, LangGraph's own types, classes registered with `keepstate.register`, classes
+allowed by name, and classes whose objects this process has stored. A name in stored bytes is looked up and
+never imported, unless it was allowed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Allowed: TypeAlias = type | tuple[str, ...]
 
 _VERSION: Final = 1
 _TOLD: Final = set[str]()
-"""The classes of which was said already, once in a process, that nobody has allowed them."""
+"""The classes about which this process has warned."""
 
 
 class NotAllowedWarning(UserWarning):
-    """Objects of a class are stored that nobody has allowed: another process will not read them."""
+    """Objects of a class that is not allowed are stored: other processes will not read them."""
 
 
 class Classes(Registry):
-    """What stored objects may turn into.
+    """The classes that stored objects may become.
 
     Args:
         allow: Classes of the application, or their modules and names.
-        is_quiet: Whether to say nothing of classes that other processes will not read.
+        is_quiet: Do not warn about classes that other processes will not read.
     """
 
     def __init__(self, allow: Iterable[Allowed] = (), *, is_quiet: bool = False) -> None:
@@ -52,7 +52,7 @@ class Classes(Registry):
         """Let objects of more classes come back.
 
         Raises:
-            InvalidError: One is neither a class nor a module and a name.
+            InvalidError: An entry is neither a class nor a module and a name.
         """
         for one in _each(more):
             match one:
@@ -62,10 +62,10 @@ class Classes(Registry):
                 case (str() as module, str() as name):
                     self._allowed[f"{module}.{name}"] = module, name
                 case _:
-                    raise InvalidError(f"{one!r} allows nothing; give a class, or its module and name")
+                    raise InvalidError(f"{one!r} is not a class; give a class, or its module and name")
 
     def allowing(self, more: Collection[Allowed]) -> Classes:
-        """Return these classes and more; what one of both has met, the other knows too."""
+        """Return a registry with more allowed classes; both share the classes that this process stored."""
         other = Classes(is_quiet=self._is_quiet)
         other._met_by_name, other._met_by_class = self._met_by_name, self._met_by_class
         other._allowed = dict(self._allowed)
@@ -73,13 +73,13 @@ class Classes(Registry):
         return other
 
     def replaces(self, name: str, kind: type, shape: Shape) -> None:
-        """Take this for what is stored under a name."""
+        """Register a class and its shape under a name, instead of an earlier one."""
         self._by_name[name] = self._by_class[kind] = Registration(name, _VERSION, kind, shape)
 
     # ---- writing
 
     def of(self, kind: type) -> Registration | None:
-        """Return how objects of a class are stored: what this process stores, it may read again."""
+        """Return how objects of a class are stored. A class that this process stores may come back in it."""
         return (
             self._by_class.get(kind) or CLASSES.of(kind) or self._met_by_class.get(kind) or self._meet(kind)
         )
@@ -107,10 +107,10 @@ class Classes(Registry):
     # ---- reading
 
     def named(self, name: str, version: int) -> Registration:
-        """Return the class that objects stored under a name turn into.
+        """Return the class of objects stored under a name.
 
         Raises:
-            InvalidError: Nobody has allowed it.
+            InvalidError: The class is not allowed.
             UnsupportedError: It is registered in an older version.
         """
         found = self._by_name.get(name) or self._met_by_name.get(name)
@@ -123,16 +123,16 @@ class Classes(Registry):
         if found is not None or CLASSES.knows(name, 1):
             return CLASSES.named(name, version)
         raise InvalidError(
-            f"an object of {name} is stored here, and nobody allowed it to be made; if it is a class of "
-            "yours, name it: KeepstateSaver(..., allow=[...]), or register it with keepstate.register"
+            f"an object of {name} is stored here, and its class is not allowed; if it is a class of yours, "
+            "allow it: KeepstateSaver(..., allow=[...]), or register it with keepstate.register"
         )
 
     def upcasted(self, fields: dict[str, Any], known: Registration, version: int) -> dict[str, Any]:
-        """Return the fields of a stored version as those of the registered one."""
+        """Return the fields of a stored version in the form of the registered version."""
         return CLASSES.upcasted(fields, known, version)
 
     def knows(self, name: str, version: int) -> bool:
-        """Return whether objects stored under a name can be made here."""
+        """Return whether objects stored under a name can be created here."""
         known = self._by_name.keys() | self._met_by_name.keys() | self._allowed.keys()
         return name in known or CLASSES.knows(name, version)
 
@@ -140,29 +140,29 @@ class Classes(Registry):
         kind = class_of(self._allowed[name])
         made = self.of(kind)
         if made is None:
-            raise InvalidError(f"{_name(kind)} is allowed, and its objects cannot be made again")
+            raise InvalidError(f"{_name(kind)} is allowed, but its objects cannot be created again")
         return made
 
     def made(self, kind: type, attributes: dict[str, Any]) -> Any:
-        """Return the object of a known class that has these attributes."""
+        """Return a new object of a known class with these attributes."""
         return self._by_class[kind].build(attributes)
 
     @property
     def builders(self) -> Mapping[bytes, Callable[[Mapping[str, Any], Collection[str]], Any]]:
-        """Return what makes messages of their attributes, by the names that they are stored under."""
+        """The functions that create messages from their attributes, by stored names."""
         return BUILDERS()
 
     @property
     def messages(self) -> frozenset[type]:
-        """The classes of messages whose objects are nothing but their attributes."""
+        """The classes of messages without state besides their attributes."""
         return MESSAGES()
 
 
 def class_of(allowed: Allowed) -> type:
-    """Return the class that is allowed, imported if it is named; nothing else is looked for or called.
+    """Return an allowed class, imported if it is given by name; nothing is called.
 
     Raises:
-        InvalidError: It is not there, or is no class.
+        InvalidError: It is absent, or not a class.
     """
     match allowed:
         case type():
@@ -170,31 +170,33 @@ def class_of(allowed: Allowed) -> type:
         case (str() as module, str() as path):
             try:
                 found: object = import_module(module)
-            except Exception as error:  # whatever a module of the caller's raises
+            except Exception as error:  # anything that a module of the caller raises
                 raise InvalidError(
-                    f"{module}.{path} is allowed, and {module} cannot be imported: {error}"
+                    f"{module}.{path} is allowed, but {module} cannot be imported: {error}"
                 ) from error
         case _:
-            raise InvalidError(f"{allowed!r} allows nothing; give a class, or its module and name")
+            raise InvalidError(f"{allowed!r} is not a class; give a class, or its module and name")
     for part in path.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, type):
-        what = "is not there" if found is None else f"is a {type(found).__name__} and no class"
-        raise InvalidError(f"{module}.{path} is allowed, and {what}; only classes can be allowed")
+        what = "does not exist" if found is None else f"is a {type(found).__name__}, not a class"
+        raise InvalidError(f"{module}.{path} is allowed, but {what}; only classes can be allowed")
     return found
 
 
 def hashable(more: Iterable[Allowed]) -> frozenset[Allowed]:
-    """Return what allows classes as a set; what allows nothing is refused later.
+    """Return allowed classes as a set; its entries are checked later.
 
     Raises:
-        InvalidError: It is no list.
+        InvalidError: It is not a list.
     """
     each = (tuple(cast("list[str]", one)) if isinstance(one, list) else one for one in _each(more))
     try:
         return cast("frozenset[Allowed]", frozenset(each))
     except TypeError as error:
-        raise InvalidError(f"{more!r} allows nothing; give classes, or their modules and names") from error
+        raise InvalidError(
+            f"{more!r} is not a list of classes; give classes, or their modules and names"
+        ) from error
 
 
 def _name(kind: type) -> str:

@@ -1,35 +1,35 @@
-"""Lets go of checkpoints of a thread and of what only they need, and of whole threads; beside writers.
+"""Deletes checkpoints of a thread and the data that only they use, and whole threads, while others write.
 
-A checkpoint's record goes first, then what was written on it, then what is left of its commit, each in as
-many batches as it takes: whoever finds a record finds all that belongs to it. From the first record on until
-all is done an entry says so: whoever lets go of something next finishes what was interrupted.
+The order is: a checkpoint's record, the writes on it, the rest of its commit, each in as many batches as
+necessary. So a reader that finds a record finds all its data. An entry marks a deletion that has begun; the
+next deletion finishes an interrupted one.
 
-Others store checkpoints meanwhile. So records are deleted only as they were when they were chosen, and those
-that follow others before those: a checkpoint that needs what came before it writes its parent's record anew,
-and then all is chosen again.
+Other processes store checkpoints at the same time. So a record is deleted only if it has not changed since
+it was chosen, and children are deleted before their parents. A new checkpoint that needs older ones rewrites
+its parent's record, and then the deletion chooses again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Collection, Sequence, Set
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from keepstate.adapters.langgraph.put import FORKS, LINES, RECORDED_MAIN, fork_name
-from keepstate.adapters.langgraph.queries import Reading, Stored
+from keepstate.adapters.langgraph.queries import Stored, ThreadReader, list_threads
 from keepstate.adapters.langgraph.records import (
     CheckpointRecord,
     Names,
     checkpoint_key,
+    decode,
     names_of,
-    read,
     short_names,
     space_of,
 )
-from keepstate.adapters.langgraph.saver_state import Keeper
+from keepstate.adapters.langgraph.saver_state import SaverState
 from keepstate.engine.history.record import MAIN, Head, heads, put_head
 from keepstate.engine.history.retention import Keeping, collect_history, prune
 from keepstate.engine.history.session import HistorySession
@@ -45,39 +45,39 @@ from keepstate.stores.protocol import Entry, Store
 _LOG: Final = logging.getLogger("keepstate.adapters.langgraph")
 
 Choose = Callable[[Sequence[Stored], int], set[Names]]
-"""Returns which of a thread's checkpoints are to be let go of, given the time."""
+"""A function that returns which of a thread's checkpoints to delete, given the time."""
 
 _FOREIGN: Final = (layout.DOCUMENTS, layout.LEASES, layout.HEADS, layout.TASKS, layout.BLOBS)
-"""What begins to be there before anything else that is not a checkpoint's."""
+"""The keys that every other use of a space has: without them, the space has only checkpoints."""
 _BY_BATCH: Final = 400
 _ROUNDS: Final = 16
-"""So often it is chosen again where others go on from what was chosen; then the rest stays until later."""
+"""The number of times to choose again if others continue from chosen checkpoints; the rest stays."""
 _LATE_MS: Final = 3_600_000
-"""So much earlier than its checkpoint a write may come: what is older and has none has lost it."""
+"""The longest time from a write to its checkpoint: an older write without a checkpoint has lost it."""
 _UUID_TICKS: Final = 10_000
 _UUID_EPOCH_MS: Final = 12_219_292_800_000
-"""How long before 1970 the time in an id begins, which counts 100 ns."""
+"""The start of the time in an id, in ms before 1970; it counts units of 100 ns."""
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """What became of a thread.
+    """The result of a deletion in one thread.
 
     Attributes:
-        gone: How many checkpoints were let go of.
-        left: How many are left.
+        deleted: The number of deleted checkpoints.
+        left: The number of remaining ones.
     """
 
-    gone: int
+    deleted: int
     left: int
 
 
-async def let_go(keeper: Keeper, handle: Keepstate, thread: str, choose: Choose) -> Deletion:
-    """Delete checkpoints, and what is left of those that are there no more."""
-    executor, reading = keeper.executor(handle, thread), Reading(keeper, handle, thread)
+async def delete_checkpoints(state: SaverState, handle: Keepstate, thread: str, choose: Choose) -> Deletion:
+    """Delete chosen checkpoints, and the remains of earlier deletions."""
+    executor, reader = state.executor(handle, thread), ThreadReader(state, handle, thread)
     gone: set[Names] = set()
     found: Sequence[Stored] = ()
     for _ in range(_ROUNDS):
-        found, chosen = await to_go(reading, choose)
+        found, chosen = await select(reader, choose)
         deleted, is_done = await _delete_records(executor, [one for one in found if one.names in chosen])
         gone |= deleted
         if is_done:
@@ -88,24 +88,24 @@ async def let_go(keeper: Keeper, handle: Keepstate, thread: str, choose: Choose)
     is_begun = gone or (await store.read(executor.stored_name, [layout.LETTING_GO])).entries[0] is not None
     try:
         if is_begun:
-            await _finish(keeper, executor, thread)
+            await _finish(state, executor, thread)
         if not left:
-            keeper.summaries.forget(thread)
+            state.summaries.forget(thread)
             await collect_parts(store, executor.stored_name)
-    except AttemptsExhaustedError as error:  # the checkpoints are gone: what is left of them can wait
-        _LOG.warning("what is left of old checkpoints of thread %r stays until later: %s", thread, error)
+    except AttemptsExhaustedError as error:  # the checkpoints are deleted: their remains can wait
+        _LOG.warning("remains of old checkpoints of thread %r stay until later: %s", thread, error)
     return Deletion(len(gone), len(left))
 
 
-async def to_go(reading: Reading, choose: Choose) -> tuple[list[Stored], set[Names]]:
-    """Return a thread's checkpoints, the latest first, and which of them are to be let go of."""
-    found = [stored async for stored in reading.records(None)]
-    chosen = choose(found, await (await reading.unit()).now_ms())
+async def select(reader: ThreadReader, choose: Choose) -> tuple[list[Stored], set[Names]]:
+    """Return a thread's checkpoints, the latest first, and which of them to delete."""
+    found = [stored async for stored in reader.records(None)]
+    chosen = choose(found, await (await reader.unit()).now_ms())
     return found, chosen - _needed(found, chosen)
 
 
 def _needed(found: Sequence[Stored], gone: set[Names]) -> set[Names]:
-    """Return which of the checkpoints to be let go of the others need, for their delta channels."""
+    """Return the chosen checkpoints that others need for their delta channels."""
     by_names = {stored.names: stored for stored in found}
     needed: set[Names] = set()
     for stored in found:
@@ -127,7 +127,7 @@ def _needed(found: Sequence[Stored], gone: set[Names]) -> set[Names]:
 async def _delete_writes(
     executor: SpaceExecutor, store: Store, left: Sequence[Names], chosen: Set[Names]
 ) -> None:
-    """Delete what was written on checkpoints that were let go of, or that have long been there no more."""
+    """Delete the writes on deleted checkpoints, and on checkpoints that have been absent for long."""
     now_ms = (await store.read(executor.stored_name, [])).now_ms
     gone = set(map(_in_keys, chosen))
     kept = set(map(_in_keys, left))
@@ -138,7 +138,7 @@ async def _delete_writes(
         keys: list[bytes] = []
         for entry in page.entries:
             line, id = short_names(entry.key)
-            if (line, id) in gone or ((line, id) not in kept and is_lost(id, now_ms, latest.get(line))):
+            if (line, id) in gone or ((line, id) not in kept and is_orphaned(id, now_ms, latest.get(line))):
                 keys.append(entry.key)
         await _delete(executor, keys)
         after = page.next
@@ -150,21 +150,21 @@ def _in_keys(names: Names) -> tuple[str, str]:
     return short_names(checkpoint_key(names.line, names.id))
 
 
-def is_lost(id: str, now_ms: int, latest: str | None) -> bool:
-    """Return whether what was written on an absent checkpoint will never get one.
+def is_orphaned(id: str, now_ms: int, latest: str | None) -> bool:
+    """Return whether the checkpoint of writes is absent and will never be stored.
 
     Args:
-        id: The checkpoint's.
+        id: The id of the checkpoint.
         now_ms: The time.
         latest: The latest checkpoint of its namespace.
     """
     try:
-        told = UUID(id)
+        parsed = UUID(id)
     except ValueError:
         return latest is not None and id < latest
-    if told.version != 6:
+    if parsed.version != 6:
         return latest is not None and id < latest
-    ticks = (told.int >> 96 << 28) | (told.int >> 80 & 0xFFFF) << 12 | told.int >> 64 & 0xFFF
+    ticks = (parsed.int >> 96 << 28) | (parsed.int >> 80 & 0xFFFF) << 12 | parsed.int >> 64 & 0xFFF
     return now_ms - (ticks // _UUID_TICKS - _UUID_EPOCH_MS) > _LATE_MS
 
 
@@ -178,10 +178,10 @@ async def _delete(executor: SpaceExecutor, keys: Sequence[bytes]) -> None:
 
 
 async def _delete_records(executor: SpaceExecutor, chosen: Sequence[Stored]) -> tuple[set[Names], bool]:
-    """Delete the records of checkpoints, those that follow others before those, until one has changed.
+    """Delete the records of checkpoints, children before parents, until one has changed.
 
     Returns:
-        Which it let go of, and whether none had changed.
+        The deleted checkpoints, and whether none had changed.
     """
     gone = sorted(chosen, key=lambda stored: stored.record.number, reverse=True)
     deleted: set[Names] = set()
@@ -189,17 +189,17 @@ async def _delete_records(executor: SpaceExecutor, chosen: Sequence[Stored]) -> 
         some = {checkpoint_key(one.names.line, one.names.id): one for one in gone[begin : begin + _BY_BATCH]}
 
         async def work(unit: Unit, some: dict[bytes, Stored] = some) -> bool:
-            there = [entry for entry in await unit.read(*some) if entry is not None]
-            if any(entry.version != some[entry.key].version for entry in there):
+            present = [entry for entry in await unit.read(*some) if entry is not None]
+            if any(entry.version != some[entry.key].version for entry in present):
                 return False
-            if there:
+            if present:
                 unit.put(layout.LETTING_GO, b"")
-            for entry in there:
+            for entry in present:
                 unit.delete(entry.key)
             return True
 
-        are_same, _ = await executor.run(work)
-        if not are_same:
+        is_unchanged, _ = await executor.run(work)
+        if not is_unchanged:
             return deleted, False
         deleted.update(stored.names for stored in some.values())
     return deleted, True
@@ -208,11 +208,11 @@ async def _delete_records(executor: SpaceExecutor, chosen: Sequence[Stored]) -> 
 # ---- commits
 
 
-async def _finish(keeper: Keeper, executor: SpaceExecutor, thread: str) -> None:
-    """Let branches stand on what is left, grafts over the rest, and delete what nothing leads to."""
+async def _finish(state: SaverState, executor: SpaceExecutor, thread: str) -> None:
+    """Move branches to the remaining checkpoints, graft over the others, and delete unreachable data."""
 
     async def work(unit: Unit) -> Entry | None:
-        session = keeper.session(executor, unit)
+        session = state.session(executor, unit)
         left = [stored async for stored in _records(unit, thread)]
         main = await _main(unit)
         if await _place_branches(session, left, main):
@@ -228,7 +228,7 @@ async def _finish(keeper: Keeper, executor: SpaceExecutor, thread: str) -> None:
 
     async def end(unit: Unit) -> None:
         entry = await unit.get(layout.LETTING_GO)
-        if entry is not None and entry.version == unfinished.version:  # nobody else has begun since
+        if entry is not None and entry.version == unfinished.version:  # no other deletion has begun since
             unit.delete(layout.LETTING_GO)
 
     await executor.run(end)
@@ -236,7 +236,7 @@ async def _finish(keeper: Keeper, executor: SpaceExecutor, thread: str) -> None:
 
 async def _records(unit: Unit, thread: str) -> AsyncIterator[Stored]:
     async for entry in unit.scan(layout.CHECKPOINTS):
-        record = read(await unit.value(entry), CheckpointRecord, entry.key)
+        record = decode(await unit.value(entry), CheckpointRecord, entry.key)
         yield Stored(names_of(thread, entry.key, record), record, entry.version)
 
 
@@ -245,7 +245,7 @@ async def _main(unit: Unit) -> str:
 
 
 async def _others(session: HistorySession, main: str) -> set[bytes]:
-    """Return the commits that branches of others lead to."""
+    """Return the commits that are reachable from branches that are not the saver's."""
     todo = [
         head.commit async for name, head in heads(session.unit, layout.BRANCHES) if not _is_mine(name, main)
     ]
@@ -262,11 +262,11 @@ def _is_mine(branch: str, main: str) -> bool:
 
 
 async def _place_branches(session: HistorySession, left: Sequence[Stored], main: str) -> bool:
-    """Put each namespace's branch on its latest checkpoint, and others on the ends of lines.
+    """Point each namespace's branch to its latest checkpoint, and fork branches to the ends of other lines.
 
     Returns:
-        Whether there is more to place than goes into one batch. What leads to a commit is put before what
-        has led there is moved, and that before others are deleted: all are reached all the time.
+        Whether another batch is necessary. New branches are put first, then branches are moved, then others
+        are deleted, so every commit stays reachable at all times.
     """
     unit = session.unit
     wanted = await _wanted(session, left, main)
@@ -302,7 +302,7 @@ async def _wanted(session: HistorySession, left: Sequence[Stored], main: str) ->
 
 
 async def _reached(session: HistorySession, commits: Set[bytes]) -> set[bytes]:
-    """Return which of the commits others of them lead to."""
+    """Return the commits that are ancestors of others of them."""
     reached: set[bytes] = set()
     seen = set(commits)
     todo = list(commits)
@@ -319,19 +319,19 @@ async def _reached(session: HistorySession, commits: Set[bytes]) -> set[bytes]:
 # ---- threads
 
 
-async def delete(keeper: Keeper, handle: Keepstate, thread: str) -> None:
-    """Delete all checkpoints of a thread, also while others are stored. The rest of its space stays."""
-    executor = keeper.executor(handle, thread)
+async def delete_thread(state: SaverState, handle: Keepstate, thread: str) -> None:
+    """Delete all checkpoints of a thread, also while others are stored. Other data of its space stays."""
+    executor = state.executor(handle, thread)
     store = await handle.opened()
-    keeper.summaries.forget(thread)
+    state.summaries.forget(thread)
     for part in _FOREIGN:
         if (await store.scan(executor.stored_name, part, limit=1)).entries:
-            await _delete_own(keeper, executor, thread)
+            await _delete_own(state, executor, thread)
             return
     await handle.drop(space_of(thread))
 
 
-async def _delete_own(keeper: Keeper, executor: SpaceExecutor, thread: str) -> None:
+async def _delete_own(state: SaverState, executor: SpaceExecutor, thread: str) -> None:
     async def work(unit: Unit) -> int:
         count = 0
         unit.put(layout.LETTING_GO, b"")
@@ -345,4 +345,19 @@ async def _delete_own(keeper: Keeper, executor: SpaceExecutor, thread: str) -> N
 
     while (await executor.run(work))[0]:
         pass
-    await _finish(keeper, executor, thread)
+    await _finish(state, executor, thread)
+
+
+async def delete_runs(state: SaverState, handle: Keepstate, run_ids: Collection[str]) -> None:
+    """Delete the checkpoints of runs, in all threads."""
+    runs = set(run_ids)
+    if not runs:
+        return
+    for thread in [thread async for thread in list_threads(handle)]:
+        reader = ThreadReader(state, handle, thread)
+
+        def of_runs(found: Sequence[Stored], _now_ms: int, reader: ThreadReader = reader) -> set[Names]:
+            by_names = {one.names: reader.body(one).metadata.get("run_id") for one in found}
+            return {names for names, run in by_names.items() if run is not None and str(run) in runs}
+
+        await delete_checkpoints(state, handle, thread, of_runs)

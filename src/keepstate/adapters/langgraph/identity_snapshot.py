@@ -1,10 +1,9 @@
-"""Messages as they lie in memory: whether nothing in them was replaced since, told without encoding them.
+"""Change detection of messages by object identity, without encoding them.
 
-Nodes change messages in place, so that a message that is the same object may say something else. But a text,
-a number and None cannot change. So messages say what they said as long as each of their attributes is the
-very same text or number, and each dict and list in them holds the very same ones. C code compares a thousand
-messages like that in 0.2 ms, and takes several times as long to encode them. Any other value may hide what
-changes, or be replaced by one that is only equal: messages that hold such are encoded each time.
+Nodes change messages in place, so the same message object may have another content. But texts, numbers and
+None are immutable. So a message is unchanged if each attribute is the same text or number object, and each
+dict and list in it holds the same objects. Comparing a thousand messages this way takes 0.2 ms, several times
+less than encoding them. Any other value may change inside; messages with such values are encoded each time.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from keepstate.errors import InvalidError
 _FIXED: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _GROUPS: Final[frozenset[type]] = frozenset({list, dict})
 _ODD_IN: Final = 4
-"""Of so many messages one may have to be encoded; with more of them it takes no longer to encode all."""
+"""At most one of this many messages may need encoding; with more, encoding all is as fast."""
 
 _GROUP_BYTES: Final = 256
-"""A dict or list, about."""
+"""The approximate size of a dict or list."""
 
 _attributes: Final = attrgetter("__dict__")
 _extra: Final = attrgetter("__pydantic_extra__")
@@ -33,22 +32,22 @@ Tell: TypeAlias = Callable[[Any], bytes]
 
 
 def attributes_of(messages: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return copies of the messages' attributes; dicts and list in them are the very same."""
+    """Return copies of the messages' attributes, with the same dicts and lists in them."""
     return [*map(dict, map(_attributes, messages))]
 
 
-class Holding:
-    """What messages hold at one time.
+class IdentitySnapshot:
+    """The objects that messages hold at one time. For CPython only (`identities.ARE_TOLD`).
 
-    Python is asked what objects refer to, as its garbage collector asks: a message to its class, its
-    attributes and its extra ones, which are dicts; a dict to its values. What was referred to is kept, so
-    that nothing else can take its address. For CPython (`identities.ARE_TOLD`).
+    `gc.get_referents` returns the objects that an object refers to: for a message its class, its attributes
+    and its extra fields, for a dict its values. The snapshot keeps references to them, so no other object
+    can get their addresses.
 
     Args:
-        messages: The messages; all of LangChain's own classes, without extra attributes.
-        attributes: Copies of their attributes, of which all is told that is told of the messages: these may
-            be changed meanwhile, and back again.
-        tell: Returns an encoding that no two messages share.
+        messages: The messages; all of LangChain's own classes, without extra fields.
+        attributes: Copies of their attributes. The snapshot is made from the copies, because another thread
+            may change the messages and change them back.
+        tell: A function that returns the mark of a message.
     """
 
     __slots__ = (
@@ -79,7 +78,7 @@ class Holding:
         self._valued = identities(self._values)
 
     def _look_into(self, groups: list[Any]) -> bool:
-        """Note dicts and list, at any depth; returns whether nothing else is there that may change."""
+        """Collect dicts and lists at any depth; return whether there are no other mutable values."""
         seen: set[int] = set()
         while groups:
             group = groups.pop()
@@ -103,22 +102,22 @@ class Holding:
 
     @property
     def is_odd(self) -> bool:
-        """Whether a message holds what may change and is neither a list nor a dict."""
+        """True if a message holds a mutable value that is not a list or dict."""
         return bool(self._odd)
 
     @property
     def is_slow(self) -> bool:
-        """Whether to encode the messages takes no longer than to ask whether they are what they were."""
+        """True if encoding the messages is as fast as comparing them."""
         return len(self._odd) * _ODD_IN > len(self.kinds)
 
     @property
     def size_bytes(self) -> int:
-        """Return how much memory it takes, about, but for the texts that it keeps."""
+        """The approximate memory that the snapshot takes, without the texts."""
         kept = len(self._values) + len(self._names)
         return 16 * kept + _GROUP_BYTES * (len(self._groups) + len(self._empty))
 
     def holds(self, messages: Sequence[Any]) -> bool:
-        """Return whether messages are what they were, none added and none gone."""
+        """Return whether the messages are the same and unchanged."""
         try:
             return (
                 identities(get_referents(*messages)) == self._own
@@ -128,12 +127,12 @@ class Holding:
                 and not any(self._empty)
                 and all(self._tell(message) == was for message, was in self._odd)
             )
-        except (InvalidError, RuntimeError):  # something that is not stored, or that changes just now
+        except (InvalidError, RuntimeError):  # a value that cannot be stored, or a change right now
             return False
 
-    def followed(self, more: Holding) -> Holding:
-        """Return what these messages hold and others behind them."""
-        both = Holding.__new__(Holding)
+    def followed(self, more: IdentitySnapshot) -> IdentitySnapshot:
+        """Return a snapshot of these messages followed by others."""
+        both = IdentitySnapshot.__new__(IdentitySnapshot)
         both._tell = self._tell
         both.kinds, both._empty = self.kinds + more.kinds, self._empty + more._empty
         both._dicts, both._groups = self._dicts + more._dicts, self._groups + more._groups

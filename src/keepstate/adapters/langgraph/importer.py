@@ -1,8 +1,8 @@
-"""Takes over what LangGraph's own savers have stored, and compares it afterwards, checkpoint by checkpoint.
+"""Imports the checkpoints of LangGraph's own savers, and compares them afterwards one by one.
 
-What is there already is not written again, so that an import which was interrupted goes on where it stopped.
-The source is only read. Threads may have gone on in the target: what is brought in stands before that. A
-thread with a checkpoint that cannot be read or stored ends before it; the others are brought in all the same.
+Checkpoints that are already there are not written again, so an interrupted import can be repeated. The source
+is only read. Threads may have continued in the target; imported checkpoints come before the new ones. A
+checkpoint that cannot be read or stored ends the import of its thread; the other threads are imported.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from keepstate.adapters.langgraph.official import Named, Official
+from keepstate.adapters.langgraph.official import CheckpointName, Official
 from keepstate.adapters.langgraph.put import Putting
 from keepstate.adapters.langgraph.saver import KeepstateSaver
 from keepstate.errors import ClosedError, CorruptError, KeepstateError, StorageError
 
 Tell = Callable[[str, int, int], None]
-"""Hears what is being done, how many checkpoints of it are done, and how many there are."""
+"""A callback with the current step, the number of checkpoints done, and their total."""
 
 _PLAIN: Final = JsonPlusSerializer()
 
 
 class ImportTotals(msgspec.Struct):
-    """What an import came to.
+    """The result of an import.
 
     Attributes:
-        threads: How many threads there are.
-        checkpoints: How many checkpoints.
-        added: How many of them were brought in now.
-        present: How many were there already.
-        compared: How many were read from both and are the same.
-        different: Those that are not, and in what.
-        unread: Which could not be read or stored, and why: the first of each thread, which ends before it.
+        threads: The number of threads.
+        checkpoints: The number of checkpoints.
+        added: The number of checkpoints imported now.
+        present: The number of checkpoints already there.
+        compared: The number of checkpoints that are equal in both stores.
+        different: The others, with the parts that differ.
+        unread: The first checkpoint of each thread that could not be read or stored, with the reason.
     """
 
     threads: int = 0
@@ -50,7 +50,7 @@ class ImportTotals(msgspec.Struct):
 
 
 class ImportingSaver(KeepstateSaver):
-    """A saver whose checkpoints are as old as they say, and not as what stores them."""
+    """A saver that stores checkpoints with their own times instead of the present time."""
 
     def _putting(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
@@ -68,17 +68,17 @@ def _made_ms(checkpoint: Checkpoint) -> int | None:
 
 
 def import_all(
-    source: Official, target: KeepstateSaver, names: Sequence[Named], tell: Tell
-) -> tuple[ImportTotals, list[Named]]:
-    """Bring checkpoints in, oldest first, with what was written on them.
+    source: Official, target: KeepstateSaver, names: Sequence[CheckpointName], tell: Tell
+) -> tuple[ImportTotals, list[CheckpointName]]:
+    """Import checkpoints, the oldest first, with the writes on them.
 
     Returns:
-        The totals, and those that are in the target now.
+        The totals, and the checkpoints that are in the target now.
 
     Raises:
-        StorageError: The source or the target does not answer any more.
+        StorageError: The source or the target no longer answers.
     """
-    totals, brought = ImportTotals(len({name.thread for name in names}), len(names)), list[Named]()
+    totals, imported = ImportTotals(len({name.thread for name in names}), len(names)), list[CheckpointName]()
     known: dict[str, bool] = {}
     ended: set[str] = set()
     for done, name in enumerate(names):
@@ -88,37 +88,37 @@ def import_all(
         try:
             if name.thread not in known:
                 known[name.thread] = _has(target, name.thread)
-            is_new = _bring(source, target, name, is_known=known[name.thread])
+            is_new = _import_one(source, target, name, is_known=known[name.thread])
         except Exception as error:  # noqa: BLE001 - whatever values raise when they are stored
-            _refuse_lost(error)
+            _reraise_lost(error)
             ended.add(name.thread)
-            totals.unread.append(_said(name, "brought in", error))
+            totals.unread.append(_describe(name, "imported", error))
             continue
         totals.added += is_new
         totals.present += not is_new
-        brought.append(name)
-    return totals, brought
+        imported.append(name)
+    return totals, imported
 
 
-def _bring(source: Official, target: KeepstateSaver, name: Named, *, is_known: bool) -> bool:
-    """Bring one checkpoint in, and return whether it was not there."""
+def _import_one(source: Official, target: KeepstateSaver, name: CheckpointName, *, is_known: bool) -> bool:
+    """Import one checkpoint, and return whether it was absent."""
     found = target.get_tuple(name.config) if is_known else None
     theirs, tasks = source.read(name) if found is None else None, source.writes(name)
     if found is None or len(found.pending_writes or ()) < sum(len(task.writes) for task in tasks):
-        for task in tasks:  # before it: of what is not whole nothing is seen, whatever cannot be stored
+        for task in tasks:  # before the checkpoint, so that no reader sees an incomplete one
             target.put_writes(name.config, task.writes, task.task_id, task.task_path)
     if theirs is not None:
         _put(theirs, name, target)
     return theirs is not None
 
 
-def _refuse_lost(error: Exception) -> None:
-    """Raise an error again that is not of one checkpoint: the source or the target is lost."""
+def _reraise_lost(error: Exception) -> None:
+    """Raise an error again if the source or the target is lost, because it concerns all checkpoints."""
     if isinstance(error, StorageError | ClosedError) and not isinstance(error, CorruptError):
         raise error
 
 
-def _said(name: Named, done: str, error: Exception) -> str:
+def _describe(name: CheckpointName, done: str, error: Exception) -> str:
     if isinstance(error, KeepstateError):
         text = str(error)
         return text if name.id in text and name.thread in text else f"{name} cannot be {done}: {text}"
@@ -129,26 +129,30 @@ def _has(target: KeepstateSaver, thread: str) -> bool:
     return next(iter(target.list({"configurable": {"thread_id": thread}}, limit=1)), None) is not None
 
 
-def _put(found: CheckpointTuple, name: Named, target: KeepstateSaver) -> None:
-    place: dict[str, Any] = {"thread_id": name.thread, "checkpoint_ns": name.namespace}
+def _put(found: CheckpointTuple, name: CheckpointName, target: KeepstateSaver) -> None:
+    named: dict[str, Any] = {"thread_id": name.thread, "checkpoint_ns": name.namespace}
     if (parent := _parent(found)) is not None:
-        place["checkpoint_id"] = parent
+        named["checkpoint_id"] = parent
     versions = found.checkpoint["channel_versions"]
-    target.put({"configurable": place}, found.checkpoint, found.metadata, versions)
+    target.put({"configurable": named}, found.checkpoint, found.metadata, versions)
 
 
 def compare(
-    source: Official, target: KeepstateSaver, names: Sequence[Named], totals: ImportTotals, tell: Tell
+    source: Official,
+    target: KeepstateSaver,
+    names: Sequence[CheckpointName],
+    totals: ImportTotals,
+    tell: Tell,
 ) -> None:
-    """Read each checkpoint from both, and note those that differ."""
+    """Read each checkpoint from both stores, and list those that differ."""
     for done, name in enumerate(names):
         tell("comparing", done, len(names))
         try:
             theirs, ours = source.read(name), target.get_tuple(name.config)
             parts = [] if ours is None else _different(theirs, ours)
         except Exception as error:  # noqa: BLE001 - or when they are compared
-            _refuse_lost(error)
-            totals.different.append(_said(name, "compared", error))
+            _reraise_lost(error)
+            totals.different.append(_describe(name, "compared", error))
             continue
         if ours is None:
             totals.different.append(f"{name} is missing")
@@ -169,7 +173,7 @@ def _different(theirs: CheckpointTuple, ours: CheckpointTuple) -> list[str]:
 
 
 def _settled(checkpoint: Any) -> dict[str, Any]:
-    """Return a checkpoint without fields that say nothing: absent in one form, None in another."""
+    """Return a checkpoint without fields that are None, because another form leaves them out."""
     return {field: value for field, value in checkpoint.items() if value is not None}
 
 
@@ -187,6 +191,6 @@ def _is_same(one: Any, other: Any) -> bool:
             return True
     except Exception:  # noqa: BLE001 - some classes, numpy's for one, have no plain answer
         pass
-    if {type(one), type(other)} == {dict}:  # their order may be another
+    if {type(one), type(other)} == {dict}:  # the order of keys may differ
         return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     return _PLAIN.dumps_typed(one) == _PLAIN.dumps_typed(other)

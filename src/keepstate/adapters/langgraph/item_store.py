@@ -1,30 +1,36 @@
-"""What one colour of a LangGraph store does in its space: gets, puts, searches, lists.
+"""The operations of a LangGraph store in its space: get, put, search, list.
 
-Written once: the blocking colour only finishes these coroutines. An item is a document, its vectors another
-one beside it, and both change in one batch. See `namespaces` for their names.
+An item is a document, and its vectors are another document; both change in one batch. See `items` for their
+names.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from copy import deepcopy
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, PutOp, SearchItem, SearchOp
 from msgspec import structs
 
-from keepstate.adapters.langgraph import namespaces
-from keepstate.adapters.langgraph.filters import fits
-from keepstate.adapters.langgraph.items import ItemRecord, at_ms, lifetime_ms, read_item
-from keepstate.adapters.langgraph.namespaces import (
+from keepstate.adapters.langgraph.items import (
     BEHIND_VECTORS,
     VECTORS,
+    ItemRecord,
     Namespace,
+    at_ms,
+    behind,
+    common_prefix,
+    lifetime_ms,
     name_of,
+    parse_name,
     pattern_of,
-    place_of,
+    read_item,
+    select_namespaces,
 )
+from keepstate.adapters.langgraph.operations import matches
 from keepstate.adapters.langgraph.vectors import Vectors
 from keepstate.engine.documents.documents import Documents
 from keepstate.engine.documents.record import read_record, write_record
@@ -39,24 +45,24 @@ T = TypeVar("T")
 _PICKLE: Final = "register the class, store its fields, or allow it in pickle=SignedPickle(…)"
 _REGISTER: Final = "register the class with keepstate.register, or store its fields"
 _BY_BATCH: Final = 400
-"""Items that are read or written together: each has two entries, and a batch has at most 1,000."""
+"""Items to read or write together: each has two entries, and a batch has at most 1,000."""
 _SKIP_FROM: Final = 256
-"""Items of one namespace seen one after the other before the rest of it is passed over: a page of a scan."""
+"""The number of items of one namespace in a row before the rest is skipped: a page of a scan."""
 
-Kept = dict[str, bytes]
-"""Vectors as they are stored, by the paths of their texts."""
+StoredVectors = dict[str, bytes]
+"""Stored vectors by the paths of their texts."""
 
 
-class Shelf:
-    """Items in the space of a scope."""
+class ItemStore:
+    """The items in the space of an executor."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor, self._documents = executor, Documents(executor)
 
-    # ---- one by one
+    # ---- get and put
 
     async def get(self, ops: Sequence[GetOp]) -> list[Item | None]:
-        """Return items in the order asked; those that are to be refreshed live on from now."""
+        """Return items in the order of the operations, and renew the time to live where an operation asks."""
         names = [name_of(op.namespace, op.key) for op in ops]
         found: dict[str, ItemRecord] = {}
         for some in _batches(list(dict.fromkeys(names)), _BY_BATCH):
@@ -68,65 +74,67 @@ class Shelf:
         items: list[Item | None] = []
         for name in names:
             record = found.get(name)
-            if record is not None and name in given:  # who asks twice gets two that share nothing
+            if (
+                record is not None and name in given
+            ):  # two reads of one item return objects that share nothing
                 record = structs.replace(record, value=deepcopy(record.value))
             given.add(name)
             items.append(None if record is None else record.item(name))
         return items
 
-    async def put(self, ops: Sequence[PutOp], vectors: Sequence[Kept]) -> None:
+    async def put(self, ops: Sequence[PutOp], vectors: Sequence[StoredVectors]) -> None:
         """Put and delete items; up to 400 in one batch."""
         made = list(zip(ops, vectors, strict=True))
         for some in _batches(made, _BY_BATCH):
 
-            async def work(unit: Unit, some: Sequence[tuple[PutOp, Kept]] = some) -> None:
+            async def work(unit: Unit, some: Sequence[tuple[PutOp, StoredVectors]] = some) -> None:
                 await self._put(unit, some)
 
             await self._executor.run(work, attempts=None)
 
-    async def _put(self, unit: Unit, made: Sequence[tuple[PutOp, Kept]]) -> None:
+    async def _put(self, unit: Unit, made: Sequence[tuple[PutOp, StoredVectors]]) -> None:
         names = [name_of(op.namespace, op.key) for op, _ in made]
-        items, beside = self._places(names)
-        entries = await unit.read(*items, *beside)
+        items, vectors = self._keys(names)
+        entries = await unit.read(*items, *vectors)
         now = at_ms(await unit.now_ms())
-        for index, (op, kept) in enumerate(made):
-            place, before = items[index], entries[index]
+        for index, (op, stored) in enumerate(made):
+            key, before = items[index], entries[index]
             if op.value is None:
-                self._drop(unit, place, before)
+                self._drop(unit, key, before)
             else:
                 old = None if before is None else await self._read(unit, before)
                 record = ItemRecord.put(dict(op.value), now, unit.revision or 0, op.ttl, old)
-                self._write(unit, place, names[index], record.as_document(), record.ttl_ms)
-            if kept:
+                self._write(unit, key, names[index], record.as_document(), record.ttl_ms)
+            if stored:
                 life = None if op.ttl is None else lifetime_ms(op.ttl)
-                self._write(unit, beside[index], VECTORS + names[index], kept, life)
+                self._write(unit, vectors[index], VECTORS + names[index], stored, life)
             else:
-                self._drop(unit, beside[index], entries[len(made) + index])
+                self._drop(unit, vectors[index], entries[len(made) + index])
 
-    def _places(self, names: Sequence[str]) -> tuple[list[bytes], list[bytes]]:
+    def _keys(self, names: Sequence[str]) -> tuple[list[bytes], list[bytes]]:
         return (
             [layout.named_key(layout.DOCUMENTS, name) for name in names],
             [layout.named_key(layout.DOCUMENTS, VECTORS + name) for name in names],
         )
 
-    def _write(self, unit: Unit, place: bytes, name: str, value: Any, ttl_ms: int | None) -> None:
+    def _write(self, unit: Unit, key: bytes, name: str, value: Any, ttl_ms: int | None) -> None:
         try:
-            record = write_record(self._executor, place, name, value)
+            record = write_record(self._executor, key, name, value)
         except InvalidError as error:
-            self._refuse(error, name)
-        unit.put(place, record, ttl_ms=ttl_ms)
+            self._raise_unstorable(error, name)
+        unit.put(key, record, ttl_ms=ttl_ms)
 
-    def _refuse(self, error: InvalidError, name: str) -> NoReturn:
-        """Raise that an item cannot be stored, by its names and in words that help here."""
-        namespace, key = place_of(name.removeprefix(VECTORS))
+    def _raise_unstorable(self, error: InvalidError, name: str) -> NoReturn:
+        """Raise the error of an item that cannot be stored, with its namespace and key."""
+        namespace, key = parse_name(name.removeprefix(VECTORS))
         has_pickle = self._executor.home.pickle is not None
         text = str(error) if has_pickle else str(error).replace(_PICKLE, _REGISTER)
         raise InvalidError(f"item {key!r} of {namespace}: {text}", path=error.path) from error
 
     @staticmethod
-    def _drop(unit: Unit, place: bytes, entry: Entry | None) -> None:
+    def _drop(unit: Unit, key: bytes, entry: Entry | None) -> None:
         if entry is not None:
-            unit.delete(place)
+            unit.delete(key)
 
     async def _read(self, unit: Unit, entry: Entry) -> ItemRecord:
         record = await read_record(self._executor, unit, entry)
@@ -135,7 +143,7 @@ class Shelf:
     # ---- times to live
 
     async def _refresh(self, names: Sequence[str]) -> None:
-        """Let items live on from now; one that is being written just now has its time from that."""
+        """Renew the time to live of items. An item that is written at the same time is skipped."""
         for some in _batches(names, _BY_BATCH):
             if not await self._refreshed(some) and len(some) > 1:
                 for name in some:
@@ -143,15 +151,15 @@ class Shelf:
 
     async def _refreshed(self, names: Sequence[str]) -> bool:
         async def work(unit: Unit) -> None:
-            items, beside = self._places(names)
-            entries = await unit.read(*items, *beside)
+            items, vectors = self._keys(names)
+            entries = await unit.read(*items, *vectors)
             for index, entry in enumerate(entries[: len(names)]):
                 if entry is None or (life := (await self._read(unit, entry)).ttl_ms) is None:
                     continue
                 for each in (entry, entries[len(names) + index]):
                     if each is not None:
                         unit.put(each.key, await unit.value(each), ttl_ms=life)
-            unit.document_writes = 0  # they say what they said: there is no moment to record
+            unit.document_writes = 0  # values are unchanged, so no commit is recorded
 
         try:
             await self._executor.run(work, attempts=1)
@@ -159,21 +167,21 @@ class Shelf:
             return False
         return True
 
-    # ---- many
+    # ---- search and list
 
     async def search(
         self, op: SearchOp, vectors: Vectors | None = None, query: Sequence[float] | None = None
     ) -> list[SearchItem]:
-        """Return items at and below a namespace: those put last first, or those nearest to a query."""
+        """Return items at and below a namespace: the latest first, or the nearest to a query."""
         records: dict[str, ItemRecord] = {}
         async for name, value in self._each(op.namespace_prefix):
             record = read_item(name, value)
-            if fits(record.value, op.filter):
+            if matches(record.value, op.filter):
                 records[name] = record
         scores: dict[str, float] = {}
         if vectors is not None and query is not None:
-            kept = [each async for each in self._vectors(op.namespace_prefix, records)]
-            scores = vectors.scores(query, kept)
+            stored = [each async for each in self._vectors(op.namespace_prefix, records)]
+            scores = vectors.scores(query, stored)
             ranked = sorted(sorted(scores), key=scores.__getitem__, reverse=True)
         else:
             ranked = sorted(sorted(records), key=lambda name: records[name].order, reverse=True)
@@ -183,55 +191,58 @@ class Shelf:
         return [records[name].found(name, scores.get(name)) for name in page]
 
     async def list_namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
-        """Return the namespaces that have items, as asked."""
+        """Return the namespaces with items that an operation asks for."""
         found: set[Namespace] = set()
-        prefix = namespaces.common_prefix(op)
+        prefix = common_prefix(op)
         after: str | None = None
         while True:
             last, seen, after_last = None, 0, after
             async with _closing(self._names(prefix, after)) as names:
                 async for name in names:
-                    namespace = namespaces.place_of(name)[0]
+                    namespace = parse_name(name)[0]
                     found.add(namespace)
                     last, seen = namespace, seen + 1 if namespace == last else 1
-                    if seen == _SKIP_FROM and (behind := namespaces.behind(namespace)) is not None:
-                        after_last = behind
+                    if seen == _SKIP_FROM and (skipped := behind(namespace)) is not None:
+                        after_last = skipped
                         break
             if after_last == after:
-                return namespaces.listed(found, op)
+                return select_namespaces(found, op)
             after = after_last
 
     async def _each(self, prefix: Namespace) -> AsyncIterator[tuple[str, Any]]:
-        """Yield names and documents of items, and passes over vectors, which stand in between."""
-        after: str | None = None
-        while True:
-            async with _closing(self._documents.items(pattern_of(prefix), after=after)) as items:
-                async for name, value in items:
-                    if name.startswith("."):
-                        after = BEHIND_VECTORS
-                        break
-                    if ".." in name:
-                        yield name, value
-                else:
-                    return
+        """Yield the names and documents of items, without the vectors between them."""
+        read = partial(self._documents.items, pattern_of(prefix))
+        async for name, value in _without_vectors(read, lambda pair: pair[0]):
+            yield name, value
 
-    async def _names(self, prefix: Namespace, after: str | None) -> AsyncIterator[str]:
-        while True:
-            async with _closing(self._documents.keys(pattern_of(prefix), after=after)) as names:
-                async for name in names:
-                    if name.startswith("."):
-                        after = BEHIND_VECTORS
-                        break
-                    if ".." in name:
-                        yield name
-                else:
-                    return
+    def _names(self, prefix: Namespace, after: str | None) -> AsyncIterator[str]:
+        read = partial(self._documents.keys, pattern_of(prefix))
+        return _without_vectors(read, lambda name: name, after)
 
-    async def _vectors(self, prefix: Namespace, wanted: Iterable[str]) -> AsyncIterator[tuple[str, Kept]]:
+    async def _vectors(
+        self, prefix: Namespace, wanted: Iterable[str]
+    ) -> AsyncIterator[tuple[str, StoredVectors]]:
         names = set(wanted)
         async for name, value in self._documents.items(pattern_of(prefix, before=VECTORS)):
             if (item := name.removeprefix(VECTORS)) in names:
                 yield item, value
+
+
+async def _without_vectors(
+    read: Callable[..., AsyncIterator[T]], name_of_one: Callable[[T], str], after: str | None = None
+) -> AsyncIterator[T]:
+    """Yield what `read` yields, and continue behind the vectors when it reaches them."""
+    while True:
+        async with _closing(read(after=after)) as found:
+            async for one in found:
+                name = name_of_one(one)
+                if name.startswith("."):
+                    after = BEHIND_VECTORS
+                    break
+                if ".." in name:
+                    yield one
+            else:
+                return
 
 
 def _closing(items: AsyncIterator[T]) -> AbstractAsyncContextManager[AsyncIterator[T]]:

@@ -1,18 +1,20 @@
-"""One store, used with and without `await`, in any event loop.
+"""Handles on one store for blocking calls and for any event loop, and the methods that come in both forms.
 
-What is embedded, in memory, a file or SQLite, belongs to no loop: in asynchronous use its blocking handle
-works in a thread beside. A server is reached by a handle of each loop that asks.
+An embedded store (memory, file, SQLite) belongs to no event loop: asynchronous calls use its blocking handle
+in a worker thread. A server has one handle for each event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from abc import ABC
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import islice
 from os import PathLike
-from typing import Any, Final, TypeGuard, TypeVar, cast
+from types import TracebackType
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeGuard, TypeVar, cast
 
 from keepstate._finish import finish, finish_each
 from keepstate._runner import Lock, runner_of
@@ -23,40 +25,43 @@ from keepstate.stores.protocol import HasMode, Store
 from keepstate.stores.wrappers.encrypted import KeyRing
 
 T = TypeVar("T")
+P = ParamSpec("P")
+S = TypeVar("S", bound="OnStore")
 
 _EMBEDDED: Final = ("memory", "file", "sqlite")
 _THREADS: Final = 32
 
 Work = Callable[[Keepstate], Coroutine[Any, Any, T]]
+WorkOfMany = Callable[[Keepstate], AsyncIterator[T]]
 
 
-class Homes:
-    """Handles on one store, of either colour.
+class LoopHandles:
+    """Handles on one store, blocking and asynchronous.
 
     Args:
-        place: A URL, the path of an SQLite file, an open store, or a handle on one. What is passed in open is
-            not closed here.
-        tenant: The tenant whose spaces they are, if any.
-        author: Who writes, in what is recorded.
-        encryption: The keys that values are encrypted under.
+        location: A URL, the path of an SQLite file, an open store, or a handle on one. A store or handle that
+            was passed in is not closed here.
+        tenant: The tenant of the spaces, if any.
+        author: The author in recorded changes.
+        encryption: The keys that encrypt values.
     """
 
     def __init__(
         self,
-        place: str | PathLike[str] | Store | Keepstate,
+        location: str | PathLike[str] | Store | Keepstate,
         *,
         tenant: str | None = None,
         author: str | None = None,
         encryption: KeyRing | None = None,
     ) -> None:
-        handle: Any = getattr(place, "_inner", place)
+        handle: Any = getattr(location, "_inner", location)
         if isinstance(handle, Keepstate):
             if tenant is not None or author is not None or encryption is not None:
-                raise InvalidError(f"{handle!r} says already where state is kept, and how; give it alone")
+                raise InvalidError(f"{handle!r} already has a tenant, an author and keys; give it alone")
             self._base, self._is_own = handle, False
         else:
             mode = handle.mode if isinstance(handle, HasMode) else "blocking"
-            source = source_of(cast("str | PathLike[str] | Store", place), mode, encryption)
+            source = source_of(cast("str | PathLike[str] | Store", location), mode, encryption)
             self._base, self._is_own = Keepstate(source, tenant=tenant, author=author), True
         self._by_loop: dict[asyncio.AbstractEventLoop, Keepstate] = {}
         self._loop_of_base: asyncio.AbstractEventLoop | None = None
@@ -71,22 +76,22 @@ class Homes:
 
     @property
     def url(self) -> str:
-        """Return what names the store, without a password."""
+        """The store's URL, without a password."""
         return self._base.url
 
     @property
     def tenant_id(self) -> str | None:
-        """The tenant whose spaces the handles name."""
+        """The tenant of the handles' spaces."""
         return self._base.tenant_id
 
     # ---- handles
 
     def blocking(self) -> Keepstate:
-        """Return the handle for use without `await`."""
+        """Return the handle for blocking calls."""
         with self._lock:
             if self._blocking is None:
-                is_it = self._base.runner.mode == "blocking"
-                self._blocking = self._base if is_it else self._base.in_mode("blocking")
+                is_blocking = self._base.runner.mode == "blocking"
+                self._blocking = self._base if is_blocking else self._base.in_mode("blocking")
             return self._blocking
 
     def here(self) -> Keepstate:
@@ -105,31 +110,31 @@ class Homes:
             return self._base
         return self._base.in_mode("async")
 
-    def _owned(self, handle: Keepstate | None) -> TypeGuard[Keepstate]:
-        """Whether it is a handle that was opened here, and not passed in."""
+    def _owns(self, handle: Keepstate | None) -> TypeGuard[Keepstate]:
+        """Return whether a handle was opened here, and not passed in."""
         return handle is not None and (self._is_own or handle is not self._base)
 
     @cached_property
     def is_embedded(self) -> bool:
-        """Whether it works in this process alone, and belongs to no event loop."""
+        """True if the store works in this process alone, and belongs to no event loop."""
         return self._base.runner.mode == "blocking" and self._scheme in _EMBEDDED
 
     @cached_property
     def _scheme(self) -> str:
         return self.url.partition(":")[0]
 
-    # ---- working
+    # ---- work
 
     def finish(self, work: Work[T]) -> T:
-        """Return the result of work, without `await`."""
+        """Return the result of work, in a blocking call."""
         try:
             return finish(work(self.blocking()))
         except CorruptError as error:
             self._explain(error)
             raise
 
-    def finish_each(self, work: Callable[[Keepstate], AsyncIterator[T]]) -> Iterator[T]:
-        """Yield the results of work, without `await`."""
+    def finish_each(self, work: WorkOfMany[T]) -> Iterator[T]:
+        """Yield the results of work, in a blocking call."""
         try:
             yield from finish_each(work(self.blocking()))
         except CorruptError as error:
@@ -137,11 +142,11 @@ class Homes:
             raise
 
     def _explain(self, error: CorruptError) -> None:
-        """Raise `InvalidError` if the file is no damaged store, but one of LangGraph's own."""
+        """Raise `InvalidError` if the file is a database of LangGraph's own, and not a damaged store."""
         if self._scheme == "sqlite" and isinstance(error.place, str):
-            from keepstate.adapters.langgraph.official import refuse_official
+            from keepstate.adapters.langgraph.official import reject_official
 
-            refuse_official(error.place, error)
+            reject_official(error.place, error)
 
     async def wait(self, work: Work[T]) -> T:
         """Return the result of work."""
@@ -149,51 +154,181 @@ class Homes:
             return await work(self.here())
         if self._scheme == "memory":
             return finish(work(self.blocking()))
-        return await self._beside(lambda: self.finish(work))
+        return await self._in_thread(lambda: self.finish(work))
 
-    async def wait_each(self, work: Callable[[Keepstate], AsyncIterator[T]]) -> AsyncIterator[T]:
+    async def wait_each(self, work: WorkOfMany[T]) -> AsyncIterator[T]:
         """Yield the results of work."""
         if not self.is_embedded:
             async for one in work(self.here()):
                 yield one
             return
         results = self.finish_each(work)
-        while some := await self._beside(lambda: [*islice(results, 1)]):
+        while some := await self._in_thread(lambda: [*islice(results, 1)]):
             yield some[0]
 
-    def _beside(self, call: Callable[[], T]) -> Awaitable[T]:
+    def _in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         with self._lock:
             if self._is_closed:
-                raise ClosedError(f"what stood on {self!r} is closed; make it anew")
+                raise ClosedError(f"the saver or store on {self!r} is closed; create a new one")
             if self._threads is None:
                 self._runner.bind()
                 self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="keepstate")
-            self._runner.check(self)  # a fork leaves the threads behind: nobody would do the work
+            self._runner.check(self)  # a forked process has no worker threads
         return asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     # ---- closing
 
     def close(self) -> None:
-        """Close what was opened for use without `await`; twice is once."""
+        """Close the blocking handle. Closing twice is allowed."""
         with self._lock:
             self._is_closed = True
         if self._threads is not None and self._runner.is_home():
             self._threads.shutdown(wait=True)
         blocking = self._blocking or (self._base if self._base.runner.mode == "blocking" else None)
-        if self._owned(blocking):
+        if self._owns(blocking):
             finish(blocking.close())
 
     async def leave(self) -> None:
-        """Close what was opened for this event loop alone; who works elsewhere goes on."""
+        """Close the handle of this event loop; other loops and blocking calls continue."""
         with self._lock:
             found = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if self._owned(found):
+        if self._owns(found):
             await found.close()
 
     async def aclose(self) -> None:
-        """Close what was opened for this event loop, and for use without `await`; twice is once."""
+        """Close the handle of this event loop and the blocking one. Closing twice is allowed."""
         await self.leave()
         if self._threads is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.close)
         else:
             self.close()
+
+
+# ---- classes on a store
+
+
+class Done:
+    """The result of a call that had nothing to do; it may be awaited."""
+
+    def __await__(self) -> Generator[None, None, Self]:
+        yield from ()
+        return self
+
+
+class OnStore(ABC):
+    """A class on a store with blocking and asynchronous methods, closed at the end of a block."""
+
+    _handles: LoopHandles
+
+    @classmethod
+    def from_conn_string(
+        cls, conn_string: str | PathLike[str] | Store | Keepstate, **options: Any
+    ) -> Opened[Self]:
+        """Return a block, for `with` and `async with`, that creates an object and closes it at its end.
+
+        Args:
+            conn_string: A store URL, or anything else that the class takes as its first argument.
+            options: As for the class.
+        """
+        return Opened(lambda: cast("Any", cls)(conn_string, **options))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def setup(self) -> Done:
+        """Do nothing; LangGraph's own classes create their tables here. The result may be awaited."""
+        return Done()
+
+    def close(self) -> None:
+        """Close the store for blocking calls; a store that was passed in stays open. Twice is allowed."""
+        self._handles.close()
+
+    async def aclose(self) -> None:
+        """Close the store for this event loop and for blocking calls. Closing twice is allowed."""
+        await self._handles.aclose()
+
+
+M = TypeVar("M", bound=OnStore)
+
+
+class Opened(Generic[M]):
+    """A block for `with` and `async with` that creates an object and closes it at its end."""
+
+    def __init__(self, make: Callable[[], M]) -> None:
+        self._make = make
+        self._made: list[M] = []
+
+    def __enter__(self) -> M:
+        self._made.append(self._make())
+        return self._made[-1]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._made.pop().close()
+
+    async def __aenter__(self) -> M:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._made.pop().aclose()
+
+
+def both(
+    prepare: Callable[Concatenate[S, P], Work[T]],
+) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
+    """Return the blocking and the asynchronous form of a method.
+
+    Args:
+        prepare: `_name`, which checks its arguments and returns the work. The forms are `name` and `aname`.
+    """
+
+    @wraps(prepare)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._handles.finish(prepare(self, *args, **kwargs))
+
+    @wraps(prepare)
+    async def acall(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._handles.wait(prepare(self, *args, **kwargs))
+
+    _rename(prepare, call, acall)
+    return call, acall
+
+
+def both_each(
+    prepare: Callable[Concatenate[S, P], WorkOfMany[T]],
+) -> tuple[Callable[Concatenate[S, P], Iterator[T]], Callable[Concatenate[S, P], AsyncIterator[T]]]:
+    """Return the blocking and the asynchronous form of a method that yields; as `both`."""
+
+    @wraps(prepare)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._handles.finish_each(prepare(self, *args, **kwargs))
+
+    @wraps(prepare)
+    async def acall(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        async for one in self._handles.wait_each(prepare(self, *args, **kwargs)):
+            yield one
+
+    _rename(prepare, call, acall)
+    return call, acall
+
+
+def _rename(prepare: Any, call: Any, acall: Any) -> None:
+    name, owner = prepare.__name__.removeprefix("_"), prepare.__qualname__.rpartition(".")[0]
+    for form, own in ((call, name), (acall, f"a{name}")):
+        form.__name__, form.__qualname__ = own, f"{owner}.{own}"

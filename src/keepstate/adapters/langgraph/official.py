@@ -1,8 +1,8 @@
-"""Reads what LangGraph's own savers have stored in SQLite or PostgreSQL: by these savers, and writes nothing.
+"""Reads the databases of LangGraph's own savers, SQLite or PostgreSQL, through these savers. Writes nothing.
 
-Their serializer makes objects of the classes of LangChain, of LangGraph, and of those that are allowed. Where
-it would leave another one out, which it does with no more than a warning, `InvalidError` is raised. It calls
-whatever is allowed, be it a function: so here only classes can be, of which keepstate can store the objects.
+Their serializer creates objects of the classes of LangChain and LangGraph, and of allowed classes. It skips
+other objects with a warning; here that raises `InvalidError`. The serializer also calls allowed functions, so
+only classes can be allowed here, and only those whose objects keepstate can store.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _CHECKPOINTS: Final = "select thread_id, checkpoint_ns, checkpoint_id from check
 _WRITES: Final = (
     "select task_id, task_path, channel, type, {value} as value from {table} "
     "where thread_id = {mark} and checkpoint_ns = {mark} and checkpoint_id = {mark} "
-    "order by task_path, task_id, idx < 0, idx"  # a place in an order, and those with a meaning behind
+    "order by task_path, task_id, idx < 0, idx"  # indexes from 0 first, then the special negative ones
 )
 _BLOCKED: Final = ("msgpack_blocked", "msgpack_method_blocked")
 _LOGGER: Final = logging.getLogger("langgraph.checkpoint.serde.jsonplus")
 _READS: Final[ContextVar[Any]] = ContextVar("official_reads", default=None)
-"""Which of them is reading: every listener of the process hears of what any serializer leaves out."""
+"""The database that is being read: listeners receive the events of all serializers of the process."""
 
 
-class Named(msgspec.Struct, frozen=True):
-    """Names a checkpoint."""
+class CheckpointName(msgspec.Struct, frozen=True):
+    """The name of a checkpoint."""
 
     thread: str
     namespace: str
@@ -51,9 +51,9 @@ class Named(msgspec.Struct, frozen=True):
 
     @property
     def config(self) -> RunnableConfig:
-        """The config that asks for it."""
-        told = {"thread_id": self.thread, "checkpoint_ns": self.namespace, "checkpoint_id": self.id}
-        return {"configurable": told}
+        """The config that names the checkpoint."""
+        named = {"thread_id": self.thread, "checkpoint_ns": self.namespace, "checkpoint_id": self.id}
+        return {"configurable": named}
 
     def __str__(self) -> str:
         return f"checkpoint {self.id} of thread {self.thread!r}" + (
@@ -62,7 +62,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class TaskWrites(msgspec.Struct, frozen=True):
-    """What one task has written on a checkpoint, in order."""
+    """The writes of one task on a checkpoint, in order."""
 
     task_id: str
     task_path: str
@@ -70,12 +70,13 @@ class TaskWrites(msgspec.Struct, frozen=True):
 
 
 class Official:
-    """A database of one of LangGraph's savers.
+    """The database of one of LangGraph's savers.
 
     Args:
-        saver: The saver, on a connection that only reads.
-        is_sqlite: Whether it is the one for SQLite; else the one for PostgreSQL.
-        failures: What the connection raises.
+        saver: The saver, on a read-only connection.
+        connection: The connection.
+        is_sqlite: Whether the saver is the one for SQLite, not the one for PostgreSQL.
+        failures: The base class of the connection's errors.
     """
 
     def __init__(
@@ -84,79 +85,79 @@ class Official:
         self._saver, self._connection, self._failures = saver, connection, failures
         mark, value, table = ("?", "value", "writes") if is_sqlite else ("%s", "blob", "checkpoint_writes")
         self._writes = _WRITES.format(mark=mark, value=value, table=table)
-        self._blocked: list[str] = []  # what is said of each
+        self._blocked: list[str] = []
 
-    def named(self) -> list[Named]:
+    def named(self) -> list[CheckpointName]:
         """Return the names of all checkpoints: by thread and namespace, the oldest first."""
-        return [Named(*_values(row)) for row in self._connection.execute(_CHECKPOINTS).fetchall()]
+        return [CheckpointName(*_values(row)) for row in self._connection.execute(_CHECKPOINTS).fetchall()]
 
-    def read(self, name: Named) -> CheckpointTuple:
+    def read(self, name: CheckpointName) -> CheckpointTuple:
         """Return a checkpoint.
 
         Raises:
-            NotFoundError: It is there no more.
-            InvalidError: It cannot be read, or an object of a class that nobody allowed is in it.
+            NotFoundError: It was deleted.
+            InvalidError: It cannot be read, or holds an object of a class that is not allowed.
             StoreUnavailableError: The database does not answer.
         """
         with self._reading(name):
             found = self._saver.get_tuple(name.config)
         if found is None:
-            raise NotFoundError(f"{name} was deleted while it was to be read; run it again")
+            raise NotFoundError(f"{name} was deleted during the import; run the import again")
         if found.checkpoint["id"] != name.id:
-            raise InvalidError(f"{name} holds another one, {found.checkpoint['id']}")
+            raise InvalidError(f"{name} holds another checkpoint, {found.checkpoint['id']}")
         return found
 
-    def writes(self, name: Named) -> list[TaskWrites]:
-        """Return what tasks have written on a checkpoint; raises as `read`."""
+    def writes(self, name: CheckpointName) -> list[TaskWrites]:
+        """Return the writes of tasks on a checkpoint; raises as `read`."""
         found: dict[tuple[str, str], TaskWrites] = {}
         with self._reading(name):
-            place = name.thread, name.namespace, name.id
-            for row in self._connection.execute(self._writes, place).fetchall():
+            key = name.thread, name.namespace, name.id
+            for row in self._connection.execute(self._writes, key).fetchall():
                 task_id, task_path, channel, kind, value = _values(row)
                 task = found.setdefault((task_id, task_path), TaskWrites(task_id, task_path, []))
                 task.writes.append((channel, self._saver.serde.loads_typed((kind, value))))
         return list(found.values())
 
     @contextmanager
-    def _reading(self, name: Named) -> Generator[None]:
-        """Tell of which checkpoint it is that cannot be read."""
+    def _reading(self, name: CheckpointName) -> Generator[None]:
+        """Add the name of the checkpoint to errors."""
         self._blocked.clear()
         token = _READS.set(self)
         try:
             yield
         except self._failures as error:
             raise StoreUnavailableError(f"{name} cannot be read: {error}") from error
-        except Exception as error:  # whatever a serializer makes of bytes that it does not know
+        except Exception as error:  # anything that a serializer raises for unknown bytes
             raise InvalidError(f"{name} cannot be read: {str(error) or type(error).__name__}") from error
         finally:
             _READS.reset(token)
-        self._refuse_blocked(name)
+        self._raise_blocked(name)
 
-    def hear(self, event: Any) -> None:
-        """Note what the serializer has left out of what is read here."""
+    def on_event(self, event: Any) -> None:
+        """Record an object that the serializer skipped in this read."""
         if event.get("kind") in _BLOCKED and _READS.get() is self:
             self._blocked.append(_blocked(str(event["module"]), str(event["name"]), event.get("method")))
 
     def passes(self, record: logging.LogRecord) -> bool:
-        """Whether the serializer may say this: what it left out here is told as an error, with no advice."""
+        """Return whether a log record of the serializer passes: a skipped object is an error here."""
         return _READS.get() is not self or not str(record.msg).startswith("Blocked")
 
-    def _refuse_blocked(self, name: Named) -> None:
+    def _raise_blocked(self, name: CheckpointName) -> None:
         if self._blocked:
             raise InvalidError(f"{name} {self._blocked[0]}")
 
 
 def _blocked(module: str, name: str, method: str | None) -> str:
-    """Return what to say of what stored bytes name, and nobody has allowed; it is not imported for that."""
-    told = f"{module}:{name}"
+    """Return the error for a name in stored bytes that is not allowed; the name is not imported."""
+    full = f"{module}:{name}"
     if method is not None:
-        return f"wants {method} of {told!r} called, which nothing allows; look who has written that"
+        return f"wants to call {method} of {full!r}, which is never allowed; find out what wrote it"
     found: object = getattr(sys.modules.get(module), "__dict__", {}).get(name)
     if found is not None and not isinstance(found, type):
-        return f"wants {told!r} called, which is no class and cannot be allowed; look who has written that"
+        return f"wants to call {full!r}, which is not a class and cannot be allowed; find out what wrote it"
     if module.partition(".")[0] in sys.stdlib_module_names or not _is_name(f"{module}.{name}"):
-        return f"holds a {told!r}, which is no class of an application; look who has written that"
-    return f"holds a {told}; if it is a class of yours, allow it: --allow {told}"
+        return f"holds a {full!r}, which is not a class of an application; find out what wrote it"
+    return f"holds a {full}; if it is a class of yours, allow it: --allow {full}"
 
 
 def _is_name(dotted: str) -> bool:
@@ -169,14 +170,14 @@ def _values(row: Any) -> Sequence[Any]:
 
 @contextmanager
 def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
-    """Yield the database that a URL names, opened to be read.
+    """Yield the database of a URL, opened read-only.
 
     Args:
         url: `sqlite:///old.db` or `postgresql://…`.
-        allow: Classes that may come back, beside LangChain's and LangGraph's own.
+        allow: Classes that may come back, in addition to LangChain's and LangGraph's own.
 
     Raises:
-        InvalidError: The URL names neither, or what is allowed is no class of objects that can be stored.
+        InvalidError: The URL has another scheme, or objects of an allowed class cannot be stored.
         NotFoundError: There are no checkpoints.
         MissingExtraError: LangGraph's saver is not installed.
     """
@@ -189,10 +190,10 @@ def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
         opening = _postgres(url, serde)
     else:
         raise InvalidError(
-            f"{shown(url)!r} is no database of LangGraph's; give sqlite:///old.db or postgresql://…"
+            f"{shown(url)!r} is not a database of LangGraph; give sqlite:///old.db or postgresql://…"
         )
     with opening as official:
-        stop = register_serde_event_listener(official.hear)
+        stop = register_serde_event_listener(official.on_event)
         _LOGGER.addFilter(official.passes)
         try:
             yield official
@@ -205,13 +206,13 @@ def _named(allowed: Allowed) -> tuple[str, ...]:
     kind = class_of(allowed)
     if kind not in LEAF_WRITERS and Classes(is_quiet=True).of(kind) is None:
         raise InvalidError(
-            f"{kind.__module__}.{kind.__qualname__} is allowed, and no checkpoint can keep objects of it"
+            f"{kind.__module__}.{kind.__qualname__} is allowed, but checkpoints cannot store its objects"
         )
     return (kind.__module__, kind.__qualname__) if isinstance(allowed, type) else allowed
 
 
-def refuse_official(path: str, cause: Exception) -> None:
-    """Raise `InvalidError` if a file, which is no keepstate store, is what LangGraph keeps its state in."""
+def reject_official(path: str, cause: Exception) -> None:
+    """Raise `InvalidError` if a file that is not a keepstate store is a database of LangGraph."""
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
             rows = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
@@ -220,7 +221,7 @@ def refuse_official(path: str, cause: Exception) -> None:
     tables = {name for (name,) in rows}
     if "checkpoints" in tables:
         raise InvalidError(
-            f"{path} holds checkpoints of LangGraph's own saver; give another file, and bring them over with "
+            f"{path} holds checkpoints of LangGraph's own saver; give another file, and import them with "
             f"keepstate langgraph import --from sqlite:///{path} STORE-URL"
         ) from cause
     if "store_migrations" in tables:
@@ -239,16 +240,16 @@ def _sqlite(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
         columns = {row[1] for row in connection.execute("pragma table_info(writes)")}
         if connection.execute("pragma application_id").fetchone() == (APPLICATION_ID,):
             raise NotFoundError(
-                f"{path!r} is a keepstate store, and has nothing to bring in: savers use it as it is; "
-                "--from names the database of LangGraph's own saver"
+                f"{path!r} is a keepstate store, which savers use as it is; "
+                "--from takes the database of LangGraph's own saver"
             )
         if "task_path" not in columns:
             raise NotFoundError(
-                f"{path!r} has no checkpoints as SqliteSaver stores them now; if they are older, call its "
-                "setup() once, which brings them up to date"
+                f"{path!r} has no checkpoints in the form of SqliteSaver today; if they are older, call its "
+                "setup() once to update them"
             )
         saver = module.SqliteSaver(connection, serde=serde)
-        saver.is_setup = True  # else its first call would write
+        saver.is_setup = True  # otherwise its first call would write
         yield Official(saver, connection, is_sqlite=True, failures=sqlite3.Error)
 
 
@@ -261,7 +262,7 @@ def _postgres(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
         try:
             saver = stack.enter_context(opening)
         except import_module("psycopg").ProgrammingError:
-            raise InvalidError(f"libpq does not take {shown(url)}; correct it, and quote its parts") from None
+            raise InvalidError(f"libpq rejects {shown(url)}; correct it, and quote its parts") from None
         saver.conn.read_only = True
         saver.serde = serde
         tables = "select to_regclass('checkpoints'), to_regclass('checkpoint_writes')"

@@ -1,9 +1,9 @@
-"""Stores checkpoints: each is a commit of its thread's history, and a record beside it, in one batch.
+"""Stores checkpoints: each is a commit of its thread's history and a record, written in one batch.
 
-A namespace has a branch, which always stands on its latest checkpoint: `main` for the root. Where a
-checkpoint follows another one than the latest, somebody has gone back in time, or two runs have begun at the
-same place: the line that is left then ends in a branch of its own, `fork/…`. So each checkpoint's commit lies
-on a branch for as long as its record is there; a batch that builds on one checks that record.
+Each namespace has a branch that points to its latest checkpoint: `main` for the root. A checkpoint that does
+not follow the latest one makes a fork: a run went back in time, or two runs began at the same checkpoint.
+The abandoned line then ends in a branch of its own, `fork/…`. So the commit of each checkpoint is reachable
+as long as its record exists; a batch that builds on a checkpoint checks that record.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from typing import Final
 
 import msgspec
 
-from keepstate.adapters.langgraph.channel_diff import Moment, Seen, State, StateSummary, Taken, state_of
+from keepstate.adapters.langgraph.channel_diff import (
+    ChannelDelta,
+    ClockReading,
+    ReadCache,
+    State,
+    StateSummary,
+    state_of,
+)
 from keepstate.adapters.langgraph.records import (
     CheckpointRecord,
     Names,
@@ -20,14 +27,14 @@ from keepstate.adapters.langgraph.records import (
     checkpoint_key,
     cut_names,
     cut_task,
+    decode,
+    encode,
     is_of,
     line_prefix,
-    packed,
     pending_key,
-    read,
     short_names,
 )
-from keepstate.adapters.langgraph.saver_state import Keeper
+from keepstate.adapters.langgraph.saver_state import SaverState
 from keepstate.engine.history.record import MAIN, NONCE_BYTES, Head, decode_head, put_head, read_head
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
@@ -38,37 +45,37 @@ from keepstate.names import shorten
 from keepstate.values.merkle import MerkleValue, shared
 
 RECORDED_MAIN: Final = "langgraph"
-"""The branch of the root namespace where `main` follows the documents of the space."""
+"""The branch of the root namespace if `main` records the documents of the space."""
 LINES: Final = "ns/"
 FORKS: Final = "fork/"
-"""What the names of branches begin with that end the lines which were left."""
+"""The prefix of branches at the ends of abandoned lines."""
 
 _FORK_DIGITS: Final = 16
 _BELIEVED_S: Final = 60.0
-"""So long the store's time is told by this process's; then it is asked again."""
+"""The longest time for which the store's clock is extrapolated from this process's clock."""
 
 
 class Putting(msgspec.Struct, frozen=True):
-    """A checkpoint on its way into the store, as it was when it was passed.
+    """A checkpoint to store, as it was when it was passed.
 
     Attributes:
-        names: Its thread, namespace and id.
-        parent: The id of the one before it.
-        taken: The values of its channels, told by how they differ from `standing`.
-        standing: What was stored last of the namespace.
-        body: All else, encoded.
+        names: The thread, namespace and id.
+        parent: The id of the previous checkpoint.
+        taken: The values of the channels, as differences from `last`.
+        last: The checkpoint of the namespace that was stored last.
+        body: The encoding of everything else.
         snapshots: Channels whose value is a snapshot of a delta channel.
-        lacks: Delta channels that have no value here, but one in a checkpoint before.
-        message: What the commit says.
+        lacks: Delta channels without a value here; an older checkpoint has one.
+        message: The message of the commit.
         may_fork: Whether it may follow another checkpoint than the latest.
-        is_strict: Whether the thread must still be there if it follows any.
-        made_ms: When it was made, if that was before now.
+        is_strict: Whether its parent's thread must still exist.
+        made_ms: The time at which it was made, if that was before now.
     """
 
     names: Names
     parent: str | None
-    taken: dict[str, Taken]
-    standing: StateSummary | None
+    taken: dict[str, ChannelDelta]
+    last: StateSummary | None
     body: bytes
     snapshots: list[str]
     lacks: list[str]
@@ -79,43 +86,43 @@ class Putting(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a batch that stores a checkpoint stands on: entries that were read, and are checked."""
+    """The entries that a batch with a checkpoint builds on; they were read, and are checked."""
 
     branch: str
     head: Head | None
     own: CheckpointRecord | None
     parent: CheckpointRecord | None
-    standing: CheckpointRecord | None
+    last: CheckpointRecord | None
 
 
-async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
+async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
     """Store a checkpoint.
 
     Raises:
-        ConflictError: It does not follow the latest one, and may not fork; nothing was stored.
+        ConflictError: It does not follow the latest checkpoint, and may not fork. Nothing was stored.
     """
     names = putting.names
-    executor = keeper.executor(handle, names.thread)
+    executor = state.executor(handle, names.thread)
     nonce = executor.clock.random_bytes(NONCE_BYTES)
-    tries: list[tuple[Unit, Moment]] = []
+    tries: list[tuple[Unit, ClockReading]] = []
 
     async def work(unit: Unit) -> StateSummary | ConflictError:
         begun_s = executor.clock.monotonic_s()
-        moment = None if tries else _suppose(unit, putting, begun_s)
-        session = keeper.session(executor, unit)
+        reading = None if tries else _assume_cached(unit, putting, begun_s)
+        session = state.session(executor, unit)
         found = await _find(unit, putting)
-        tries.append((unit, moment or Moment(await unit.now_ms(), begun_s)))
-        if putting.is_strict and (error := _refused(unit, found, putting)) is not None:
-            return error  # to try again would not help
+        tries.append((unit, reading or ClockReading(await unit.now_ms(), begun_s)))
+        if putting.is_strict and (error := _conflict(unit, found, putting)) is not None:
+            return error  # another attempt would not help
         base = found.parent.commit if found.parent else None
-        before = putting.standing if _still_stands(putting.standing, found.standing) else None
-        state = await _state(keeper, session, putting, before, base)
+        before = putting.last if _is_unchanged(putting.last, found.last) else None
+        made = await _encode_state(state, session, putting, before, base)
         sources = [base] if base else []
         if before is not None and before.commit != base:
             sources.append(before.commit)
         commit, record = await session.write(
-            state.planted.encoding,
-            state.planted.objects,
+            made.value.encoding,
+            made.value.objects,
             parents=[base] if base else [],
             sources=sources,
             author=executor.author,
@@ -124,77 +131,77 @@ async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
             made_ms=putting.made_ms,
         )
         head = Head(commit, found.parent.number + 1 if found.parent else 1)
-        await _stand(unit, found, putting, head)
-        told = CheckpointRecord(
+        await _move_branches(unit, found, putting, head)
+        stored = CheckpointRecord(
             *(commit, head.number, putting.parent, record.created_ms, putting.body),
-            snapshots=[*map(keeper.values.called, putting.snapshots)],
+            snapshots=[*map(state.values.called, putting.snapshots)],
             names=cut_names(names),
-            lacks=[*map(keeper.values.called, putting.lacks)],
+            lacks=[*map(state.values.called, putting.lacks)],
         )
-        unit.put(checkpoint_key(names.line, names.id), packed(told))
+        unit.put(checkpoint_key(names.line, names.id), encode(stored))
         if putting.lacks:
-            await _keep_parent(unit, putting)
-        return StateSummary(names.id, commit, state.channels)
+            await _touch_parent(unit, putting)
+        return StateSummary(names.id, commit, made.channels)
 
-    standing, revision = await executor.run(work)
-    if isinstance(standing, ConflictError):
-        raise standing
-    seen = _seen(*tries[-1], putting.names, revision)
-    keeper.summaries.put(names.thread, names.line, msgspec.structs.replace(standing, seen=seen))
+    summary, revision = await executor.run(work)
+    if isinstance(summary, ConflictError):
+        raise summary
+    cache = _cache(*tries[-1], putting.names, revision)
+    state.summaries.put(names.thread, names.line, msgspec.structs.replace(summary, cache=cache))
 
 
-# ---- what is there
+# ---- reads
 
 
 def _branch_key(line: str) -> bytes:
     return layout.named_key(layout.BRANCHES, shorten(LINES + line) if line else MAIN)
 
 
-def _suppose(unit: Unit, putting: Putting, at_s: float) -> Moment | None:
-    """Take what the last checkpoint left for what is there; if it is not, the batch is refused."""
-    standing = putting.standing
-    if standing is None or standing.seen is None or standing.id != putting.parent:
+def _assume_cached(unit: Unit, putting: Putting, at_s: float) -> ClockReading | None:
+    """Seed the unit with the entries that the last checkpoint left; a stale entry causes a conflict."""
+    last = putting.last
+    if last is None or last.cache is None or last.id != putting.parent:
         return None
-    seen = standing.seen
-    passed_s = at_s - seen.moment.at_s
-    if seen.store is not unit.store or seen.losses.has_lost_history or passed_s > _BELIEVED_S:
+    cache = last.cache
+    passed_s = at_s - cache.reading.at_s
+    if cache.store is not unit.store or cache.losses.has_lost_history or passed_s > _BELIEVED_S:
         return None
     own = checkpoint_key(putting.names.line, putting.names.id)
-    unit.assume_cached({own: None, **seen.entries}, seen.revision, seen.moment.now_ms + int(passed_s * 1000))
-    return seen.moment
+    now_ms = cache.reading.now_ms + int(passed_s * 1000)
+    unit.assume_cached({own: None, **cache.entries}, cache.revision, now_ms)
+    return cache.reading
 
 
-def _seen(unit: Unit, moment: Moment, names: Names, revision: int) -> Seen | None:
-    """Return what the next checkpoint will find if it follows this one, and this is the latest."""
+def _cache(unit: Unit, reading: ClockReading, names: Names, revision: int) -> ReadCache | None:
+    """Return the entries that the next checkpoint will find if it follows this one, the latest."""
     branch = _branch_key(names.line)
     if branch not in unit.written(branch):
         return None
     keys = layout.RECORDED, branch, checkpoint_key(names.line, names.id)
-    return Seen(
-        unit.store, {key: unit.as_applied(key, revision) for key in keys}, revision, moment, unit.losses
-    )
+    entries = {key: unit.as_applied(key, revision) for key in keys}
+    return ReadCache(unit.store, entries, revision, reading, unit.losses)
 
 
 async def _find(unit: Unit, putting: Putting) -> Found:
-    names, standing = putting.names, putting.standing
+    names, last = putting.names, putting.last
     branch = shorten(LINES + names.line) if names.line else MAIN
-    ids = names.id, putting.parent, standing.id if standing else None
+    ids = names.id, putting.parent, last.id if last else None
     keys = {id: checkpoint_key(names.line, id) for id in ids if id is not None}
-    recorded, stands, *found = await unit.read(layout.RECORDED, _branch_key(names.line), *keys.values())
-    head = decode_head(stands.key, stands.value) if stands else None
+    recorded, branch_entry, *found = await unit.read(layout.RECORDED, _branch_key(names.line), *keys.values())
+    head = decode_head(branch_entry.key, branch_entry.value) if branch_entry else None
     if branch == MAIN and recorded is not None:
         branch = RECORDED_MAIN
         head = await read_head(unit, layout.BRANCHES, branch)
     records: dict[str | None, CheckpointRecord] = {
-        id: read(await unit.value(entry), CheckpointRecord, entry.key)
+        id: decode(await unit.value(entry), CheckpointRecord, entry.key)
         for id, entry in zip(keys, found, strict=True)
         if entry is not None
     }
     return Found(branch, head, *map(records.get, ids))
 
 
-async def _keep_parent(unit: Unit, putting: Putting) -> None:
-    """Rewrite the record of the previous checkpoint, so that a deletion that has chosen it chooses again."""
+async def _touch_parent(unit: Unit, putting: Putting) -> None:
+    """Rewrite the record of the previous checkpoint, so that a deletion that chose it chooses again."""
     if putting.parent is not None:
         key = checkpoint_key(putting.names.line, putting.parent)
         entry = await unit.get(key)
@@ -202,28 +209,32 @@ async def _keep_parent(unit: Unit, putting: Putting) -> None:
             unit.put(key, await unit.value(entry))
 
 
-def _still_stands(standing: StateSummary | None, record: CheckpointRecord | None) -> bool:
-    return standing is not None and record is not None and standing.commit == record.commit
+def _is_unchanged(last: StateSummary | None, record: CheckpointRecord | None) -> bool:
+    return last is not None and record is not None and last.commit == record.commit
 
 
-async def _state(
-    keeper: Keeper, session: HistorySession, putting: Putting, before: StateSummary | None, base: bytes | None
+async def _encode_state(
+    state: SaverState,
+    session: HistorySession,
+    putting: Putting,
+    before: StateSummary | None,
+    base: bytes | None,
 ) -> State:
-    values = keeper.values
+    values = state.values
     called = {name: values.called(name) for name in putting.taken}
-    state = await session.serve(state_of(values, putting.taken, called, before))
+    made = await session.serve(state_of(values, putting.taken, called, before))
     if before is not None or base is None:
-        return state
-    there = await session.serve(shared([(await session.record(base)).root], state.planted.objects))
-    objects = {name: data for name, data in state.planted.objects.items() if name not in there}
-    return State(MerkleValue(state.planted.encoding, objects), state.channels)
+        return made
+    present = await session.serve(shared([(await session.record(base)).root], made.value.objects))
+    objects = {name: data for name, data in made.value.objects.items() if name not in present}
+    return State(MerkleValue(made.value.encoding, objects), made.channels)
 
 
 # ---- branches
 
 
-async def _stand(unit: Unit, found: Found, putting: Putting, head: Head) -> None:
-    """Put the namespace's branch on it if it is the latest, and a branch on what would else be lost."""
+async def _move_branches(unit: Unit, found: Found, putting: Putting, head: Head) -> None:
+    """Point the namespace's branch to the latest checkpoint, and a fork branch to an abandoned line."""
     was, own, parent = found.head, found.own, found.parent
     if own is not None:
         _end_fork(unit, await _fork(unit, own.commit))
@@ -250,19 +261,19 @@ async def _is_latest(unit: Unit, names: Names) -> bool:
     )
     if not page.entries:
         return True
-    await unit.get(page.entries[0].key)  # so that the batch checks that it is still there
+    await unit.get(page.entries[0].key)  # so that the batch checks that it still exists
     return (
         is_of(short_names(page.entries[0].key)[1], names.id) or short_names(page.entries[0].key)[1] < names.id
     )
 
 
 def fork_name(commit: bytes) -> str:
-    """Return the branch that ends a line with this commit."""
+    """Return the name of the branch at an abandoned line's last commit."""
     return FORKS + commit.hex()[:_FORK_DIGITS]
 
 
 async def _fork(unit: Unit, commit: bytes) -> bytes | None:
-    """Return the key of the branch that ends a line with this commit, if there is one."""
+    """Return the key of the branch at an abandoned line's last commit, if it exists."""
     name = fork_name(commit)
     found = await read_head(unit, layout.BRANCHES, name)
     return layout.named_key(layout.BRANCHES, name) if found and found.commit == commit else None
@@ -273,13 +284,13 @@ def _end_fork(unit: Unit, key: bytes | None) -> None:
         unit.delete(key)
 
 
-def _refused(unit: Unit, found: Found, putting: Putting) -> ConflictError | None:
+def _conflict(unit: Unit, found: Found, putting: Putting) -> ConflictError | None:
     """Return the error for a thread that another run continued or deleted since this run began."""
     if found.head is None and putting.parent is None:
         return None
     follows = f"its checkpoint follows {putting.parent or 'the beginning'}"
     if found.head is None:
-        what = f"was deleted since this run began: {follows}, which is gone; run again to begin it anew"
+        what = f"was deleted since this run began: {follows}, which is gone; run again to begin a new thread"
     else:
         heads = found.own and found.own.commit, found.parent and found.parent.commit
         if putting.may_fork or found.head.commit in heads:
@@ -299,22 +310,22 @@ def _refused(unit: Unit, found: Found, putting: Putting) -> ConflictError | None
 
 
 async def put_writes(
-    keeper: Keeper, handle: Keepstate, names: Names, task: str, record: PendingRecord
+    state: SaverState, handle: Keepstate, names: Names, task: str, record: PendingRecord
 ) -> None:
-    """Store what a task has written on a checkpoint: of ordinary writes the first one counts."""
+    """Store a task's writes on a checkpoint. The first of several ordinary writes of one index counts."""
     key = pending_key(names.line, names.id, task)
-    executor = keeper.executor(handle, names.thread)
+    executor = state.executor(handle, names.thread)
 
     async def work(unit: Unit) -> None:
         entry = await unit.get(key)
         writes = {write[0]: write for write in record.writes}
         if entry is not None:
-            before = read(await unit.value(entry), PendingRecord, key)
+            before = decode(await unit.value(entry), PendingRecord, key)
             kept = {write[0]: write for write in before.writes}
-            special = {place: write for place, write in writes.items() if place < 0}
+            special = {index: write for index, write in writes.items() if index < 0}
             writes = {**writes, **kept, **special}
             if writes == kept and before.path == record.path:
                 return
-        unit.put(key, packed(PendingRecord(record.path, [*writes.values()], cut_task(task))))
+        unit.put(key, encode(PendingRecord(record.path, [*writes.values()], cut_task(task))))
 
     await executor.run(work)

@@ -1,4 +1,4 @@
-"""Reads checkpoints: one, many of a thread or of all, and what led to the value of a delta channel."""
+"""Reads checkpoints: one, a list, and the writes that led to the value of a delta channel."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import msgspec
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite, writes_sort_key
 
-from keepstate.adapters.langgraph.copies import Copies, uncollected
 from keepstate.adapters.langgraph.records import (
     THREADS,
     CheckpointRecord,
     Names,
     PendingRecord,
     checkpoint_key,
+    decode,
     line_prefix,
     names_of,
     pending_prefix,
-    read,
     short_names,
     task_of,
     thread_of,
 )
-from keepstate.adapters.langgraph.saver_state import Keeper
+from keepstate.adapters.langgraph.saver_state import SaverState
+from keepstate.adapters.langgraph.serde import MessageCopies, without_collection
 from keepstate.adapters.langgraph.shapes import Snapshot
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
@@ -42,11 +42,11 @@ from keepstate.values.refs import Fetching
 _PAGE: Final = 64
 _ATTEMPTS: Final = 3
 _SERIALIZED: Final = "what is stored as langgraph.serialized@"
-"""How it begins what is said of a value that a serializer has stored and another one cannot read."""
+"""The beginning of the error of a value that another serializer stored."""
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A checkpoint's record as it was found, and its version."""
+    """A stored checkpoint's record, and its version."""
 
     names: Names
     record: CheckpointRecord
@@ -54,11 +54,11 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """What a checkpoint says beside the values of its channels.
+    """The parts of a checkpoint besides the values of its channels.
 
     Attributes:
-        fields: Its other fields.
-        metadata: Its metadata.
+        fields: The other fields.
+        metadata: The metadata.
         channels: The channels that have a value.
     """
 
@@ -68,15 +68,15 @@ class Body(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which checkpoints are asked for.
+    """A selection of checkpoints.
 
     Attributes:
-        thread: Whose; None for all.
-        line: Of which namespace; None for all.
-        id: The only one.
-        before: Those whose id comes before this one.
-        metadata: What their metadata must have.
-        limit: So many at most.
+        thread: The thread; None for all.
+        line: The namespace; None for all.
+        id: The id of the only checkpoint.
+        before: Only checkpoints with smaller ids.
+        metadata: Fields that the metadata must have.
+        limit: At most this many.
     """
 
     thread: str | None = None
@@ -87,23 +87,17 @@ class Wanted(msgspec.Struct, frozen=True):
     limit: int | None = None
 
 
-class Reading:
-    """Reads the checkpoints of one thread; what was read for one is at hand for the next.
+class ThreadReader:
+    """Reads the checkpoints of one thread, with a cache for what they share."""
 
-    Args:
-        keeper: What is at hand.
-        handle: The store.
-        thread: The thread.
-    """
-
-    def __init__(self, keeper: Keeper, handle: Keepstate, thread: str) -> None:
-        self._keeper, self._handle, self.thread = keeper, handle, thread
-        self.executor: SpaceExecutor = keeper.executor(handle, thread)
+    def __init__(self, state: SaverState, handle: Keepstate, thread: str) -> None:
+        self._state, self._handle, self.thread = state, handle, thread
+        self.executor: SpaceExecutor = state.executor(handle, thread)
         self._unit: Unit | None = None
         self._session: HistorySession | None = None
 
     async def unit(self) -> Unit:
-        """Return what reads."""
+        """Return the unit that reads."""
         if self._unit is None:
             self._unit = Unit(await self._handle.opened(), self.executor.stored_name, self.executor.name)
         return self._unit
@@ -111,7 +105,7 @@ class Reading:
     async def session(self) -> HistorySession:
         """Return the history of the thread."""
         if self._session is None:
-            self._session = self._keeper.session(self.executor, await self.unit())
+            self._session = self._state.session(self.executor, await self.unit())
         return self._session
 
     # ---- records
@@ -131,13 +125,13 @@ class Reading:
 
     async def _stored(self, entry: Entry) -> Stored:
         unit = await self.unit()
-        record = read(await unit.value(entry), CheckpointRecord, entry.key)
+        record = decode(await unit.value(entry), CheckpointRecord, entry.key)
         return Stored(names_of(self.thread, entry.key, record), record, entry.version)
 
     async def records(
         self, line: str | None, before: str | None = None, count: int = _PAGE
     ) -> AsyncIterator[Stored]:
-        """Yield records of a namespace, the latest first; without one of all, by their ids."""
+        """Yield records of a namespace, or of all namespaces for None; the latest first."""
         if line is None:
             lines = await self._lines()
             if len(lines) > 1:
@@ -166,7 +160,7 @@ class Reading:
                 return
 
     async def _lines(self) -> set[str]:
-        """Return the first and the last namespace, as they stand in keys: one if there is only one."""
+        """Return the first and the last namespace, in the form of keys; a single one if they are equal."""
         unit = await self.unit()
         lines: set[str] = set()
         for is_reverse in (False, True):
@@ -174,23 +168,23 @@ class Reading:
             lines.update(short_names(entry.key)[0] for entry in page.entries)
         return lines
 
-    # ---- what they say
+    # ---- contents
 
     def body(self, stored: Stored) -> Body:
-        """Return what a checkpoint says beside the values of its channels."""
-        place = _place(stored.names)
-        with _read_at(place):
-            fields, metadata, channels = self._keeper.values.load(stored.record.body, place)
+        """Return the parts of a checkpoint besides the values of its channels."""
+        where = _describe(stored.names)
+        with _located(where):
+            fields, metadata, channels = self._state.values.load(stored.record.body, where)
         return Body(fields, metadata, channels)
 
-    async def told(
+    async def checkpoint(
         self,
         stored: Stored,
         body: Body,
         config: RunnableConfig | None = None,
-        copies: Copies | None = None,
+        copies: MessageCopies | None = None,
     ) -> CheckpointTuple:
-        """Return a checkpoint whole."""
+        """Return a whole checkpoint."""
         names, record = stored.names, stored.record
         values = await self.values(stored, body.channels, copies)
         pending = await self.pending(names)
@@ -204,20 +198,20 @@ class Reading:
         )
 
     async def values(
-        self, stored: Stored, channels: Sequence[str], copies: Copies | None = None
+        self, stored: Stored, channels: Sequence[str], copies: MessageCopies | None = None
     ) -> dict[str, Any]:
-        """Return the values that some channels have."""
+        """Return the values of channels, without those that have none."""
         session = await self.session()
-        values = self._keeper.values
+        values = self._state.values
         session.read_loosely(stored.record.commit)
         root = (await session.record(stored.record.commit)).root
         called = {canonical(values.called(name)): name for name in channels}
         found: dict[str, bytes] = await session.serve(_channels(root, called))
         objects = await session.serve(gather(found.values()))
         loaded: dict[str, Any] = {}
-        with uncollected():
+        with without_collection():
             for name, encoding in found.items():
-                with _read_at(f"channel {name!r} of {_place(stored.names)}"):
+                with _located(f"channel {name!r} of {_describe(stored.names)}"):
                     loaded[name] = values.assemble(encoding, objects, copies)
         snapshots = stored.record.snapshots
         for name in [name for name in loaded if values.called(name) in snapshots] if snapshots else ():
@@ -225,55 +219,59 @@ class Reading:
         return loaded
 
     async def pending(self, names: Names) -> list[PendingWrite]:
-        """Return what was written on a checkpoint, in the order of tasks."""
-        unit = await self.unit()
-        load, place = self._keeper.values.load, f"writes on {_place(names)}"
+        """Return the writes on a checkpoint, in the order of tasks."""
+        load, where = self._state.values.load, f"writes on {_describe(names)}"
         found: list[tuple[str, str, int, bytes]] = []
+        async for key, record in self.writes(names):
+            with _located(where):
+                path, task = load(record.path, where), task_of(key, record)
+            found += [(path, task, index, data) for index, data in record.writes]
+        found.sort(key=lambda write: writes_sort_key(*write[:3]))
+        with _located(where):
+            return [(task, *load(data, where)) for _, task, _, data in found]
+
+    async def writes(self, names: Names) -> AsyncIterator[tuple[bytes, PendingRecord]]:
+        """Yield the records of the writes on a checkpoint, with their keys."""
+        unit = await self.unit()
         after: bytes | None = None
         while True:
             page = await unit.store.scan(unit.space, pending_prefix(names.line, names.id), after=after)
             for entry in page.entries:
-                record = read(await unit.value(entry), PendingRecord, entry.key)
-                with _read_at(place):
-                    path, task = load(record.path, place), task_of(entry.key, record)
-                found += [(path, task, index, data) for index, data in record.writes]
+                yield entry.key, decode(await unit.value(entry), PendingRecord, entry.key)
             after = page.next
             if after is None:
-                break
-        found.sort(key=lambda write: writes_sort_key(*write[:3]))
-        with _read_at(place):
-            return [(task, *load(data, place)) for _, task, _, data in found]
+                return
 
 
-def _place(names: Names) -> str:
+def _describe(names: Names) -> str:
     return f"checkpoint {names.id} of thread {names.thread!r}"
 
 
 @contextmanager
-def _read_at(place: str) -> Generator[None]:
-    """Say of what cannot be read where it stands, and of a serializer's what is to be done."""
+def _located(where: str) -> Generator[None]:
+    """Add the location to the error of a value that cannot be read, and advice for another serializer."""
     try:
         yield
     except (InvalidError, CorruptError) as error:
-        told, cause = error, error.__cause__
+        own, cause = error, error.__cause__
         text = str(error)
         if text.startswith(_SERIALIZED) and isinstance(cause, InvalidError | CorruptError):
-            told, text = cause, str(cause)
+            own, text = cause, str(cause)
         elif text.startswith(_SERIALIZED):
             text = f"it cannot be read ({cause!r}); give the saver the serializer and the key that stored it"
-        text = text if place in text else f"{place}: {text}"
-        if isinstance(told, CorruptError):
-            raise CorruptError(text, url=told.url, space=told.space, place=told.place or place) from error
-        raise InvalidError(text, path=told.path) from error
+        text = text if where in text else f"{where}: {text}"
+        if isinstance(own, CorruptError):
+            raise CorruptError(text, url=own.url, space=own.space, place=own.place or where) from error
+        raise InvalidError(text, path=own.path) from error
 
 
 def _channels(root: bytes, called: Mapping[bytes, str]) -> Fetching[dict[str, bytes]]:
-    """Return the encodings of channels, in the order in which they are asked for."""
+    """Return the encodings of channels, in the order of `called`."""
     contents = yield from open_contents(root)
     entries = {entry.key: entry for entry in (yield from contents.items())}
-    there = [key for key in called if key in entries]
-    encodings = yield from whole([entries[key] for key in there])
-    return {called[key]: encoding for key, encoding in zip(there, encodings, strict=True)}
+    present = [key for key in called if key in entries]
+    encodings = yield from whole([entries[key] for key in present])
+    return {called[key]: encoding for key, encoding in zip(present, encodings, strict=True)}
 
 
 def config_of(names: Names) -> RunnableConfig:
@@ -287,27 +285,32 @@ def config_of(names: Names) -> RunnableConfig:
     }
 
 
-# ---- what savers ask
+# ---- the calls of a saver
 
 
 async def get(
-    keeper: Keeper, handle: Keepstate, thread: str, line: str, id: str | None, config: RunnableConfig | None
+    state: SaverState,
+    handle: Keepstate,
+    thread: str,
+    line: str,
+    id: str | None,
+    config: RunnableConfig | None,
 ) -> CheckpointTuple | None:
     """Return a checkpoint, the latest where no id is given; None if there is none."""
     for attempt in range(1, _ATTEMPTS + 1):
-        reading = Reading(keeper, handle, thread)
-        stored = await reading.latest(line) if id is None else await reading.one(line, id)
+        reader = ThreadReader(state, handle, thread)
+        stored = await reader.latest(line) if id is None else await reader.one(line, id)
         if stored is None:
             return None
         try:
-            return await reading.told(stored, reading.body(stored), config)
-        except PrunedError:  # it was let go of while it was read
+            return await reader.checkpoint(stored, reader.body(stored), config)
+        except PrunedError:  # it was deleted during the read
             if attempt == _ATTEMPTS:
                 raise
     return None
 
 
-async def threads(handle: Keepstate) -> AsyncIterator[str]:
+async def list_threads(handle: Keepstate) -> AsyncIterator[str]:
     """Yield the ids of threads that have checkpoints."""
     store = await handle.opened()
     async for space in handle.spaces(THREADS):
@@ -315,28 +318,30 @@ async def threads(handle: Keepstate) -> AsyncIterator[str]:
         page = await store.scan(name, layout.CHECKPOINTS, limit=1)
         for entry in page.entries:
             unit = Unit(store, name, space)
-            record = read(await unit.value(entry), CheckpointRecord, entry.key)
+            record = decode(await unit.value(entry), CheckpointRecord, entry.key)
             yield names_of(thread_of(space), entry.key, record).thread
 
 
-async def listed(keeper: Keeper, handle: Keepstate, wanted: Wanted) -> AsyncIterator[CheckpointTuple]:
+async def list_checkpoints(
+    state: SaverState, handle: Keepstate, wanted: Wanted
+) -> AsyncIterator[CheckpointTuple]:
     """Yield checkpoints, the latest first."""
     if wanted.limit is not None and wanted.limit <= 0:
         return
-    left, copies = wanted.limit, Copies()
-    async for reading, stored in _candidates(keeper, handle, wanted):
+    left, copies = wanted.limit, MessageCopies()
+    async for reader, stored in _candidates(state, handle, wanted):
         if wanted.id is not None and stored.names.id != wanted.id:
             continue
         if wanted.before is not None and stored.names.id >= wanted.before:
             continue
-        body = reading.body(stored)
+        body = reader.body(stored)
         if any(body.metadata.get(key) != value for key, value in wanted.metadata.items()):
             continue
         try:
-            told = await reading.told(stored, body, copies=copies)
+            found = await reader.checkpoint(stored, body, copies=copies)
         except PrunedError:
-            continue  # it was let go of while it was read
-        yield told
+            continue  # it was deleted during the read
+        yield found
         if left is not None:
             left -= 1
             if left == 0:
@@ -344,46 +349,46 @@ async def listed(keeper: Keeper, handle: Keepstate, wanted: Wanted) -> AsyncIter
 
 
 async def _candidates(
-    keeper: Keeper, handle: Keepstate, wanted: Wanted
-) -> AsyncIterator[tuple[Reading, Stored]]:
+    state: SaverState, handle: Keepstate, wanted: Wanted
+) -> AsyncIterator[tuple[ThreadReader, Stored]]:
     count = _PAGE if wanted.limit is None or wanted.metadata else min(wanted.limit, _PAGE)
     if wanted.thread is not None:
-        reading = Reading(keeper, handle, wanted.thread)
+        reader = ThreadReader(state, handle, wanted.thread)
         if wanted.id is not None and wanted.line is not None:
-            stored = await reading.one(wanted.line, wanted.id)
+            stored = await reader.one(wanted.line, wanted.id)
             if stored is not None:
-                yield reading, stored
+                yield reader, stored
             return
-        async for stored in reading.records(wanted.line, wanted.before, count):
-            yield reading, stored
+        async for stored in reader.records(wanted.line, wanted.before, count):
+            yield reader, stored
         return
-    found: list[tuple[Reading, Stored]] = []
-    async for thread in threads(handle):
-        reading = Reading(keeper, handle, thread)
-        found += [(reading, stored) async for stored in reading.records(wanted.line)]
+    found: list[tuple[ThreadReader, Stored]] = []
+    async for thread in list_threads(handle):
+        reader = ThreadReader(state, handle, thread)
+        found += [(reader, stored) async for stored in reader.records(wanted.line)]
     for pair in sorted(found, key=lambda pair: pair[1].names.id, reverse=True):
         yield pair
 
 
 async def delta_history(
-    keeper: Keeper, handle: Keepstate, thread: str, line: str, id: str | None, channels: Sequence[str]
+    state: SaverState, handle: Keepstate, thread: str, line: str, id: str | None, channels: Sequence[str]
 ) -> Mapping[str, DeltaChannelHistory]:
-    """Return what was written to channels before a checkpoint, back to the nearest stored value of each."""
-    reading = Reading(keeper, handle, thread)
+    """Return the writes to channels before a checkpoint, back to the nearest stored value of each channel."""
+    reader = ThreadReader(state, handle, thread)
     collected: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
     seeds: dict[str, Any] = {}
     left = set(channels)
-    stored = await reading.latest(line) if id is None else await reading.one(line, id)
+    stored = await reader.latest(line) if id is None else await reader.one(line, id)
     while left and stored is not None and stored.record.parent is not None:
-        stored = await reading.one(line, stored.record.parent)
+        stored = await reader.one(line, stored.record.parent)
         if stored is None:
             break
-        for write in reversed(await reading.pending(stored.names)):
+        for write in reversed(await reader.pending(stored.names)):
             if write[1] in left:
                 collected[write[1]].append(write)
-        here = [channel for channel in reading.body(stored).channels if channel in left]
+        here = [channel for channel in reader.body(stored).channels if channel in left]
         if here:
-            seeds |= await reading.values(stored, here)
+            seeds |= await reader.values(stored, here)
             left.difference_update(here)
     found: dict[str, DeltaChannelHistory] = {}
     for channel in channels:

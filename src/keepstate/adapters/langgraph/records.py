@@ -1,7 +1,7 @@
-"""What is stored of a checkpoint beside its commit, and under which keys.
+"""Stored records of checkpoints besides their commits, and the keys of the records.
 
-Names stand in keys as they are, so that checkpoints lie in the order of their ids; a long one is cut and ends
-with its digest, and then stands whole in the record.
+Keys contain names unchanged, so checkpoints are in the order of their ids. A long name is cut and ends with
+its digest; the record then has the whole name.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from keepstate.values.refs import DIGEST_SIZE
 T = TypeVar("T")
 
 THREADS: Final = "thread/"
-"""What the names of the spaces of threads begin with."""
+"""The prefix of the names of threads' spaces."""
 
 _NAME_BYTES: Final = 100
 _SPACE_BYTES: Final = 120
 _BEGINNING: Final = 16
 _KEYS: Final = 1_024
-"""Remembered as they were made: the same few are asked for again and again while a thread goes on."""
+"""Size of the cache of keys: a running thread asks for the same few keys many times."""
 _Name = Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 
 
@@ -41,14 +41,14 @@ class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
     """A checkpoint.
 
     Attributes:
-        commit: The commit that has the values of its channels.
-        number: How many commits lead to that by first parents.
+        commit: The commit with the values of the channels.
+        number: The number of commits on the path of first parents.
         parent: The id of the checkpoint before it.
-        created_ms: When it was stored.
-        body: The encoding of its other fields and its metadata.
-        snapshots: What the channels are called whose value stands for a snapshot of a delta channel.
-        names: Thread, namespace and id, if one of them is cut in its key.
-        lacks: What the delta channels are called of which it has no value, but what was written since one.
+        created_ms: The time at which it was stored.
+        body: The encoding of the other fields and the metadata.
+        snapshots: The stored names of channels whose value is a snapshot of a delta channel.
+        names: Thread, namespace and id, if one of them is cut in the key.
+        lacks: The stored names of delta channels without a value here; older checkpoints have one.
     """
 
     commit: _Name
@@ -62,11 +62,11 @@ class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PendingRecord(msgspec.Struct, array_like=True, frozen=True):
-    """What one task has written on a checkpoint.
+    """The writes of one task on a checkpoint.
 
     Attributes:
-        path: Where the task stands among others, encoded; its writes are ordered by it.
-        writes: Of each its place, and the encoding of its channel and value.
+        path: The encoded path of the task; writes are ordered by it.
+        writes: The index of each write, and the encoding of its channel and value.
         task: The task's id, if it is cut in the key.
     """
 
@@ -76,11 +76,11 @@ class PendingRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Names(NamedTuple):
-    """What names a checkpoint."""
+    """The names of a checkpoint."""
 
     thread: str
     line: str
-    """Its namespace."""
+    """The namespace."""
     id: str
 
 
@@ -93,12 +93,12 @@ def space_of(thread: str) -> str:
 
 
 def thread_of(space: str) -> str:
-    """Return the thread of a space's name; of a cut one, how that begins."""
+    """Return the thread of a space's name; for a cut name, its beginning."""
     return space.removeprefix(THREADS)
 
 
 def line_prefix(part: bytes, line: str) -> bytes:
-    """Return what the keys of a namespace begin with."""
+    """Return the prefix of the keys of a namespace."""
     return part + pack(_short(line))
 
 
@@ -109,7 +109,7 @@ def checkpoint_key(line: str, id: str) -> bytes:
 
 
 def pending_prefix(line: str, id: str) -> bytes:
-    """Return what the keys of the writes on a checkpoint begin with."""
+    """Return the prefix of the keys of the writes on a checkpoint."""
     return layout.PENDING + pack(_short(line), _short(id))
 
 
@@ -119,7 +119,7 @@ def pending_key(line: str, id: str, task: str) -> bytes:
 
 
 def cut_names(names: Names) -> tuple[str, str, str] | None:
-    """Return the names, if one of them is cut where it stands."""
+    """Return the names if one of them is cut in its key, and None otherwise."""
     is_cut = _short(names.thread, _SPACE_BYTES) != names.thread or any(
         _short(name) != name for name in names[1:]
     )
@@ -127,7 +127,7 @@ def cut_names(names: Names) -> tuple[str, str, str] | None:
 
 
 def cut_task(task: str) -> str | None:
-    """Return the id of a task, if it is cut in keys."""
+    """Return the id of a task if it is cut in keys, and None otherwise."""
     return None if _short(task) == task else task
 
 
@@ -140,28 +140,28 @@ def names_of(thread: str, key: bytes, record: CheckpointRecord) -> Names:
 
 
 def task_of(key: bytes, record: PendingRecord) -> str:
-    """Return the id of the task whose writes stand under a key."""
+    """Return the id of the task of a key of writes."""
     return _texts(key, 3)[2] if record.task is None else record.task
 
 
 def short_names(key: bytes) -> tuple[str, str]:
-    """Return namespace and id as they stand in the key of a checkpoint, or of writes on one."""
+    """Return the namespace and id in the key of a checkpoint, or of writes on one."""
     segments = unpack(key[1:])
     line, id = segments[1], segments[2]
     if not isinstance(line, str) or not isinstance(id, str):
-        raise corrupt_error(describe(key), "it names no checkpoint")
+        raise corrupt_error(describe(key), "the key names no checkpoint")
     return line, id
 
 
 def is_of(short: str, name: str) -> bool:
-    """Whether a name stands in keys like this."""
+    """Return whether a name has this form in keys."""
     return _short(name) == short
 
 
 def _texts(key: bytes, count: int) -> list[str]:
     texts = [segment for segment in unpack(key[1:])[1:] if isinstance(segment, str)]
     if len(texts) != count:
-        raise corrupt_error(describe(key), "it names no checkpoint")
+        raise corrupt_error(describe(key), "the key names no checkpoint")
     return texts
 
 
@@ -175,19 +175,19 @@ def _short(name: str, most: int = _NAME_BYTES) -> str:
 # ---- values
 
 
-def packed(record: CheckpointRecord | PendingRecord) -> bytes:
-    """Return a record as it is stored."""
+def encode(record: CheckpointRecord | PendingRecord) -> bytes:
+    """Return the stored form of a record."""
     return add_checksum(msgspec.msgpack.encode(record))
 
 
-def read(stored: bytes, kind: type[T], key: bytes) -> T:
-    """Return the record that is stored under a key.
+def decode(stored: bytes, kind: type[T], key: bytes) -> T:
+    """Return the record stored under a key.
 
     Raises:
-        CorruptError: Nobody wrote it.
+        CorruptError: The stored bytes are not such a record.
     """
     try:
         return decode_stored(strip_checksum(stored, ""), kind, "")
     except CorruptError:
-        place = describe(key)  # which takes longer than to read the record
-        return decode_stored(strip_checksum(stored, place), kind, place)
+        where = describe(key)  # takes longer than the decoding, so only errors pay for it
+        return decode_stored(strip_checksum(stored, where), kind, where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -21,30 +21,30 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from keepstate.adapters.langgraph import deletion, queries, thread_copy
+from keepstate.adapters.langgraph import deletion, queries, threads
 from keepstate.adapters.langgraph import put as putting
 from keepstate.adapters.langgraph.arguments import (
-    Place,
-    admit_checkpoint,
-    admit_serde,
-    admit_wanted,
-    admit_writes,
-    channels_named,
-    named_all,
-    place_in,
-    refuse,
-    thread_named,
+    Past,
+    as_past,
+    check_channels,
+    check_checkpoint,
+    check_config,
+    check_ids,
+    check_serde,
+    check_thread,
+    check_wanted,
+    check_writes,
+    raise_unstorable,
 )
 from keepstate.adapters.langgraph.channel_diff import lacking, snapshots_in, take
 from keepstate.adapters.langgraph.classes import Allowed, Classes, hashable
-from keepstate.adapters.langgraph.contexts import OnStore
-from keepstate.adapters.langgraph.expiry import Expiry
-from keepstate.adapters.langgraph.loop_handles import Homes
-from keepstate.adapters.langgraph.past_configs import Past, going_back
+from keepstate.adapters.langgraph.loop_handles import LoopHandles, OnStore, Work, WorkOfMany, both, both_each
 from keepstate.adapters.langgraph.records import Names, PendingRecord
 from keepstate.adapters.langgraph.retention import Retention, Strategy, milliseconds
-from keepstate.adapters.langgraph.saver_state import Keeper
+from keepstate.adapters.langgraph.retention import prune as prune_threads
+from keepstate.adapters.langgraph.saver_state import SaverState
 from keepstate.adapters.langgraph.serde import Values
+from keepstate.adapters.langgraph.threads import Expiry
 from keepstate.engine.kernel.arguments import check_flag
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
@@ -58,26 +58,26 @@ OnFork = Literal["fork", "raise"]
 
 
 class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
-    """LangGraph's checkpointer on a keepstate store: for `compile(checkpointer=…)`, with and without `await`.
+    """LangGraph's checkpointer on a keepstate store, blocking and asynchronous: `compile(checkpointer=…)`.
 
-    A checkpoint is a commit in the history of its thread, `thread/<thread_id>`: it costs what has changed,
-    and `keepstate log`, `show`, `diff` and `blame` read it by channel. Threads may share a saver, and event
-    loops too; processes may share its store.
+    A checkpoint is a commit in the history of its thread, in the space `thread/<thread_id>`. It costs what
+    has changed. `keepstate log`, `show`, `diff` and `blame` read it by channel. Threads and event loops may
+    share a saver, and processes may share its store.
 
     Args:
         url: A store URL, the path of an SQLite file, an open store, or a handle on one.
-        serde: A serializer of LangGraph, instead of keepstate's codec. One that encrypts leaves nothing
-            readable but the names of threads, namespaces, checkpoints and tasks.
-        allow: Classes whose objects may come back, or their modules and names: beside LangChain's messages,
-            LangGraph's own types, and what is registered with `keepstate.register`.
-        tenant: The tenant whose threads they are, if any.
-        author: Who runs, as the history says.
-        encryption: The keys that all values of the store are encrypted under.
-        on_conflict: What becomes of a run whose thread another one has continued meanwhile: its checkpoints
-            `fork` from where it began, as with LangGraph's own savers, or `raise` `ConflictError`.
-        keep_last: Keeps so many checkpoints of each namespace, and what delta channels need of older ones.
-        max_age_s: Lets go of checkpoints that are older, but for the latest of each namespace.
-        ttl_s: Lets go of threads to which nothing was stored for so long. They are absent at once; `sweep`
+        serde: A serializer of LangGraph, instead of keepstate's codec. With one that encrypts, only the names
+            of threads, namespaces, checkpoints and tasks are readable in the store.
+        allow: Classes whose objects may come back, or their modules and names. LangChain's messages,
+            LangGraph's own types and classes registered with `keepstate.register` are always allowed.
+        tenant: The tenant of the threads, if any.
+        author: The author in the history.
+        encryption: The keys that encrypt all values of the store.
+        on_conflict: The rule for a run whose thread another run has continued. Its checkpoints `fork` from
+            where it began, as with LangGraph's own savers, or `raise` `ConflictError`.
+        keep_last: Keep N checkpoints of each namespace, and the older ones that their delta channels need.
+        max_age_s: Delete checkpoints that are older, except the latest of each namespace.
+        ttl_s: Expire threads to which nothing was stored for N seconds. They are absent at once; `sweep`
             removes them.
 
     Raises:
@@ -99,322 +99,262 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         ttl_s: float | None = None,
     ) -> None:
         if serde is not None:
-            admit_serde(serde)
+            check_serde(serde)
         super().__init__(serde=serde)
         if on_conflict not in ("fork", "raise"):  # pyright: ignore[reportUnnecessaryContains]
-            raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'fork' or 'raise'")
-        self._homes = Homes(url, tenant=tenant, author=author, encryption=encryption)
+            raise InvalidError(f"`on_conflict` is {on_conflict!r}; it must be 'fork' or 'raise'")
+        self._handles = LoopHandles(url, tenant=tenant, author=author, encryption=encryption)
         own = None if serde is None else self.serde
-        self._keeper = Keeper(Values(Classes(allow, is_quiet=serde is not None), own))
+        self._state = SaverState(Values(Classes(allow, is_quiet=serde is not None), own))
         self._on_conflict: OnFork = on_conflict
         self._clones: dict[frozenset[tuple[str, ...]], KeepstateSaver] = {}
-        self._retention = Retention(self._keeper, keep_last, max_age_s)
-        self._expiry = Expiry(self._keeper, milliseconds("ttl_s", ttl_s))
+        self._retention = Retention(keep_last, max_age_s)
+        self._expiry = Expiry(milliseconds("ttl_s", ttl_s))
 
     def __repr__(self) -> str:
-        return f"<KeepstateSaver on {self._homes!r}>"
-
-    # ---- opening and closing
-
-    def close(self) -> None:
-        """Let go of the store as far as it is used without `await`; twice is once."""
-        self._homes.close()
-
-    async def aclose(self) -> None:
-        """Let go of the store, in this event loop and without one; twice is once."""
-        await self._homes.aclose()
+        return f"<KeepstateSaver on {self._handles!r}>"
 
     async def aleave(self) -> None:
-        """Let go of what was opened for this event loop; other loops, and use without one, go on."""
-        await self._homes.leave()
+        """Close the handle of this event loop; other loops and blocking calls continue."""
+        await self._handles.leave()
 
     # ---- versions and classes
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:
-        """Return the version after one; those that other savers have given go on in their form."""
+        """Return the next version of a channel, in the form of the saver that gave the current one."""
         if isinstance(current, str):
             return f"{int(current.split('.')[0]) + 1:032}.{0:017.14f}"
         return 1 if current is None else int(current) + 1
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """Return the same saver for more classes; graphs call it where LangGraph is to be strict."""
+        """Return the same saver with more allowed classes; graphs call it in LangGraph's strict mode."""
         asked = cast("frozenset[tuple[str, ...]]", hashable(extra_allowlist))
         if asked not in self._clones:
             self._clones[asked] = self._allowing(asked)
         return cast("Self", self._clones[asked])
 
     def _allowing(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        changed = cast("Self", super().with_allowlist(extra_allowlist)) if self._keeper.values.serde else self
+        values = self._state.values
+        changed = cast("Self", super().with_allowlist(extra_allowlist)) if values.serde else self
         clone = copy.copy(self)
         clone.serde = changed.serde
-        serde = clone.serde if self._keeper.values.serde else None
-        clone._keeper = self._keeper.with_values(self._keeper.values.allowing(extra_allowlist, serde))
+        serde = clone.serde if values.serde else None
+        clone._state = self._state.with_values(values.allowing(extra_allowlist, serde))
         clone._clones = {}
-        clone._retention = self._retention.with_keeper(clone._keeper)
-        clone._expiry = self._expiry.with_keeper(clone._keeper)
         return clone
 
     # ---- storing
 
-    def put(
+    def _put(
         self,
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
-    ) -> RunnableConfig:
+    ) -> Work[RunnableConfig]:
         """Store a checkpoint and return the config that names it.
 
         Raises:
-            ConflictError: The thread has gone on since its run began, and this saver is to raise then.
-            InvalidError: A value would not come back equal; its path is named.
+            ConflictError: The thread has continued since its run began, and `on_conflict` is `raise`.
+            InvalidError: A value would not come back equal; the error names its path.
         """
         new = self._putting(config, checkpoint, metadata)
-        self._homes.finish(lambda handle: self._put(handle, new))
-        return queries.config_of(new.names)
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Store a checkpoint; as `put`."""
-        new = self._putting(config, checkpoint, metadata)
-        await self._homes.wait(lambda handle: self._put(handle, new))
-        return queries.config_of(new.names)
+        async def work(handle: Keepstate) -> RunnableConfig:
+            if new.parent is None and new.names.line == "":
+                await self._expiry.end(self._state, handle, new.names.thread)
+            await putting.put(self._state, handle, new)
+            await self._retention.after_put(self._state, handle, new.names.thread)
+            return queries.config_of(new.names)
 
-    async def _put(self, handle: Keepstate, new: putting.Putting) -> None:
-        if new.parent is None and new.names.line == "":
-            await self._expiry.end(handle, new.names.thread)
-        await putting.put(self._keeper, handle, new)
-        await self._retention.after_put(handle, new.names.thread)
+        return work
+
+    put, aput = both(_put)
 
     def _putting(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
     ) -> putting.Putting:
-        """Return the checkpoint as it is now: what becomes of its values later changes nothing."""
-        values = self._keeper.values
-        thread, line, parent = place_in(config)
-        names = Names(thread, line, admit_checkpoint(checkpoint, metadata))
+        """Return the checkpoint as it is now; later changes of its values have no effect."""
+        values = self._state.values
+        thread, line, parent = check_config(config)
+        names = Names(thread, line, check_checkpoint(checkpoint, metadata))
         channels = checkpoint["channel_values"]
-        standing = self._keeper.summaries.get(thread, line)
-        told = get_serializable_checkpoint_metadata(config, metadata)
+        last = self._state.summaries.get(thread, line)
+        stored_metadata = get_serializable_checkpoint_metadata(config, metadata)
         fields = {key: value for key, value in checkpoint.items() if key not in ("channel_values", "id")}
         is_strict = self._on_conflict == "raise"
-        is_copy = parent is None and told.get("source") == "fork"  # of the first one: nothing comes before it
+        is_copy = parent is None and stored_metadata.get("source") == "fork"  # of a thread's first checkpoint
         may_fork = not is_strict or line != "" or is_copy or isinstance(get_checkpoint_id(config), Past)
         try:
-            taken = take(values, channels, standing)
+            taken = take(values, channels, last)
         except InvalidError as error:
-            refuse(error, names)
+            raise_unstorable(error, names)
         try:
-            body = values.dump([fields, told, list(channels)])
+            body = values.dump([fields, stored_metadata, list(channels)])
         except InvalidError as error:
-            refuse(error, names, "metadata" if (error.path or "").startswith("[1]") else "checkpoint")
-        message = f"{told.get('source', 'step')}, step {told.get('step', '?')}, {names.id}"
+            raise_unstorable(
+                error, names, "metadata" if (error.path or "").startswith("[1]") else "checkpoint"
+            )
+        message = (
+            f"{stored_metadata.get('source', 'step')}, step {stored_metadata.get('step', '?')}, {names.id}"
+        )
         return putting.Putting(
             names,
             parent,
             taken,
-            standing,
+            last,
             body,
             snapshots_in(channels),
-            lacking(told, channels),
+            lacking(stored_metadata, channels),
             "" if values.is_encrypted else message,
             may_fork,
             is_strict,
         )
 
-    def put_writes(
+    def _put_writes(
         self,
         config: RunnableConfig,
         writes: Sequence[tuple[str, Any]],
         task_id: str,
         task_path: str = "",
-    ) -> None:
-        """Store what a task has written on a checkpoint."""
-        names, record = self._writes(config, writes, task_id, task_path)
-        self._homes.finish(lambda handle: putting.put_writes(self._keeper, handle, names, task_id, record))
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """Store what a task has written on a checkpoint."""
-        names, record = self._writes(config, writes, task_id, task_path)
-        await self._homes.wait(
-            lambda handle: putting.put_writes(self._keeper, handle, names, task_id, record)
-        )
-
-    def _writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str
-    ) -> tuple[Names, PendingRecord]:
-        dump = self._keeper.values.dump
-        thread, line, id = place_in(config)
+    ) -> Work[None]:
+        """Store a task's writes on a checkpoint."""
+        dump = self._state.values.dump
+        thread, line, id = check_config(config)
         if id is None:
             raise InvalidError("writes belong to a checkpoint; name it in the config")
-        admit_writes(writes, task, path)
-        names, told = Names(thread, line, id), dict[int, bytes]()
-        for place, (channel, value) in enumerate(writes):
+        check_writes(writes, task_id, task_path)
+        names, encoded = Names(thread, line, id), dict[int, bytes]()
+        for index, (channel, value) in enumerate(writes):
             try:
-                told[WRITES_IDX_MAP.get(channel, place)] = dump([channel, value])
+                encoded[WRITES_IDX_MAP.get(channel, index)] = dump([channel, value])
             except InvalidError as error:
-                refuse(error, names, channel, by=task)
-        return names, PendingRecord(dump(path), [*told.items()])
+                raise_unstorable(error, names, channel, by=task_id)
+        record = PendingRecord(dump(task_path), [*encoded.items()])
+        return lambda handle: putting.put_writes(self._state, handle, names, task_id, record)
+
+    put_writes, aput_writes = both(_put_writes)
 
     # ---- reading
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that a config names, or the latest of its thread; None if there is none."""
-        return self._homes.finish(lambda handle: self._get(handle, config))
+    def _get_tuple(self, config: RunnableConfig) -> Work[CheckpointTuple | None]:
+        """Return the checkpoint that a config names, or the latest of its thread; None if it is absent."""
 
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that a config names, or the latest of its thread; None if there is none."""
-        return await self._homes.wait(lambda handle: self._get(handle, config))
+        async def work(handle: Keepstate) -> CheckpointTuple | None:
+            thread, line, id = check_config(config)
+            if await self._expiry.is_over(self._state, handle, thread):
+                return None
+            is_strict = line == "" and self._on_conflict == "raise"
+            latest = None
+            if id is not None and is_strict:
+                latest = await queries.ThreadReader(self._state, handle, thread).latest(line)
+            own_config = config if id is not None else None
+            found = await queries.get(self._state, handle, thread, line, id, own_config)
+            if found is None or not is_strict:
+                return found
+            return as_past(found, is_past=latest is not None and latest.names.id != id)
 
-    async def _get(self, handle: Keepstate, config: RunnableConfig) -> CheckpointTuple | None:
-        thread, line, id = place_in(config)
-        if await self._expiry.is_over(handle, thread):
-            return None
-        is_strict = line == "" and self._on_conflict == "raise"
-        latest = None
-        if id is not None and is_strict:
-            latest = await queries.Reading(self._keeper, handle, thread).latest(line)
-        told = config if id is not None else None
-        found = await queries.get(self._keeper, handle, thread, line, id, told)
-        if found is None or not is_strict:
-            return found
-        return going_back(found, is_past=latest is not None and latest.names.id != id)
+        return work
 
-    def list(
+    get_tuple, aget_tuple = both(_get_tuple)
+
+    def _list(
         self,
         config: RunnableConfig | None,
         *,
         filter: dict[str, Any] | None = None,
         before: RunnableConfig | None = None,
         limit: int | None = None,
-    ) -> Iterator[CheckpointTuple]:
-        """Yield checkpoints, the latest first; see `alist`."""
-        wanted = admit_wanted(config, filter, before, limit)
-        return self._homes.finish_each(lambda handle: self._list(handle, wanted))
-
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
+    ) -> WorkOfMany[CheckpointTuple]:
         """Yield checkpoints, the latest first.
 
         Args:
-            config: Whose: of a thread, of one namespace if it names one. None for those of all threads, which
-                are all looked at.
-            filter: What their metadata must have; compared by equality.
-            before: Only those before this one.
-            limit: So many at most.
+            config: The thread, or one namespace of it. None for all threads, which are all read.
+            filter: Fields that the metadata must have; compared by equality.
+            before: Yield only checkpoints before this one.
+            limit: Yield at most N checkpoints.
         """
-        wanted = admit_wanted(config, filter, before, limit)
-        async for one in self._homes.wait_each(lambda handle: self._list(handle, wanted)):
-            yield one
+        wanted = check_wanted(config, filter, before, limit)
 
-    async def _list(self, handle: Keepstate, wanted: queries.Wanted) -> AsyncIterator[CheckpointTuple]:
-        if wanted.thread is not None and await self._expiry.is_over(handle, wanted.thread):
-            return
-        async for one in queries.listed(self._keeper, handle, wanted):
-            thread, _, _ = place_in(one.config)
-            if wanted.thread is None and await self._expiry.is_over(handle, thread):
-                continue
-            yield one
+        async def work(handle: Keepstate) -> AsyncIterator[CheckpointTuple]:
+            if wanted.thread is not None and await self._expiry.is_over(self._state, handle, wanted.thread):
+                return
+            async for one in queries.list_checkpoints(self._state, handle, wanted):
+                thread, _, _ = check_config(one.config)
+                if wanted.thread is None and await self._expiry.is_over(self._state, handle, thread):
+                    continue
+                yield one
 
-    def get_delta_channel_history(
+        return work
+
+    list, alist = both_each(_list)
+
+    def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Return what was written to channels before a checkpoint, back to the nearest value of each."""
-        place, names = place_in(config), channels_named(channels)
-        return self._homes.finish(lambda handle: self._delta_history(handle, place, names))
+    ) -> Work[Mapping[str, DeltaChannelHistory]]:
+        """Return the writes to channels before a checkpoint, back to the nearest value of each channel."""
+        thread, line, id = check_config(config)
+        names = check_channels(channels)
 
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Return what was written to channels before a checkpoint, back to the nearest value of each."""
-        place, names = place_in(config), channels_named(channels)
-        return await self._homes.wait(lambda handle: self._delta_history(handle, place, names))
+        async def work(handle: Keepstate) -> Mapping[str, DeltaChannelHistory]:
+            if await self._expiry.is_over(self._state, handle, thread):
+                return {channel: {"writes": []} for channel in names}
+            return await queries.delta_history(self._state, handle, thread, line, id, names)
 
-    async def _delta_history(
-        self, handle: Keepstate, place: Place, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        if await self._expiry.is_over(handle, place[0]):
-            return {channel: {"writes": []} for channel in channels}
-        return await queries.delta_history(self._keeper, handle, *place, channels)
+        return work
 
-    def threads(self) -> Iterator[str]:
+    get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)
+
+    def _threads(self) -> WorkOfMany[str]:
         """Yield the ids of threads that have checkpoints."""
-        return self._homes.finish_each(self._threads)
 
-    async def athreads(self) -> AsyncIterator[str]:
-        """Yield the ids of threads that have checkpoints."""
-        async for thread in self._homes.wait_each(self._threads):
-            yield thread
+        async def work(handle: Keepstate) -> AsyncIterator[str]:
+            async for thread in queries.list_threads(handle):
+                if not await self._expiry.is_over(self._state, handle, thread):
+                    yield thread
 
-    async def _threads(self, handle: Keepstate) -> AsyncIterator[str]:
-        async for thread in queries.threads(handle):
-            if not await self._expiry.is_over(handle, thread):
-                yield thread
+        return work
 
-    # ---- copying and letting go
+    threads, athreads = both_each(_threads)
 
-    def delete_thread(self, thread_id: str) -> None:
-        """Delete all that is stored of a thread; an absent one stays absent."""
-        thread = thread_named(thread_id)
-        self._homes.finish(lambda handle: deletion.delete(self._keeper, handle, thread))
+    # ---- copying and deleting
 
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all that is stored of a thread; an absent one stays absent."""
-        thread = thread_named(thread_id)
-        await self._homes.wait(lambda handle: deletion.delete(self._keeper, handle, thread))
+    def _delete_thread(self, thread_id: str) -> Work[None]:
+        """Delete all stored data of a thread; an absent one stays absent."""
+        thread = check_thread(thread_id)
+        return lambda handle: deletion.delete_thread(self._state, handle, thread)
 
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of some runs and what was written on them; looks at all threads.
+    delete_thread, adelete_thread = both(_delete_thread)
 
-        What a delta channel of another run's checkpoint is made of stays.
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Work[None]:
+        """Delete the checkpoints of some runs, and the writes on them. Cost: reads all threads.
+
+        Checkpoints stay if the delta channels of another run's checkpoint need them.
         """
-        runs = named_all("run_ids", run_ids)
-        self._homes.finish(lambda handle: self._retention.delete_runs(handle, runs))
+        runs = check_ids("run_ids", run_ids)
+        return lambda handle: deletion.delete_runs(self._state, handle, runs)
 
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of some runs and what was written on them; looks at all threads."""
-        runs = named_all("run_ids", run_ids)
-        await self._homes.wait(lambda handle: self._retention.delete_runs(handle, runs))
+    delete_for_runs, adelete_for_runs = both(_delete_for_runs)
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy all that is stored of a thread to another one.
+    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Work[None]:
+        """Copy all stored data of a thread to another thread.
 
         Raises:
-            AlreadyExistsError: The other has a history already.
+            AlreadyExistsError: The other thread already has a history.
         """
-        source = thread_named(source_thread_id, "source_thread_id")
-        target = thread_named(target_thread_id, "target_thread_id")
-        self._homes.finish(lambda handle: self._copy(handle, source, target))
+        source = check_thread(source_thread_id, "source_thread_id")
+        target = check_thread(target_thread_id, "target_thread_id")
 
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy all that is stored of a thread to another one."""
-        source = thread_named(source_thread_id, "source_thread_id")
-        target = thread_named(target_thread_id, "target_thread_id")
-        await self._homes.wait(lambda handle: self._copy(handle, source, target))
+        async def work(handle: Keepstate) -> None:
+            if source == target or not await self._expiry.is_over(self._state, handle, source):
+                await self._expiry.end(self._state, handle, target)
+                await threads.copy(self._state, handle, source, target)
 
-    async def _copy(self, handle: Keepstate, source: str, target: str) -> None:
-        if source == target or not await self._expiry.is_over(handle, source):
-            await self._expiry.end(handle, target)
-            await thread_copy.copy(self._keeper, handle, source, target)
+        return work
 
-    def prune(  # type: ignore[override]  # it also says how many
+    copy_thread, acopy_thread = both(_copy_thread)
+
+    def _prune(
         self,
         thread_ids: Sequence[str],
         *,
@@ -422,43 +362,27 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         keep_last: int | None = None,
         max_age_s: float | None = None,
         dry_run: bool = False,
-    ) -> int:
-        """Let go of old checkpoints of threads, and return how many.
+    ) -> Work[int]:
+        """Delete old checkpoints of threads, and return their number.
 
-        The latest of each namespace stays, and what its delta channels are made of.
+        The latest checkpoint of each namespace stays, and the older ones that its delta channels need.
 
         Args:
             thread_ids: The threads.
             strategy: `delete` deletes all; `keep_latest` keeps what the other arguments say, by default only
                 the latest of each namespace.
-            keep_last: Keeps so many of each namespace.
-            max_age_s: Keeps those that are not older.
-            dry_run: Only says how many there are.
+            keep_last: Keep N checkpoints of each namespace.
+            max_age_s: Keep checkpoints that are not older.
+            dry_run: Only return the number.
         """
-        threads, how = named_all("thread_ids", thread_ids), Strategy.of(strategy, keep_last, max_age_s)
+        chosen, how = check_ids("thread_ids", thread_ids), Strategy.of(strategy, keep_last, max_age_s)
         check_flag("dry_run", dry_run)
-        return self._homes.finish(lambda handle: self._retention.prune(handle, threads, how, dry_run=dry_run))
+        return lambda handle: prune_threads(self._state, handle, chosen, how, dry_run=dry_run)
 
-    async def aprune(  # type: ignore[override]  # it also says how many
-        self,
-        thread_ids: Sequence[str],
-        *,
-        strategy: str = "keep_latest",
-        keep_last: int | None = None,
-        max_age_s: float | None = None,
-        dry_run: bool = False,
-    ) -> int:
-        """Let go of old checkpoints of threads, and return how many; as `prune`."""
-        threads, how = named_all("thread_ids", thread_ids), Strategy.of(strategy, keep_last, max_age_s)
-        check_flag("dry_run", dry_run)
-        return await self._homes.wait(
-            lambda handle: self._retention.prune(handle, threads, how, dry_run=dry_run)
-        )
+    prune, aprune = both(_prune)  # type: ignore[assignment]  # it also returns how many
 
-    def sweep(self) -> int:
-        """Remove threads that have outlived their time to live, and return how many."""
-        return self._homes.finish(self._expiry.sweep)
+    def _sweep(self) -> Work[int]:
+        """Remove expired threads, and return their number."""
+        return lambda handle: self._expiry.sweep(self._state, handle)
 
-    async def asweep(self) -> int:
-        """Remove threads that have outlived their time to live, and return how many."""
-        return await self._homes.wait(self._expiry.sweep)
+    sweep, asweep = both(_sweep)

@@ -1,8 +1,11 @@
-"""The caches of a saver between its calls, async or blocking."""
+"""Caches of a saver between its calls, blocking and asynchronous."""
 
 from __future__ import annotations
 
-from keepstate.adapters.langgraph.channel_diff import Standings
+from typing import Final
+
+from keepstate._runner import Lock
+from keepstate.adapters.langgraph.channel_diff import StateSummary
 from keepstate.adapters.langgraph.records import space_of
 from keepstate.adapters.langgraph.serde import Values
 from keepstate.engine.history.objects import ObjectCache
@@ -12,28 +15,60 @@ from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 
+_CACHED_BYTES: Final = 64 << 20
 
-class Keeper:
-    """Values, and what was read and stored lately.
 
-    Args:
-        values: What encodes and decodes.
-    """
+class Summaries:
+    """Cache of the latest stored checkpoint of each namespace; the least recently stored is evicted first."""
+
+    def __init__(self) -> None:
+        self._summaries: dict[tuple[str, str], StateSummary] = {}
+        self._sizes: dict[tuple[str, str], int] = {}
+        self._size_bytes = 0
+        self._lock = Lock()
+
+    def get(self, thread: str, line: str) -> StateSummary | None:
+        """Return the summary of a namespace, if it is cached."""
+        return self._summaries.get((thread, line))
+
+    def put(self, thread: str, line: str, summary: StateSummary) -> None:
+        """Replace the summary of a namespace."""
+        with self._lock:
+            self._pop((thread, line))
+            self._summaries[thread, line] = summary
+            self._sizes[thread, line] = size_bytes = summary.size_bytes
+            self._size_bytes += size_bytes
+            while self._size_bytes > _CACHED_BYTES and len(self._summaries) > 1:
+                self._pop(next(iter(self._summaries)))
+
+    def forget(self, thread: str) -> None:
+        """Remove the summaries of a thread."""
+        with self._lock:
+            for key in [key for key in self._summaries if key[0] == thread]:
+                self._pop(key)
+
+    def _pop(self, key: tuple[str, str]) -> None:
+        if self._summaries.pop(key, None) is not None:
+            self._size_bytes -= self._sizes.pop(key)
+
+
+class SaverState:
+    """The values of a saver, and its caches of what was read and stored lately."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
-        self.summaries = Standings()
+        self.summaries = Summaries()
         self._records, self._objects = Records(), ObjectCache()
 
-    def with_values(self, values: Values) -> Keeper:
-        """Return the same, with other values."""
-        other = Keeper(values)
+    def with_values(self, values: Values) -> SaverState:
+        """Return a state with other values and the same caches."""
+        other = SaverState(values)
         other.summaries = self.summaries
         other._records, other._objects = self._records, self._objects
         return other
 
     def executor(self, handle: Keepstate, thread: str) -> SpaceExecutor:
-        """Return where a thread's work is done."""
+        """Return the executor of a thread's space."""
         name = check_space_name("name", space_of(thread), handle.tenant_id)
         return SpaceExecutor(handle, name, handle.author)
 

@@ -1,48 +1,56 @@
-"""Values of channels to bytes and back: by keepstate's codec, or by a serializer of LangGraph.
+"""Encodes and decodes channel values: by keepstate's codec, or by a serializer of LangGraph.
 
-The codec makes objects of known classes alone (`classes`), and raises for all others. With a serializer each
-value, and each item of a list, is what that makes of it; if it encrypts, nothing else is stored of it.
+The codec creates objects of known classes only (`classes`), and raises for all others. With a serializer,
+each value and each item of a list is stored as the serializer's bytes; with an encrypting one, nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import gc
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import ormsgpack
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import CipherProtocol, SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from keepstate.adapters.langgraph.classes import Classes
-from keepstate.adapters.langgraph.copies import Copies
-from keepstate.adapters.langgraph.shapes import PlainShape
+from keepstate.adapters.langgraph.shapes import MESSAGES, PlainShape
 from keepstate.engine.history.objects import pack_object, unpack_object
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import merkle
 from keepstate.values.codec import Codec
 from keepstate.values.contents import closed, replanted
 from keepstate.values.decode import ObjectReader, Reader
-from keepstate.values.merkle import MerkleValue
+from keepstate.values.merkle import MerkleValue, Read
 from keepstate.values.nodes import LIST_STYLE, item
 from keepstate.values.refs import TAG, Fetching
 from keepstate.values.types import LEAF_READERS, OBJECT
 
 _SEALED: Final = "langgraph.serialized"
 SAID: Final = 0x92
-"""How the encoding begins of what a serializer has said: two things."""
+"""The first byte of the encoding of a serializer's output: an array of two."""
 _THREE: Final = 0x93
 _SHORT_TEXT: Final = 0x1F
-"""How an object's parts begin: three of them, of which the first is a name of up to so many bytes."""
+"""The first bytes of an object's parts: an array of three, and a name of up to 31 bytes."""
 _FORMS: Final = Reader()
+_FIXED: Final = frozenset({str, int, float, bool, bytes, type(None)})
+_MANY: Final = 4_096
+"""The number of leaves of lists to cache, of about 16 items each."""
+
+Copy = Callable[[], Any]
+_set: Final = object.__setattr__
 
 
 class Serialized:
-    """What a serializer has made of a value.
+    """A serializer's output for a value.
 
     Args:
-        type: What it says that the bytes are.
+        type: The serializer's name of the format.
         data: The bytes.
     """
 
@@ -60,11 +68,11 @@ class _Opened:
 
 
 class Values:
-    """Encodes and decodes what checkpoints hold.
+    """Encoder and decoder of the values in checkpoints.
 
     Args:
-        classes: What may come back.
-        serde: Instead of keepstate's codec.
+        classes: The classes whose objects may come back.
+        serde: A serializer to use instead of keepstate's codec.
     """
 
     def __init__(self, classes: Classes, serde: SerializerProtocol | None = None) -> None:
@@ -79,75 +87,77 @@ class Values:
         self.messages = classes.messages
 
     def allowing(self, more: Collection[tuple[str, ...]], serde: SerializerProtocol | None) -> Values:
-        """Return the same for more classes."""
+        """Return an encoder with more allowed classes."""
         return Values(self.classes.allowing(more), serde)
 
     # ---- whole values
 
     def dump(self, value: Any) -> bytes:
-        """Return the bytes to store of a value that is kept as one.
+        """Return the stored bytes of a value that is not split.
 
         Raises:
-            InvalidError: It would not come back; its path is named.
+            InvalidError: It would not come back; the error names its path.
         """
         return pack_object(self.codec.canonical(value if self.serde is None else self._seal(value)))
 
-    def load(self, stored: bytes, place: str) -> Any:
-        """Return the value.
+    def load(self, stored: bytes, where: str) -> Any:
+        """Return the value of stored bytes.
 
         Raises:
-            InvalidError: An object of a class that nobody allowed is in it.
-            CorruptError: Nobody wrote it.
+            InvalidError: It contains an object of a class that is not allowed.
+            CorruptError: The bytes are damaged.
         """
-        return self.opened(self.codec.assemble(unpack_object(stored, place), {}))
+        return self.opened(self.codec.assemble(unpack_object(stored, where), {}))
 
     def called(self, channel: str) -> str:
-        """Return what a channel is called in the state: nothing readable, if a serializer encrypts."""
+        """Return the stored name of a channel: a digest, if the serializer encrypts."""
         return sha256(channel.encode()).hexdigest()[:16] if self.is_encrypted else channel
 
-    # ---- what tells a value
+    # ---- marks
 
-    def told(self, value: Any) -> bytes:
-        """Return an encoding that no two values share; with a serializer, all that it says of the value.
+    def mark(self, value: Any) -> bytes:
+        """Return an encoding that is different for different values; a serializer's output, if there is one.
 
-        What `EncryptedSerializer` encrypts is told before: it says something else each time.
+        For `EncryptedSerializer` it is the output before encryption, which differs each time.
 
         Raises:
-            InvalidError: The value would not come back; its path is named.
+            InvalidError: The value would not come back; the error names its path.
         """
         if self._says is None:
             return self.codec.canonical(value)
         kind, data = self._says.dumps_typed(value)
         return self.codec.canonical([kind, bytes(data)])
 
-    def told_message(self, message: Any) -> bytes:
-        """Return what tells a message: its attributes; a serializer may say more."""
-        return self.codec.canonical(message.__dict__) if self.serde is None else self.told(message)
+    def mark_message(self, message: Any) -> bytes:
+        """Return the mark of a message: the encoding of its attributes, or a serializer's output."""
+        return self.codec.canonical(message.__dict__) if self.serde is None else self.mark(message)
 
-    def said(self, told: bytes) -> Serialized:
-        """Return what a serializer has said, of what tells the value."""
-        return Serialized(*msgspec.msgpack.decode(told, type=tuple[str, bytes]))
+    def serialized(self, mark: bytes) -> Serialized:
+        """Return a serializer's output from the mark of the value."""
+        return Serialized(*msgspec.msgpack.decode(mark, type=tuple[str, bytes]))
 
-    # ---- values in parts
+    # ---- split values
 
-    def planted(self, told: bytes) -> MerkleValue:
-        """Return the Merkle form of a value, of what tells it."""
-        return replanted(told) if self.serde is None else self.to_merkle(self.said(told))
+    def mark_to_merkle(self, mark: bytes) -> MerkleValue:
+        """Return the Merkle form of a value from its mark."""
+        return replanted(mark) if self.serde is None else self.to_merkle(self.serialized(mark))
 
     def to_merkle(self, value: Any) -> MerkleValue:
-        """Return the Merkle form of a value that stands by itself, or in a list."""
+        """Return the Merkle form of a value, or of an item of a list."""
         if self.serde is None:
             return self.codec.to_merkle(value)
         return MerkleValue(self.codec.canonical(self._seal(value)), {})
 
-    def plant_whole(self, items: list[Any]) -> MerkleValue:
-        """Return the Merkle form of a channel's list by its items, each for itself."""
+    def list_to_merkle(self, items: list[Any]) -> MerkleValue:
+        """Return the Merkle form of a channel's list; a serializer's items are encoded one by one."""
         if self.serde is None:
             return self.to_merkle(items)
-        return _at_hand(closed(LIST_STYLE, [item(self.to_merkle(one).encoding) for one in items]))
+        return _finish(closed(LIST_STYLE, [item(self.to_merkle(one).encoding) for one in items]))
 
-    def assemble(self, encoding: bytes, objects: Mapping[bytes, bytes], copies: Copies | None = None) -> Any:
-        """Return a channel's value. Messages that were decoded before come as copies."""
+    def assemble(
+        self, encoding: bytes, objects: Mapping[bytes, bytes], copies: MessageCopies | None = None
+    ) -> Any:
+        """Return a channel's value. Cached messages are copied."""
         read_leaves = None if copies is None or self.serde is not None else copies.read
         value = merkle.assemble(encoding, objects, self._reader, read_leaves)
         if self.serde is not None and kind_of(value) is list:
@@ -155,7 +165,7 @@ class Values:
         return self.opened(value)
 
     def _reader(self, resolve: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-        """Return what decodes, messages in the fewest steps: there are thousands of them in a state."""
+        """Return a decoder with a short path for messages, because a state has thousands of them."""
         leaves = {**LEAF_READERS, TAG: resolve}
         others = ObjectReader(self.classes, _FORMS, leaves=leaves)
 
@@ -169,17 +179,17 @@ class Values:
         return reader.read
 
     def opened(self, value: Any) -> Any:
-        """Return what a serializer has given; if that encrypts, nothing else passes.
+        """Return the value that a serializer decoded.
 
         Raises:
-            CorruptError: The value was not encrypted.
+            CorruptError: The serializer encrypts, and the value was not encrypted.
         """
         if type(value) is _Opened:
             return value.value
         if self.is_encrypted:
             raise CorruptError(
-                "a value stands here that was never encrypted, under a serializer that encrypts; "
-                "somebody else wrote it, or it is from before: read it without"
+                "this value was never encrypted, but the serializer encrypts; another writer or an older "
+                "configuration stored it: read it without the serializer"
             )
         return value
 
@@ -196,17 +206,17 @@ class Values:
         if self.serde is None:
             raise InvalidError(f"a serializer stored {kind!r} here; give the saver the same, serde=")
         if self.is_encrypted and "+" not in kind:
-            raise CorruptError(f"a value of {kind!r} stands here that was never encrypted")
+            raise CorruptError(f"this value of {kind!r} was never encrypted")
         return _Opened(self.serde.loads_typed((kind, data)))
 
 
 def _only_encrypts(kind: type[EncryptedSerializer]) -> bool:
-    """Whether it encrypts what its inner serializer says, and does nothing else."""
+    """Return whether a serializer only encrypts the output of its inner serializer."""
     return kind.dumps_typed is EncryptedSerializer.dumps_typed
 
 
 def _object(data: bytes) -> bytes:
-    """Return the encoding of an object whose parts these are."""
+    """Return the encoding of an object from its parts."""
     return ormsgpack.packb(ormsgpack.Ext(OBJECT, data))
 
 
@@ -219,11 +229,109 @@ def _parts_of(value: Serialized) -> dict[str, Any]:
     return {"type": value.type, "data": bytes(value.data)}
 
 
-def _at_hand(work: Fetching[MerkleValue]) -> MerkleValue:
-    """Return the result of work that has all it needs."""
+def _finish(work: Fetching[MerkleValue]) -> MerkleValue:
+    """Return the result of work that fetches nothing."""
     try:
         next(work)
     except StopIteration as end:
         made: MerkleValue = end.value
         return made
     raise AssertionError("nothing of a new list is stored yet")
+
+
+# ---- copies of messages
+
+
+@contextmanager
+def without_collection() -> Generator[None]:
+    """Pause garbage collection while many objects are created.
+
+    A thousand messages are 6,000 objects. Python searches for cycles after every 700 new objects, and after
+    some rounds among all objects of the process, which took longer than decoding them. Only the thresholds
+    are changed, because another thread may use `gc.disable` at the same time.
+    """
+    before = gc.get_threshold()
+    if not gc.isenabled() or before[0] == 0:
+        yield
+        return
+    gc.set_threshold(0)
+    try:
+        yield
+    finally:
+        if gc.get_threshold()[0] == 0:
+            gc.set_threshold(*before)
+
+
+class MessageCopies:
+    """Cache of the decoded leaves of lists for one call, given out as copies.
+
+    The checkpoints of a conversation share most messages. Decoding one takes several times as long as
+    copying it, because most of its values are immutable.
+    """
+
+    def __init__(self) -> None:
+        self._by_leaf: dict[bytes, list[Copy] | None] = {}
+
+    def read(self, read: Read, leaves: Sequence[bytes]) -> list[Any]:
+        """Return the items of a list, as objects that no other caller has."""
+        items: list[Any] = []
+        for leaf in leaves:
+            if leaf not in self._by_leaf:
+                if len(self._by_leaf) >= _MANY:
+                    self._by_leaf = {}
+                self._by_leaf[leaf] = _copies(read(leaf))
+            copies = self._by_leaf[leaf]
+            items += read(leaf) if copies is None else [copy() for copy in copies]
+        return items
+
+
+def _copies(items: Sequence[Any]) -> list[Copy] | None:
+    """Return a copying function for each item; None if one of them cannot be copied."""
+    copies: list[Copy] = []
+    for one in items:
+        copy = _message(one) if type(one) in MESSAGES() else _plain(one)
+        if copy is None:
+            return None
+        copies.append(copy)
+    return copies
+
+
+def _message(one: BaseMessage) -> Copy | None:
+    kind, held = cast("Any", type(one)), one.__dict__
+    groups = {name: _plain(value) for name, value in held.items() if type(value) not in _FIXED}
+    extra = _plain(one.__pydantic_extra__ or {})
+    makers = [(name, copy) for name, copy in groups.items() if copy is not None]
+    if extra is None or len(makers) < len(groups):
+        return None
+    names, new = one.__pydantic_fields_set__, kind.__new__
+
+    def copy() -> Any:
+        made, own = new(kind), held.copy()
+        for name, make in makers:
+            own[name] = make()
+        _set(made, "__dict__", own)
+        _set(made, "__pydantic_fields_set__", names.copy())
+        _set(made, "__pydantic_extra__", extra())
+        _set(made, "__pydantic_private__", None)
+        return made
+
+    return copy
+
+
+def _plain(value: Any) -> Copy | None:
+    """Return a copying function for a value of texts, numbers, lists and dicts; None for other values."""
+    kind = cast("Any", type(value))
+    if kind in _FIXED:
+        return lambda: value
+    if kind is not list and kind is not dict:
+        return None
+    if not value:
+        return cast("Copy", kind)
+    parts = [_plain(one) for one in (value if kind is list else value.values())]
+    makers = [part for part in parts if part is not None]
+    if len(makers) < len(parts):
+        return None
+    if kind is list:
+        return lambda: [make() for make in makers]
+    pairs = [*zip(value, makers, strict=True)]
+    return lambda: {name: make() for name, make in pairs}

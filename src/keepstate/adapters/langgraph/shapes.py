@@ -1,7 +1,7 @@
-"""How objects of LangChain's and LangGraph's own classes are taken apart into fields, and made again.
+"""Shapes of LangChain's and LangGraph's own classes: how to get an object's fields, and create it again.
 
-Nothing of a class runs when an object is made again: neither its constructor nor its validators. What was
-stored was valid when it was stored.
+Creating an object runs neither the constructor nor the validators of its class. The object was valid when it
+was stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keepstate.values.shapes import ExceptionShape, Shape, shape_of
 from keepstate.values.standard import pattern_fields, pattern_of
 
 Snapshot: Final = types._DeltaSnapshot  # pyright: ignore[reportPrivateUsage]
-"""A value of a delta channel that stands whole in its checkpoint."""
+"""A whole value of a delta channel in its checkpoint."""
 
 _Make = Callable[[Mapping[str, Any]], Any]
 _Build = Callable[[Mapping[str, Any], Collection[str]], Any]
@@ -45,7 +45,7 @@ _set: Final = object.__setattr__
 
 
 class MessageShape:
-    """A message: its attributes, without those that are empty as in every new one."""
+    """The shape of a message: its attributes, without those that are empty in every new message."""
 
     def __init__(self, kind: type[BaseMessage]) -> None:
         self._kind = kind
@@ -60,13 +60,13 @@ class MessageShape:
             for name, field in fields.items()
             if not field.is_required()
         }
-        # In the order in which constructors fill them, so that what was read is encoded as it was before.
+        # In the order of constructors, so that a decoded message has the same encoding again.
         self._blank = dict.fromkeys(fields) | {
             name: empty for name, empty in self._empty.items() if name not in dict(self._made)
         }
 
     def fields(self, value: BaseMessage) -> dict[str, Any]:
-        """Return what is not as in every new message."""
+        """Return the attributes that differ from those of a new message."""
         empty, held = self._empty, value.__dict__
         fields = {
             name: held[name]
@@ -99,7 +99,7 @@ class MessageShape:
 
 
 class PlainShape:
-    """An object that is what some functions say: one gives its fields, one makes it of them."""
+    """The shape of an object by two functions: one returns its fields, one creates it from them."""
 
     def __init__(self, take: Callable[[Any], dict[str, Any]], make: _Make) -> None:
         self._take, self._make = take, make
@@ -118,11 +118,11 @@ class PlainShape:
 
 
 class _Plain:
-    """Stands for builtin values of derived classes."""
+    """Placeholder class for builtin values of derived classes."""
 
 
 def _slots(kind: Any, *names: str) -> PlainShape:
-    """Return the shape of what is nothing but some attributes; those that it lacks are left out."""
+    """Return the shape of a class by its attributes; absent ones are left out."""
 
     def take(value: Any) -> dict[str, Any]:
         return {name: getattr(value, name) for name in names if hasattr(value, name)}
@@ -138,14 +138,14 @@ def _slots(kind: Any, *names: str) -> PlainShape:
 
 
 @cache
-def MESSAGES() -> frozenset[type]:  # noqa: N802 - a value, made when it is first asked for
+def MESSAGES() -> frozenset[type]:  # noqa: N802 - a value, created on first use
     """Return the classes of messages."""
     return frozenset(getattr(messages, name) for name in _MESSAGES if hasattr(messages, name))
 
 
 @cache
 def framework() -> tuple[Registration, ...]:
-    """Return how objects of the frameworks' own classes, and those of the standard library, are stored."""
+    """Return the shapes of the frameworks' own classes, and of some of the standard library."""
     shapes: dict[str, tuple[type, Shape]] = {
         f"langchain.{kind.__name__}": (kind, MessageShape(kind)) for kind in MESSAGES()
     }
@@ -178,8 +178,8 @@ def framework() -> tuple[Registration, ...]:
 
 
 @cache
-def BUILDERS() -> dict[bytes, _Build]:  # noqa: N802 - a value, made when it is first asked for
-    """Return what makes messages of their attributes, by the names that they are stored under."""
+def BUILDERS() -> dict[bytes, _Build]:  # noqa: N802 - a value, created on first use
+    """Return the functions that create messages from their attributes, by stored names."""
     return {known.name.encode(): known.shape.build for known in framework() if known.kind in MESSAGES()}
 
 
@@ -199,13 +199,13 @@ def _deque(fields: Mapping[str, Any]) -> deque[Any]:
 
 def _bytearray(fields: Mapping[str, Any]) -> bytearray:
     held = fields["bytes"]
-    if type(held) is not bytes:  # of a number it would make so many zeros
+    if type(held) is not bytes:  # bytearray(n) would create n zeros
         raise TypeError(f"a stored bytearray holds bytes, not a {type(held).__name__}")
     return bytearray(held)
 
 
 def _regex(fields: Mapping[str, Any]) -> re.Pattern[Any]:
-    # To compile with this flag prints, and stored bytes must not decide what a process prints.
+    # Compiling with this flag prints, and stored bytes must not make a process print.
     return pattern_of(fields["pattern"], fields["flags"] & ~int(re.DEBUG))
 
 
@@ -224,10 +224,10 @@ def _address(kind: Any) -> PlainShape:
 
 
 def shape_of_class(kind: Any) -> Shape | None:
-    """Return how objects of a class of the application are taken apart and made again; or None."""
+    """Return the shape of a class of the application; None if it has none."""
     try:
         shape = shape_of(kind)
-        return None if isinstance(shape, ExceptionShape) else shape  # LangGraph keeps the text of errors
+        return None if isinstance(shape, ExceptionShape) else shape  # LangGraph stores the text of errors
     except InvalidError:
         return _pydantic_1(kind) if hasattr(kind, "__fields__") and hasattr(kind, "construct") else None
 
@@ -238,9 +238,9 @@ def _stand_ins() -> dict[str, Registration]:
 
 
 def stand_in_of(kind: Any) -> Registration | None:
-    """Return how LangGraph's own serializer would store objects of a class that has no shape; or None.
+    """Return how LangGraph's own serializer would store objects of a class without a shape; or None.
 
-    An error becomes its text, and what was derived from a builtin class becomes one of that.
+    An error becomes its text, and an object of a subclass of a builtin class becomes a builtin object.
     """
     bases: tuple[Any, ...] = deque, re.Pattern, *_SUPERSEDED
     base: Any = next((base for base in bases if issubclass(kind, base)), None)
@@ -266,7 +266,7 @@ def _pydantic_1(kind: Any) -> Shape:
 
     def take(value: Any) -> dict[str, Any]:
         if any(type(name) is not str for name in value.__dict__):
-            raise InvalidError(f"{kind.__qualname__} has attributes whose names are no text")
+            raise InvalidError(f"{kind.__qualname__} has attributes whose names are not text")
         return dict(value.__dict__)
 
     return PlainShape(take, make)

@@ -22,13 +22,12 @@ from langgraph.store.base import (
 )
 
 from keepstate._finish import finish
-from keepstate._runner import Signal, Work
-from keepstate.adapters.langgraph.contexts import Done, OnStore
-from keepstate.adapters.langgraph.item_calls import Keyed
-from keepstate.adapters.langgraph.item_store import Kept, Shelf
+from keepstate._runner import Signal
+from keepstate._runner import Work as BackgroundWork
+from keepstate.adapters.langgraph.item_store import ItemStore, StoredVectors
 from keepstate.adapters.langgraph.items import lifetime_ms
-from keepstate.adapters.langgraph.loop_handles import Homes
-from keepstate.adapters.langgraph.operations import admitted
+from keepstate.adapters.langgraph.loop_handles import Done, LoopHandles, OnStore, Work, both
+from keepstate.adapters.langgraph.operations import Keyed, check_operations
 from keepstate.adapters.langgraph.vectors import Index, Vectors
 from keepstate.engine.kernel.arguments import check_flag, check_space_name
 from keepstate.engine.kernel.executor import SpaceExecutor
@@ -48,25 +47,25 @@ _SPACE = "store"
 _SWEEP_MINUTES = 5.0
 _AT_ONCE = 64
 _TTL_KEYS = frozenset(("default_ttl", "refresh_on_read", "sweep_interval_minutes", "omit_expired"))
-"""The last is how LangGraph's store on PostgreSQL is told not to give what has expired; ours never does."""
+"""`omit_expired` is an option of LangGraph's store on PostgreSQL; this store never returns expired items."""
 
 
 class KeepstateStore(OnStore, Keyed):
     """LangGraph's `BaseStore` on a keepstate store: for `compile(store=…)`, in blocking and asynchronous use.
 
-    All items are in one space. The puts of a `batch` apply together, up to 400 of them, and its other
-    operations see what was there before. No put is lost that another one does not replace. Values are copies
-    both ways. What has outlived its time to live is never given, swept or not. Threads may share it.
+    All items are in one space. The puts of a `batch` apply together, up to 400 of them; its other operations
+    see the state before them. No put is lost unless another one replaces it. Values are copied on put and on
+    get. Expired items are never returned, swept or not. Threads may share a store.
 
     Args:
         url: A store URL, the path of an SQLite file, an open store, or a handle on one.
-        index: Finds items by meaning: `dims`, `embed`, `fields`, `distance_type`. Compared in process.
+        index: Search by meaning: `dims`, `embed`, `fields`, `distance_type`. Vectors are compared in process.
         ttl: `default_ttl` in minutes, `refresh_on_read`, `sweep_interval_minutes`.
-        tenant: The tenant whose items they are, if any.
-        author: Who writes, in what is recorded.
-        encryption: The keys that values are encrypted under.
-        space: The space that all items are in.
-        record: Keeps every moment of all items, to be read again with `keepstate log` and `show`.
+        tenant: The tenant of the items, if any.
+        author: The author in recorded changes.
+        encryption: The keys that encrypt values.
+        space: The space of all items.
+        record: Record each change, so that `keepstate log` and `show` can read past states.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -87,44 +86,44 @@ class KeepstateStore(OnStore, Keyed):
         space: str = _SPACE,
         record: bool = False,
     ) -> None:
-        self.ttl_config = _admitted_ttl(ttl)
+        self.ttl_config = _check_ttl(ttl)
         self._vectors = None if index is None else Vectors(index)
         self.index_config = None if index is None else index.copy()
-        self._homes = Homes(url, tenant=tenant, author=author, encryption=encryption)
-        self._space = check_space_name("space", space, self._homes.tenant_id)
+        self._handles = LoopHandles(url, tenant=tenant, author=author, encryption=encryption)
+        self._space = check_space_name("space", space, self._handles.tenant_id)
         self._record = check_flag("record", record)
-        self._sweeper: Work | None = None
-        self._turns_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+        self._sweeper: BackgroundWork | None = None
+        self._limits_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
         )
 
     def __repr__(self) -> str:
-        return f"<KeepstateStore {self._space!r} of {self._homes!r}>"
+        return f"<KeepstateStore {self._space!r} of {self._handles!r}>"
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """Return what makes vectors of texts, if there is an index."""
+        """The embedding model of the index, if there is one."""
         return None if self._vectors is None else self._vectors.embeddings
 
     # ---- opening and closing
 
     def close(self) -> None:
-        """Let go of the store; twice is once. What was passed in open stays open."""
+        """Stop the sweeper and close the store for blocking calls; a store that was passed in stays open."""
         self.stop_ttl_sweeper()
-        self._homes.close()
+        super().close()
 
     async def aclose(self) -> None:
-        """Let go of the store in asynchronous use."""
+        """Stop the sweeper and close the store for this event loop and for blocking calls."""
         self.stop_ttl_sweeper()
-        await self._homes.aclose()
+        await super().aclose()
 
     # ---- operations
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Return what each operation comes to, in their order; see `BaseStore` for the single calls.
+        """Return the results of operations, in their order; see `BaseStore` for the single calls.
 
         Raises:
-            InvalidError: An operation cannot work as given; none of them was done.
+            InvalidError: An operation is wrong; none of them was done.
         """
         plan = _Plan(ops, self._vectors)
         made: Sequence[Sequence[float]] = ()
@@ -132,48 +131,46 @@ class KeepstateStore(OnStore, Keyed):
             if plan.texts:
                 made = self._vectors.blocking().embed_documents(plan.texts)
             plan.queries = {text: self._vectors.blocking().embed_query(text) for text in plan.queries}
-        return self._homes.finish(lambda handle: plan.perform(self._shelf(handle), made))
+        return self._handles.finish(lambda handle: plan.perform(self._items(handle), made))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Return the same in asynchronous use."""
+        """Return the results of operations; as `batch`."""
         plan = _Plan(ops, self._vectors)
         made: Sequence[Sequence[float]] = ()
         if self._vectors is not None:
             if plan.texts:
                 made = await self._vectors.embeddings.aembed_documents(plan.texts)
             plan.queries = {text: await self._vectors.embeddings.aembed_query(text) for text in plan.queries}
-        async with self._turns():
-            return await self._homes.wait(lambda handle: plan.perform(self._shelf(handle), made))
+        async with self._limit():
+            return await self._handles.wait(lambda handle: plan.perform(self._items(handle), made))
 
-    def _turns(self) -> asyncio.Semaphore:
-        """Return what lets so many of this event loop through at once: others wait, and no timeout runs."""
-        return self._turns_by_loop.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE))
+    def _limit(self) -> asyncio.Semaphore:
+        """Return the semaphore of this event loop: other batches wait, and their timeouts do not run."""
+        return self._limits_by_loop.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE))
 
-    def _shelf(self, handle: Keepstate) -> Shelf:
+    def _items(self, handle: Keepstate) -> ItemStore:
         space = handle.space(self._space)
-        return Shelf(SpaceExecutor(handle, space.name, space.author, record=self._record))
+        return ItemStore(SpaceExecutor(handle, space.name, space.author, record=self._record))
 
     # ---- times to live
 
-    def sweep_ttl(self) -> int:
-        """Remove what has expired anywhere in the store, and return how many entries that were."""
-        return self._homes.finish(Keepstate.sweep)
+    def _sweep_ttl(self) -> Work[int]:
+        """Remove expired entries of the whole store, and return their number."""
+        return Keepstate.sweep
 
-    async def asweep_ttl(self) -> int:
-        """Remove the same in asynchronous use."""
-        return await self._homes.wait(Keepstate.sweep)
+    sweep_ttl, asweep_ttl = both(_sweep_ttl)
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Done:
-        """Sweep from time to time in a thread of its own, until it is stopped or the store closed.
+        """Sweep at intervals in a thread of its own, until it is stopped or the store is closed.
 
-        It only gives back room: what has expired is not given in any case. May be awaited.
+        Sweeping only frees storage, because expired items are never returned. The result may be awaited.
 
         Args:
-            sweep_interval_minutes: How often; without it, as the configuration says, or every 5 minutes.
+            sweep_interval_minutes: The interval; by default that of the configuration, or 5 minutes.
         """
-        told = (self.ttl_config or {}).get("sweep_interval_minutes")
-        interval_s = lifetime_ms(sweep_interval_minutes or told or _SWEEP_MINUTES) / 1000
-        handle = self._homes.blocking()
+        configured = (self.ttl_config or {}).get("sweep_interval_minutes")
+        interval_s = lifetime_ms(sweep_interval_minutes or configured or _SWEEP_MINUTES) / 1000
+        handle = self._handles.blocking()
 
         async def sweeping(stopped: Signal) -> None:
             while not await stopped.wait(interval_s):
@@ -182,17 +179,17 @@ class KeepstateStore(OnStore, Keyed):
                 except KeepstateError as error:
                     _LOG.warning("expired items of %r stay until the next sweep: %s", self, error)
                     if isinstance(error, ClosedError):
-                        return  # there will be none
+                        return  # no sweep can follow
 
         if self._sweeper is None:
             self._sweeper = handle.runner.start(sweeping, "ttl sweeper")
         return Done()
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """End what `start_ttl_sweeper` began, after the sweep that is under way; returns True.
+        """Stop the sweeper after its current sweep; return True.
 
         Args:
-            timeout: Taken for LangGraph's sake; it never waits longer than 5 s.
+            timeout: Accepted for compatibility with LangGraph; the wait is at most 5 s.
         """
         work, self._sweeper = self._sweeper, None
         if work is not None:
@@ -201,15 +198,15 @@ class KeepstateStore(OnStore, Keyed):
 
 
 class _Plan:
-    """The operations of a batch by their kind, and what is to be embedded for them.
+    """The operations of a batch by kind, and the texts to embed for them.
 
     Attributes:
-        texts: To be embedded for puts, in order.
-        queries: The vector of each query, once it is made.
+        texts: The texts to embed for puts, in order.
+        queries: The vector of each query, once it is computed.
     """
 
     def __init__(self, ops: Iterable[Op], vectors: Vectors | None) -> None:
-        self._ops, self._vectors = admitted(ops), vectors
+        self._ops, self._vectors = check_operations(ops), vectors
         last = {(tuple(op.namespace), op.key): op for op in self._ops if isinstance(op, PutOp)}
         self._puts = list(last.values())
         self._paths = [vectors.texts(op) if vectors is not None else {} for op in self._puts]
@@ -218,43 +215,45 @@ class _Plan:
         if vectors is not None:
             self.queries = {op.query: () for op in self._ops if isinstance(op, SearchOp) and op.query}
 
-    async def perform(self, shelf: Shelf, made: Sequence[Sequence[float]]) -> list[Result]:
-        """Read first, then put; returns the results in the order of the operations."""
-        kept = self._kept(made)
+    async def perform(self, items: ItemStore, made: Sequence[Sequence[float]]) -> list[Result]:
+        """Read first, then put; return the results in the order of the operations."""
+        stored = self._stored(made)
         results: list[Result] = [None] * len(self._ops)
         gets = [(place, op) for place, op in enumerate(self._ops) if isinstance(op, GetOp)]
         if gets:
-            items = await shelf.get([op for _, op in gets])
-            for (place, _), item in zip(gets, items, strict=True):
+            found = await items.get([op for _, op in gets])
+            for (place, _), item in zip(gets, found, strict=True):
                 results[place] = item
         for place, op in enumerate(self._ops):
             if isinstance(op, SearchOp):
                 query = self.queries.get(op.query) if op.query else None
-                results[place] = cast("Result", await shelf.search(op, self._vectors, query))
+                results[place] = cast("Result", await items.search(op, self._vectors, query))
             elif isinstance(op, ListNamespacesOp):
-                results[place] = await shelf.list_namespaces(op)
+                results[place] = await items.list_namespaces(op)
         if self._puts:
-            await shelf.put(self._puts, kept)
+            await items.put(self._puts, stored)
         return results
 
-    def _kept(self, made: Sequence[Sequence[float]]) -> list[Kept]:
+    def _stored(self, made: Sequence[Sequence[float]]) -> list[StoredVectors]:
         if self._vectors is None:
             return [{} for _ in self._puts]
         count = len(made) if isinstance(cast("object", made), Sized) else 0
         if count != len(self.texts):
             raise InvalidError(
-                f"the model made {count} vectors of {len(self.texts)} texts: `embed` of the index returns "
-                "a list with one for each"
+                f"the model returned {count} vectors for {len(self.texts)} texts; `embed` of the index must "
+                "return one for each text"
             )
         given = iter(made)
         return [self._vectors.stored(paths, [next(given) for _ in paths]) for paths in self._paths]
 
 
-def _admitted_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
+def _check_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
     if ttl is None:
         return None
     if not isinstance(cast("object", ttl), Mapping):
-        raise InvalidError(f"`ttl` of the store is {ttl!r}; it is a dict with `default_ttl` and others")
+        raise InvalidError(
+            f"`ttl` of the store is {ttl!r}; it must be a dict with `default_ttl` and other options"
+        )
     if unknown := ttl.keys() - _TTL_KEYS:
         raise InvalidError(f"`ttl` has {min(unknown)!r}; there are {', '.join(sorted(_TTL_KEYS))}")
     for minutes in (ttl.get("default_ttl"), ttl.get("sweep_interval_minutes")):

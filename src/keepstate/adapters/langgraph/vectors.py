@@ -1,8 +1,8 @@
-"""Vectors of items: which texts of a value have one, and how near they are to a query.
+"""Vectors of items: the texts to embed, and the scores of vectors for a query.
 
-Vectors are compared here, in process, with numpy: no extension of a database is needed, and every store
-does the same. A search looks at each vector under its namespace: 1,000 of 1,536 numbers take a few
-milliseconds beside reading them.
+Vectors are compared in process with numpy, so no extension of a database is necessary and every store gives
+the same results. A search compares each vector under its namespace: 1,000 vectors of 1,536 numbers take a few
+milliseconds after they are read.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _FLOAT: Final = "<f4"
 
 
 class Index(TypedDict, total=False):
-    """How values are found by meaning: LangGraph's own configuration.
+    """The configuration of search by meaning, in LangGraph's own form.
 
     Attributes:
-        dims: How many numbers a vector has.
-        embed: What makes vectors of texts: `Embeddings`, a function, or a provider's model by name.
-        fields: The paths of the texts in a value; `$`, the default, is all of it as JSON.
-        text_fields: The same, as LangGraph's SQLite store names it.
+        dims: The number of numbers in a vector.
+        embed: The embedding model: `Embeddings`, a function, or a provider's model by name.
+        fields: The paths of the texts in a value; `$`, the default, is the whole value as JSON.
+        text_fields: The name of `fields` in LangGraph's SQLite store.
         distance_type: `cosine` (the default), `inner_product` or `l2`.
-        ann_index_config: Of LangGraph's store on PostgreSQL, and nothing here: all vectors are compared.
+        ann_index_config: An option of LangGraph's store on PostgreSQL, without effect here.
     """
 
     dims: int
@@ -53,84 +53,88 @@ class Index(TypedDict, total=False):
 
 
 class Vectors:
-    """Makes, keeps and compares vectors as an index says.
+    """The vectors of an index: their texts, their stored form and their scores.
 
     Attributes:
-        embeddings: What makes vectors of texts.
+        embeddings: The embedding model.
 
     Raises:
-        InvalidError: The configuration says something that there is not.
+        InvalidError: The configuration is wrong.
         MissingExtraError: numpy is not installed.
     """
 
     def __init__(self, index: Index | IndexConfig) -> None:
-        told = cast("Mapping[str, Any]", index)
+        given = cast("Mapping[str, Any]", index)
         if not isinstance(cast("object", index), Mapping):
-            raise InvalidError(f"`index` is {index!r}; it is a dict with `dims`, `embed` and others")
-        if unknown := told.keys() - _KEYS:
+            raise InvalidError(
+                f"`index` is {index!r}; it must be a dict with `dims`, `embed` and other options"
+            )
+        if unknown := given.keys() - _KEYS:
             raise InvalidError(f"`index` has {min(unknown)!r}; there are {', '.join(sorted(_KEYS))}")
-        if told.get("embed") is None:
-            raise InvalidError("`embed` of the index is missing: what makes vectors of texts")
+        if given.get("embed") is None:
+            raise InvalidError("`embed` of the index is missing; give an embedding model")
         _numpy()
-        self.embeddings: Embeddings = ensure_embeddings(told["embed"])
-        dims = told.get("dims")
+        self.embeddings: Embeddings = ensure_embeddings(given["embed"])
+        dims = given.get("dims")
         if dims is not None and (type(dims) is not int or dims < 1):
-            raise InvalidError(f"`dims` of the index is {dims!r}; it says how many numbers a vector has")
+            raise InvalidError(
+                f"`dims` of the index is {dims!r}; it must be the number of numbers in a vector"
+            )
         self._dims: int | None = dims
-        self._distance: str = told.get("distance_type") or DISTANCES[0]
+        self._distance: str = given.get("distance_type") or DISTANCES[0]
         if self._distance not in DISTANCES:
             raise InvalidError(
                 f"`distance_type` of the index is {self._distance!r}; there are {', '.join(DISTANCES)}"
             )
-        fields = told.get("fields") or told.get("text_fields") or [_WHOLE]
+        fields = given.get("fields") or given.get("text_fields") or [_WHOLE]
         fields = [fields] if isinstance(fields, str) else fields
         if not is_texts(fields):
-            raise InvalidError(f"`fields` of the index is {fields!r}; it is a list of paths")
+            raise InvalidError(f"`fields` of the index is {fields!r}; it must be a list of paths")
         self._fields = _tokenized(fields)
 
     def blocking(self) -> Embeddings:
-        """Return what makes vectors of texts without `await`.
+        """Return the embedding model for blocking calls.
 
         Raises:
-            InvalidError: It only works with it.
+            InvalidError: The model works only with `await`.
         """
         if isinstance(self.embeddings, EmbeddingsLambda) and not hasattr(self.embeddings, "func"):
             raise InvalidError("`embed` of the index is a coroutine function; use the store with `await`")
         return self.embeddings
 
     def texts(self, op: PutOp) -> dict[str, str]:
-        """Return the texts of an item that are to have a vector, by their paths."""
+        """Return the texts of an item to embed, by their paths."""
         if op.value is None or op.index is False:
             return {}
         found: dict[str, str] = {}
         for path, tokens in self._fields if op.index is None else _tokenized(op.index):
             texts = get_text_at_path(op.value, tokens)
-            for place, text in enumerate(texts):
-                found[f"{path}.{place}" if len(texts) > 1 else path] = text
+            for index, text in enumerate(texts):
+                found[f"{path}.{index}" if len(texts) > 1 else path] = text
         return found
 
     def stored(self, paths: Iterable[str], vectors: Iterable[Sequence[float]]) -> dict[str, bytes]:
-        """Return vectors as they are kept, by their paths: 4 bytes a number."""
-        return {path: self._admitted(vector).tobytes() for path, vector in zip(paths, vectors, strict=True)}
+        """Return the stored form of vectors by their paths: 4 bytes a number."""
+        return {path: self._check(vector).tobytes() for path, vector in zip(paths, vectors, strict=True)}
 
     def scores(
-        self, query: Sequence[float], kept: Sequence[tuple[str, Mapping[str, bytes]]]
+        self, query: Sequence[float], stored: Sequence[tuple[str, Mapping[str, bytes]]]
     ) -> dict[str, float]:
-        """Return how near each item's nearest vector is, by its name; more is nearer.
+        """Return the score of each item's nearest vector, by the item's name; larger is nearer.
 
         Raises:
             InvalidError: A vector has another length than the query's.
         """
         numpy = _numpy()
-        asked = self._admitted(query)
+        asked = self._check(query)
         owners: list[str] = []
         rows: list[bytes] = []
-        for name, vectors in kept:
+        for name, vectors in stored:
             for vector in vectors.values():
                 if len(vector) != asked.nbytes:
                     raise InvalidError(
                         f"a vector of {name!r} has {len(vector) // 4} numbers, the query's {asked.size}: "
-                        "it is of another model; use that one, or put the item again"
+                        "it comes from another model; use that model, or put the item again"
                     )
                 owners.append(name)
                 rows.append(vector)
@@ -156,22 +160,22 @@ class Vectors:
         )
         return cosines
 
-    def _admitted(self, vector: Sequence[float]) -> NDArray[np.float32]:
+    def _check(self, vector: Sequence[float]) -> NDArray[np.float32]:
         try:
             made: NDArray[np.float32] = _numpy().asarray(vector, _FLOAT)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidError(
-                f"the model made {vector!r:.99} of a text; `embed` of the index returns lists of numbers"
+                f"the model returned {vector!r:.99} for a text; `embed` of the index returns lists of numbers"
             ) from error
         if made.ndim != 1 or (self._dims is not None and made.size != self._dims):
             raise InvalidError(
-                f"the model made a vector of {made.size} numbers, and `dims` of the index is {self._dims}"
+                f"the model returned a vector of {made.size} numbers, but `dims` of the index is {self._dims}"
             )
         return made
 
 
 def is_texts(values: object) -> bool:
-    """Whether it is a list of texts."""
+    """Return whether a value is a list of texts."""
     if not isinstance(values, list | tuple):
         return False
     return all(isinstance(each, str) for each in cast("list[Any]", values))
