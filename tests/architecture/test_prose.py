@@ -31,6 +31,7 @@ AVOIDED = {
 
 KIT = ROOT / "packages"
 
+UNREVISED: tuple[str, ...] = ()
 """Files and folders whose texts are still to be rewritten."""
 
 

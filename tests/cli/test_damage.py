@@ -339,7 +339,7 @@ def test_a_target_that_is_there_is_refused(keepstate: Keepstate, tmp_path: Path,
 
     assert [one.code for one in ended] == [2, 2, 2]
     assert "exists already" in ended[0].err
-    assert "holds something" in ended[2].err
+    assert "holds data" in ended[2].err
     assert (tmp_path / "letter.db").read_text() == "dear reader"
 
 

@@ -174,7 +174,7 @@ def _parent_of(found: Any) -> Any:
     return found.parent_config or {"configurable": own}
 
 
-def _as_read(source: official.Official, name: official.Named) -> tuple[Any, Any, Any]:
+def _as_read(source: official.Official, name: official.CheckpointName) -> tuple[Any, Any, Any]:
     found = source.read(name)
     return found.checkpoint, found.metadata, found.checkpoint["channel_versions"]
 
@@ -327,7 +327,7 @@ def test_of_two_that_are_read_at_once_only_the_one_with_the_class_is_refused(
         saver.put(at, {**checkpoint(0, odd=_Point(1)), "id": "1"}, {}, {})
     with official.opened(f"sqlite:///{tmp_path}/odd.db") as odd, official.opened(old) as source:
         with pytest.raises(InvalidError, match="_Point"):
-            odd.read(official.Named("odd", "", "1"))
+            odd.read(official.CheckpointName("odd", "", "1"))
 
         assert [source.read(name).checkpoint["id"] for name in source.named()[:3]]
 

@@ -46,7 +46,10 @@ def is_message(value: object) -> TypeGuard[Message]:
 
 def are_messages(value: object) -> TypeGuard[list[Message]]:
     """Return whether a value is a list of messages with at least one."""
-    return isinstance(value, list) and bool(value) and all(map(is_message, cast("list[object]", value)))
+    if not isinstance(value, list):
+        return False
+    items = cast("list[object]", value)
+    return bool(items) and all(map(is_message, items))
 
 
 # ---- the parts of a message

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, wraps
 from itertools import islice
 from os import PathLike
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeGuard, TypeVar, cast
 
 from keepstate._finish import finish, finish_each
@@ -291,7 +291,7 @@ class Opened(Generic[M]):
 
 def both(
     prepare: Callable[Concatenate[S, P], Work[T]],
-) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
+) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], CoroutineType[Any, Any, T]]]:
     """Return the blocking and the asynchronous form of a method.
 
     Args:
@@ -300,14 +300,14 @@ def both(
 
     @wraps(prepare)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._handles.finish(prepare(self, *args, **kwargs))
+        return self._handles.finish(prepare(self, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
 
     @wraps(prepare)
     async def acall(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._handles.wait(prepare(self, *args, **kwargs))
+        return await self._handles.wait(prepare(self, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
 
     _rename(prepare, call, acall)
-    return call, acall
+    return call, cast("Any", acall)
 
 
 def both_each(
@@ -317,11 +317,11 @@ def both_each(
 
     @wraps(prepare)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return self._handles.finish_each(prepare(self, *args, **kwargs))
+        return self._handles.finish_each(prepare(self, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
 
     @wraps(prepare)
     async def acall(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        async for one in self._handles.wait_each(prepare(self, *args, **kwargs)):
+        async for one in self._handles.wait_each(prepare(self, *args, **kwargs)):  # pyright: ignore[reportPrivateUsage]
             yield one
 
     _rename(prepare, call, acall)

@@ -169,7 +169,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
 
         return work
 
-    put, aput = both(_put)
+    put, aput = both(_put)  # pyright: ignore[reportAssignmentType]
 
     def _putting(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
@@ -233,7 +233,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         record = PendingRecord(dump(task_path), [*encoded.items()])
         return lambda handle: putting.put_writes(self._state, handle, names, task_id, record)
 
-    put_writes, aput_writes = both(_put_writes)
+    put_writes, aput_writes = both(_put_writes)  # pyright: ignore[reportAssignmentType]
 
     # ---- reading
 
@@ -256,7 +256,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
 
         return work
 
-    get_tuple, aget_tuple = both(_get_tuple)
+    get_tuple, aget_tuple = both(_get_tuple)  # pyright: ignore[reportAssignmentType]
 
     def _list(
         self,
@@ -287,7 +287,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
 
         return work
 
-    list, alist = both_each(_list)
+    list, alist = both_each(_list)  # pyright: ignore[reportAssignmentType]
 
     def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -303,7 +303,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
 
         return work
 
-    get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)
+    get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)  # pyright: ignore[reportAssignmentType]
 
     def _threads(self) -> WorkOfMany[str]:
         """Yield the ids of threads that have checkpoints."""
@@ -324,7 +324,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         thread = check_thread(thread_id)
         return lambda handle: deletion.delete_thread(self._state, handle, thread)
 
-    delete_thread, adelete_thread = both(_delete_thread)
+    delete_thread, adelete_thread = both(_delete_thread)  # pyright: ignore[reportAssignmentType]
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Work[None]:
         """Delete the checkpoints of some runs, and the writes on them. Cost: reads all threads.
@@ -334,7 +334,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         runs = check_ids("run_ids", run_ids)
         return lambda handle: deletion.delete_runs(self._state, handle, runs)
 
-    delete_for_runs, adelete_for_runs = both(_delete_for_runs)
+    delete_for_runs, adelete_for_runs = both(_delete_for_runs)  # pyright: ignore[reportAssignmentType]
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Work[None]:
         """Copy all stored data of a thread to another thread.
@@ -352,9 +352,9 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
 
         return work
 
-    copy_thread, acopy_thread = both(_copy_thread)
+    copy_thread, acopy_thread = both(_copy_thread)  # pyright: ignore[reportAssignmentType]
 
-    def _prune(
+    def prune(  # type: ignore[override]  # it also returns how many
         self,
         thread_ids: Sequence[str],
         *,
@@ -362,7 +362,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         keep_last: int | None = None,
         max_age_s: float | None = None,
         dry_run: bool = False,
-    ) -> Work[int]:
+    ) -> int:
         """Delete old checkpoints of threads, and return their number.
 
         The latest checkpoint of each namespace stays, and the older ones that its delta channels need.
@@ -375,11 +375,26 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             max_age_s: Keep checkpoints that are not older.
             dry_run: Only return the number.
         """
-        chosen, how = check_ids("thread_ids", thread_ids), Strategy.of(strategy, keep_last, max_age_s)
-        check_flag("dry_run", dry_run)
-        return lambda handle: prune_threads(self._state, handle, chosen, how, dry_run=dry_run)
+        how = Strategy.of(strategy, keep_last, max_age_s)
+        return self._handles.finish(self._pruning(thread_ids, how, dry_run))
 
-    prune, aprune = both(_prune)  # type: ignore[assignment]  # it also returns how many
+    async def aprune(  # type: ignore[override]  # it also returns how many
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        max_age_s: float | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Delete old checkpoints of threads, and return their number; as `prune`."""
+        how = Strategy.of(strategy, keep_last, max_age_s)
+        return await self._handles.wait(self._pruning(thread_ids, how, dry_run))
+
+    def _pruning(self, thread_ids: Sequence[str], how: Strategy, dry_run: object) -> Work[int]:
+        threads = check_ids("thread_ids", thread_ids)
+        is_dry = check_flag("dry_run", dry_run)
+        return lambda handle: prune_threads(self._state, handle, threads, how, dry_run=is_dry)
 
     def _sweep(self) -> Work[int]:
         """Remove expired threads, and return their number."""
