@@ -157,7 +157,7 @@ class StateSummary(msgspec.Struct, frozen=True):
         )
 
 
-class ChannelDelta(msgspec.Struct, frozen=True):
+class ChannelChange(msgspec.Struct, frozen=True):
     """A channel value as it was passed; later changes of the value have no effect.
 
     Attributes:
@@ -182,13 +182,15 @@ def lacking(metadata: Mapping[str, Any], channels: Mapping[str, Any]) -> list[st
     return [name for name in cast("Mapping[str, object]", counted) if name not in channels]
 
 
-def take(values: Values, channels: Mapping[str, Any], before: StateSummary | None) -> dict[str, ChannelDelta]:
+def take(
+    values: Values, channels: Mapping[str, Any], before: StateSummary | None
+) -> dict[str, ChannelChange]:
     """Return the values as they are now.
 
     Raises:
         InvalidError: A value would not come back; the error names its path.
     """
-    taken: dict[str, ChannelDelta] = {}
+    taken: dict[str, ChannelChange] = {}
     for name, given in channels.items():
         value = given.value if type(given) is Snapshot else given
         try:
@@ -199,20 +201,20 @@ def take(values: Values, channels: Mapping[str, Any], before: StateSummary | Non
     return taken
 
 
-def _take(values: Values, value: Any, before: Channel | None) -> ChannelDelta:
+def _take(values: Values, value: Any, before: Channel | None) -> ChannelChange:
     if kind_of(value) is list:
         value = value[:]
         extended = _extend(values, value, before.mark) if before else None
         if extended is not None:
             return extended
     mark = _mark(values, value)
-    return ChannelDelta(mark, _compare(values, mark, before.mark if before else None))
+    return ChannelChange(mark, _compare(values, mark, before.mark if before else None))
 
 
 # ---- marks
 
 
-def _extend(values: Values, value: list[Any], before: Mark) -> ChannelDelta | None:
+def _extend(values: Values, value: list[Any], before: Mark) -> ChannelChange | None:
     """Return the delta of a list whose old messages are unchanged; None if it is another list."""
     if not before.holding:
         return None
@@ -223,7 +225,7 @@ def _extend(values: Values, value: list[Any], before: Mark) -> ChannelDelta | No
             return None
     added = value[end:]
     if not added:
-        return ChannelDelta(before, None)
+        return ChannelChange(before, None)
     if not _are_messages(values, added):
         return None
     try:
@@ -246,7 +248,7 @@ def _extend(values: Values, value: list[Any], before: Mark) -> ChannelDelta | No
         (first, rest[0].followed(more) if rest else more),
     )
     difference = Splices([(end, end, items)])
-    return ChannelDelta(mark if len(mark.more) < _FEW_MORE else _joined(mark), difference)
+    return ChannelChange(mark if len(mark.more) < _FEW_MORE else _joined(mark), difference)
 
 
 def _joined(mark: Mark) -> Mark:
@@ -372,7 +374,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 def state_of(
-    values: Values, taken: Mapping[str, ChannelDelta], names: Mapping[str, str], before: StateSummary | None
+    values: Values, taken: Mapping[str, ChannelChange], names: Mapping[str, str], before: StateSummary | None
 ) -> Fetching[State]:
     """Return the state to commit.
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from keepstate.adapters.langgraph.channel_diff import (
-    ChannelDelta,
+    ChannelChange,
     ClockReading,
     ReadCache,
     State,
@@ -74,7 +74,7 @@ class Putting(msgspec.Struct, frozen=True):
 
     names: Names
     parent: str | None
-    taken: dict[str, ChannelDelta]
+    taken: dict[str, ChannelChange]
     last: StateSummary | None
     body: bytes
     snapshots: list[str]
