@@ -23,7 +23,7 @@ from keepstate.engine.kernel.arguments import (
     reject_with,
 )
 from keepstate.engine.kernel.glob import escape_pattern
-from keepstate.engine.space.joint_work import recorded
+from keepstate.engine.space.joint_work import require_recorded
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
@@ -209,7 +209,7 @@ class StoreBinding:
         target = self.passed if self._author is None else self.passed.by(self._author)
         prefix = prefix_of(target, kind, id)
         is_recorded = record and isinstance(target, Space) and not prefix
-        return recorded(target) if is_recorded else target, prefix
+        return require_recorded(target) if is_recorded else target, prefix
 
     def is_own_space(self, kind: str, id: str) -> bool:
         """Return whether the passed space, or the space of the passed transaction, is the subject's own."""

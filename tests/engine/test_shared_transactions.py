@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ClosedError, NotFoundError
 from tests.engine.conftest import Turned
@@ -39,10 +39,12 @@ async def test_work_of_several_steps_is_whole_among_others_that_join_a_transacti
             await joined.documents.put("n", value + 1)
 
         async def twice(joined: Transaction) -> None:
-            await together(joined, more)
-            await together(joined, more)
+            await run_in_transaction(joined, more)
+            await run_in_transaction(joined, more)
 
-        await asyncio.gather(*(together(tx, more) for _ in range(10)), together(tx, twice))
+        await asyncio.gather(
+            *(run_in_transaction(tx, more) for _ in range(10)), run_in_transaction(tx, twice)
+        )
 
     assert await space.documents.get("n") == 12
 

@@ -18,7 +18,7 @@ from keepstate._runner import Mode
 from keepstate.binding import StoreBinding, check_storage, prefix_of, subjects_in
 from keepstate.engine.documents.collection import Collection
 from keepstate.engine.kernel.arguments import check_text
-from keepstate.engine.space.joint_work import recorded
+from keepstate.engine.space.joint_work import require_recorded
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ClosedError, InvalidError
@@ -210,7 +210,7 @@ class SubjectBinding(StoreBinding):
             InvalidError: A transaction was passed whose space does not record.
         """
         if self.passed is not None:
-            self.passed = recorded(self.passed)
+            self.passed = require_recorded(self.passed)
 
     async def sweep(self) -> None:
         """Remove some expired entries, if this binding has a handle on the store."""
@@ -251,7 +251,7 @@ class SubjectBinding(StoreBinding):
             else:
                 space, prefix = self.passed, prefix_of(self.passed, self.kind, id)
                 if self._records and not prefix and isinstance(space, Space):
-                    space = recorded(space)
+                    space = require_recorded(space)
                 found = Namespace(self.kind, id, space.by(space.author or id or None), prefix)
             self._namespaces[id] = found
             if len(self._namespaces) > _HANDLES:

@@ -18,7 +18,7 @@ from keepstate._runner import Mode, Runner
 from keepstate.engine.kernel.arguments import reject_with
 from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.queue.lease import Lease
-from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, KeepstateError
 from keepstate.managers.arguments import check_age, subtract_age
@@ -208,7 +208,9 @@ class Manager:
         async def apply(tx: Transaction) -> T:
             return await work(namespace.with_space(tx.by(namespace.space.author, message=message or None)))
 
-        return await together(namespace.space, apply, lease=lease, message=message, attempts=_ATTEMPTS)
+        return await run_in_transaction(
+            namespace.space, apply, lease=lease, message=message, attempts=_ATTEMPTS
+        )
 
     async def _forget(self, namespace: Namespace, branches: Sequence[str] = (), *, last: str = "") -> bool:
         """Remove all data of a subject, and return whether there was any.

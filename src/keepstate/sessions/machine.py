@@ -19,7 +19,7 @@ from keepstate.engine.kernel.arguments import check_duration_ms, check_text, che
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.queue.lease import Lease
-from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, NotLoadedError, TransitionError
 from keepstate.names import shorten
@@ -232,7 +232,7 @@ class AgentStateMachine(Resource):
             record.answer = [answer, self._table.event_of_answer(record.state, answer, event)]
             await tx.documents.put(self._name, record)
 
-        await together(self._target, work, message=f"answer {self.id}", turn=self._name)
+        await run_in_transaction(self._target, work, message=f"answer {self.id}", turn=self._name)
 
     async def wait_for_user(self, timeout_s: float | None = None) -> Any:
         """Wait for the user's answer and return it. After a restart, call it again to continue waiting.
@@ -340,7 +340,7 @@ class AgentStateMachine(Resource):
                 await tx.documents.put(self._name, record)
 
         message = f"refuse the answer to {self.id}"
-        await together(self._target, work, lease=self._lease, message=message, turn=self._name)
+        await run_in_transaction(self._target, work, lease=self._lease, message=message, turn=self._name)
 
     def _work_of(self, state: str) -> Callable[[], Any] | None:
         if (given := self._work.get(state)) is not None:
@@ -413,7 +413,7 @@ class AgentStateMachine(Resource):
             await tx.events.append(transition, stream=self._stream, type="keepstate.transition")
             return after
 
-        made = await together(
+        made = await run_in_transaction(
             self._target, work, lease=self._lease, message=f"machine {self.id}", turn=self._name
         )
         if isinstance(made, ConflictError):

@@ -21,7 +21,7 @@ from keepstate._runner import Runner, process_name
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.queue.lease import Lease
-from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, NotOwnerError
 from keepstate.values.schema import register
@@ -83,7 +83,7 @@ class Namespace:
         async def on(tx: Transaction) -> T:
             return await work(tx, await self.to_write(tx))
 
-        return await together(
+        return await run_in_transaction(
             self.target, on, lease=lease or self._lease, message=message, turn=f"namespace/{self.prefix}"
         )
 
@@ -200,7 +200,7 @@ class SessionGenerations(Namespace):
             await self._record_use(tx, head, head)
             return generation_prefix(self.prefix, head.life)
 
-        return await together(self.target, work, message=f"use {self._what}")
+        return await run_in_transaction(self.target, work, message=f"use {self._what}")
 
     async def to_write(self, tx: Transaction) -> str:
         """Return the prefix of the current generation; begins the next generation if there is none."""
@@ -238,7 +238,7 @@ class SessionGenerations(Namespace):
             await self._read_head(tx)
             return await tx.documents.delete(self.prefix + HEAD)
 
-        return await together(self.target, work, lease=self._lease, message=f"end {self._what}")
+        return await run_in_transaction(self.target, work, lease=self._lease, message=f"end {self._what}")
 
     async def sweep(self) -> int:
         """Delete the documents of earlier generations, and return their number."""
@@ -248,7 +248,9 @@ class SessionGenerations(Namespace):
         past = range(generations.first_kept, head.life if head else generations.count + 1)
         for life in past:
             while names := await self._some_names(life):
-                removed += await together(self.target, make_deletion(names), message=f"sweep {self._what}")
+                removed += await run_in_transaction(
+                    self.target, make_deletion(names), message=f"sweep {self._what}"
+                )
 
         async def record_sweep(tx: Transaction) -> None:
             now = await self._read_generations(tx)
@@ -256,7 +258,7 @@ class SessionGenerations(Namespace):
                 await tx.documents.put(self.prefix + GENERATIONS, replace(now, first_kept=past.stop))
 
         if past:
-            await together(self.target, record_sweep, message=f"sweep {self._what}")
+            await run_in_transaction(self.target, record_sweep, message=f"sweep {self._what}")
         return removed
 
     async def _some_names(self, life: int) -> list[str]:

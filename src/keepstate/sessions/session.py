@@ -17,7 +17,7 @@ from keepstate.engine.kernel.arguments import check_duration_ms, check_message, 
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.queue.lease import Lease
-from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
@@ -252,7 +252,7 @@ class Session(Resource):
             answer: T = await call_function(fn, self._inside(tx, None, "is not part of this transaction"))
             return answer
 
-        return await together(
+        return await run_in_transaction(
             self._generations.target,
             work,
             lease=self._lease,

@@ -14,7 +14,7 @@ from keepstate.binding import Resource, StorageOptions, StoreBinding
 from keepstate.engine.kernel.arguments import check_text, check_text_keys
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.stored import to_milliseconds
-from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.sessions.namespace import make_deletion
@@ -276,7 +276,7 @@ class _ThreadDocuments:
 
     async def together(self, work: Callable[[Transaction], Awaitable[T]], message: str) -> T:
         """Apply work as one batch and return its result; calls of one process run one after another."""
-        return await together(self.target, work, message=message, turn=self.thread)
+        return await run_in_transaction(self.target, work, message=message, turn=self.thread)
 
     def message(self, number: int) -> str:
         """Return the document name of a message."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, Unpack, cast
 from keepstate.binding import Resource, StorageOptions, StoreBinding
 from keepstate.engine.kernel.arguments import check_duration_ms, check_name, check_text_keys
 from keepstate.engine.kernel.executor import reject_coroutine_function
-from keepstate.engine.space.joint_work import computed
+from keepstate.engine.space.joint_work import apply_change
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError
 from keepstate.sessions.models import Model
@@ -64,7 +64,7 @@ class PlainState:
             if isinstance(change, Mapping):
                 made = {**old, **change}
             else:
-                new: object = await computed(tx, name, change, old)
+                new: object = await apply_change(tx, name, change, old)
                 if not isinstance(new, dict):
                     raise InvalidError(f"The function for {self._what} returned {new!r}. Return a dict.")
                 made = check_text_keys(self._what, cast("dict[str, Any]", new))
@@ -192,7 +192,7 @@ class ValidatedState(Resource, Generic[M]):
                     if stored is None
                     else self._model.decode_value(stored, self._what)
                 )
-                new = await computed(tx, prefix + self._tail, change, old)
+                new = await apply_change(tx, prefix + self._tail, change, old)
             made, stored = self._model.encode_value(new, self._what, stored)
             await tx.documents.put(prefix + self._tail, stored, ttl_s=self._ttl_s)
             return made

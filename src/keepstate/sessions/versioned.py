@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Unpack
 from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
 from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.kernel.arguments import check_name
-from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keepstate.names import escape, shorten
@@ -177,7 +177,7 @@ class VersionedState(Resource):
             before = {number: origin for number, origin in record.made_from.items() if number <= version}
             await tx.documents.put(made._name, VersionsRecord(version, version + 1, before))
 
-        await together(self._target, work, message=f"fork {name}")
+        await run_in_transaction(self._target, work, message=f"fork {name}")
         return made
 
     async def merge(self, fork: str, *, rules: MergeRules | None = None) -> int:
@@ -244,4 +244,4 @@ class VersionedState(Resource):
                 await tx.history.tag(self._present, at=f"{self._branch}#{record.current + 1}")
             return answer
 
-        return await together(self._target, work, message="versions", turn=self._name)
+        return await run_in_transaction(self._target, work, message="versions", turn=self._name)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.locks import FifoLock
 from keepstate.engine.queue.lease import Heartbeat, Lease, release_logged
-from keepstate.engine.space.joint_work import read_ahead, together
+from keepstate.engine.space.joint_work import read_ahead, run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import StateError
 from keepstate.typed.batch import MutationBatch
@@ -162,7 +162,7 @@ class _RunStart:
         message = f"run {self.run_id}: {'resume' if self.resume else 'begin'}"
         record = None
         while record is None:  # each batch deletes a limited number of values
-            record = await together(self.space, self._try_begin, lease=self.lease, message=message)
+            record = await run_in_transaction(self.space, self._try_begin, lease=self.lease, message=message)
         return record
 
     async def _try_begin(self, tx: Transaction) -> RunRecord | None:

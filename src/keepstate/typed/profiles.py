@@ -13,7 +13,7 @@ from keepstate.engine.kernel.arguments import check_revision, check_target, chec
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.positions import Printable
-from keepstate.engine.space.joint_work import read_ahead, together
+from keepstate.engine.space.joint_work import read_ahead, run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, StateError
@@ -394,7 +394,7 @@ class ProfileAccess(Resource):
             actual = 0 if stored is None else stored.version
             return actual == expected and await tx.documents.delete(name), actual, expected
 
-        existed, actual, expected = await together(self._target(owner), work)
+        existed, actual, expected = await run_in_transaction(self._target(owner), work)
         if actual != expected:
             self._read.record_conflict(owner, profile_key.KEY)
             raise ConflictError(
@@ -426,7 +426,7 @@ class ProfileAccess(Resource):
             return [self._decode_entry(name[len(prefix) :], name, entry) for name, entry in entries.items()]
 
         target = self._target(owner)
-        found = await together(target, work)
+        found = await run_in_transaction(target, work)
         if isinstance(target, Space):
             for each in found:
                 self._read.record_read(owner, each.key, each.version)
@@ -453,7 +453,7 @@ class ProfileAccess(Resource):
                 await read_ahead(tx, documents=names[begin : begin + _NAMES_BY_READ])
             return sum([await tx.documents.delete(name) for name in names])
 
-        removed = await together(self._target(owner), work)
+        removed = await run_in_transaction(self._target(owner), work)
         self._read.forget(owner)
         return removed
 

@@ -19,7 +19,7 @@ from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.locks import FifoLock
 from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.queue.lease import Lease
-from keepstate.engine.space.joint_work import on_rollback, together
+from keepstate.engine.space.joint_work import on_rollback, run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ClosedError, HistoryLostError, NotLoadedError, StateConflictError, StateError
 from keepstate.typed.batch import UNSET, MutationBatch
@@ -266,7 +266,9 @@ class ThreadState:
         self, work: Callable[[Transaction], Awaitable[T]], *, lease: Lease | None = None, message: str = ""
     ) -> T:
         try:
-            return await together(self.target, work, lease=lease, message=message, attempts=_ATTEMPTS)
+            return await run_in_transaction(
+                self.target, work, lease=lease, message=message, attempts=_ATTEMPTS
+            )
         except HistoryLostError:
             self._invalidate()
             raise

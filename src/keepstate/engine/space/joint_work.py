@@ -16,8 +16,8 @@ from keepstate.errors import InvalidError
 T = TypeVar("T")
 
 
-async def together(
-    place: Space | Transaction,
+async def run_in_transaction(
+    target: Space | Transaction,
     work: Callable[[Transaction], Awaitable[T]],
     *,
     lease: Lease | None = None,
@@ -28,7 +28,7 @@ async def together(
     """Run work in a transaction of its own on a space, or as part of a transaction, and return its result.
 
     Args:
-        place: The space or transaction.
+        target: The space or transaction.
         work: A function of the transaction. On a space it is called again after a conflict.
         lease: Apply the transaction only if this lease is still held.
         message: The purpose of the transaction.
@@ -41,42 +41,42 @@ async def together(
         AttemptsExhaustedError: Every attempt ended in a conflict. Nothing was applied.
         LeaseLostError: The lease is no longer held. Nothing was applied.
     """
-    if isinstance(place, Transaction):
+    if isinstance(target, Transaction):
         if lease is not None:
-            raise InvalidError(f"{place!r} can check a lease only where it begins; pass the lease there")
-        return await place.executor.run_exclusively(lambda: work(place))
+            raise InvalidError(f"{target!r} can check a lease only where it begins; pass the lease there")
+        return await target.executor.run_exclusively(lambda: work(target))
 
     async def once() -> T:
-        async with place.transaction(lease=lease, message=message) as tx:
+        async with target.transaction(lease=lease, message=message) as tx:
             return await work(tx)
 
-    alone = place.executor
+    alone = target.executor
     if turn is None:
         return await alone.retry(once, ATTEMPTS if attempts is None else attempts)
-    mark = b"together/" + turn.encode()  # not the beginning of a key, so it differs from every document
+    mark = b"joint/" + turn.encode()  # not the beginning of a key, so it differs from every document
     return await alone.in_turn(mark, lambda: alone.retry(once, attempts))
 
 
-def recorded(place: Space | Transaction) -> Space | Transaction:
+def require_recorded(target: Space | Transaction) -> Space | Transaction:
     """Return the space with its changes of documents recorded, or a transaction that records.
 
     Raises:
         InvalidError: The transaction was begun on a space that was opened without `record=True`.
     """
-    if isinstance(place, Space):
-        alone = place.executor
-        return Space(alone.home, place.name, author=place.author, message=alone.message, record=True)
-    if not place.executor.record:
-        raise InvalidError(f"{place!r} records nothing; begin it on space({place.space!r}, record=True)")
-    return place
+    if isinstance(target, Space):
+        alone = target.executor
+        return Space(alone.home, target.name, author=target.author, message=alone.message, record=True)
+    if not target.executor.record:
+        raise InvalidError(f"{target!r} records nothing; begin it on space({target.space!r}, record=True)")
+    return target
 
 
-async def is_recorded(place: Space | Transaction) -> bool:
+async def is_recorded(target: Space | Transaction) -> bool:
     """Return whether every change of the documents is recorded in the history."""
-    return await place.executor.read_once(layout.RECORDED) is not None
+    return await target.executor.read_once(layout.RECORDED) is not None
 
 
-async def computed(tx: Transaction, name: str, change: Callable[[Any], Any], value: object) -> Any:
+async def apply_change(tx: Transaction, name: str, change: Callable[[Any], Any], value: object) -> Any:
     """Return the result of a caller's function, awaited if necessary, for the value of a document.
 
     Raises:
@@ -87,21 +87,21 @@ async def computed(tx: Transaction, name: str, change: Callable[[Any], Any], val
     return await apply_update(executor.unit.store, executor.stored_name, key, change, value)
 
 
-async def keyed_name(place: Space | Transaction, content: bytes) -> bytes | None:
+async def keyed_name(target: Space | Transaction, content: bytes) -> bytes | None:
     """Return the name of content in an encrypted store, None in any other; see `store_abilities`."""
-    executor = place.executor
+    executor = target.executor
     return store_abilities.keyed_name(await executor.store(), executor.stored_name, content)
 
 
-async def content_name(place: Space | Transaction, content: bytes) -> bytes:
+async def content_name(target: Space | Transaction, content: bytes) -> bytes:
     """Return the name of content: a digest, which an encrypted store keys."""
-    executor = place.executor
+    executor = target.executor
     return store_abilities.content_name(await executor.store(), executor.stored_name, content)
 
 
-def on_rollback(place: Space | Transaction, undo: Callable[[], None]) -> None:
+def on_rollback(target: Space | Transaction, undo: Callable[[], None]) -> None:
     """Call `undo` if finished work is not applied: never on a space, where it is applied already."""
-    place.executor.on_rollback(undo)
+    target.executor.on_rollback(undo)
 
 
 async def read_ahead(
