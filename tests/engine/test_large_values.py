@@ -11,7 +11,7 @@ from keepstate.engine.kernel import large_values, layout
 from keepstate.engine.kernel.large_values import collect_parts
 from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, CorruptError
-from keepstate.stores.protocol import Batch, Check, Delete, Outcome
+from keepstate.stores.protocol import Batch, Check, Delete, Outcome, Reading
 from tests.engine.conftest import Turned
 
 
@@ -56,6 +56,27 @@ async def test_a_missing_part_is_damage_by_name(space: Space) -> None:
 
     with pytest.raises(CorruptError, match="large"):
         await space.documents.get("large")
+
+
+async def test_a_large_value_that_is_replaced_while_it_is_read_is_read_again(
+    turned: Turned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await turned.space.documents.put("large", random.Random(5).randbytes(3 << 20))
+    store = await turned.space.executor.store()
+    plain, reads = store.read, list[Sequence[bytes]]()
+
+    async def read(space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
+        reads.append(keys)
+        if len(reads) == 2:  # the entry was read, its parts were not
+            monkeypatch.setattr(store, "read", plain)
+            await turned.space.documents.put("large", "small")
+            await collect_parts(store, "run/1")
+        return await plain(space, keys, at_ms=at_ms)
+
+    monkeypatch.setattr(store, "read", read)
+
+    assert await turned.space.documents.get("large") == "small"
+    assert len(reads) == 2
 
 
 async def test_a_sweep_between_parts_and_their_entry_takes_nothing_from_the_value(

@@ -34,3 +34,12 @@ def test_the_calls_of_an_operation_are_the_same_each_time() -> None:
 
     assert first == second
     assert first["documents.get"] < first["documents.update"]
+
+
+def test_the_main_paths_stay_short() -> None:
+    counted = asyncio.run(sizes.paths())
+
+    assert counted["documents.get"][1] <= 34
+    files, calls = counted["documents.update"]
+    assert files <= 26
+    assert calls <= 120

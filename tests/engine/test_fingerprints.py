@@ -255,7 +255,7 @@ def test_an_installed_package_is_not_gone_through(monkeypatch: pytest.MonkeyPatc
 
 def test_a_reducer_has_the_same_digest_in_each_process() -> None:
     code = (
-        "from keepstate import Fold\nfrom tests.engine import test_traits as t\n"
+        "from keepstate import Fold\nfrom tests.engine import test_fingerprints as t\n"
         "reducers = t.by_set, t.by_enum, t.by_line, t.by_nested, t.by_object\n"
         "print([Fold(reducer, 0).digest().hex() for reducer in reducers])"
     )
