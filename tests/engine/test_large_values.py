@@ -94,7 +94,9 @@ async def test_without_the_check_of_the_epoch_such_a_sweep_would_break_the_value
     turned: Turned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check_of_another_key(key: bytes, version: int) -> Check:
-        return Check(key + b"another" if key == layout.EPOCH else key, version=version)
+        if key == layout.EPOCH:
+            return Check(key + b"another", version=0)
+        return Check(key, version=version)
 
     swept = sweep_before_entry(turned, monkeypatch)
     monkeypatch.setattr(large_values, "Check", check_of_another_key)
