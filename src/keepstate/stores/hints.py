@@ -77,7 +77,7 @@ class ChangeNotifier:
             listener.notify()
 
 
-class Notified(Protocol):
+class NotifiedHandle(Protocol):
     """A handle that is notified of changes."""
 
     def notify(self, space: str) -> None:
@@ -90,14 +90,14 @@ class Handles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._handles: tuple[ref[Notified], ...] = ()
+        self._handles: tuple[ref[NotifiedHandle], ...] = ()
 
-    def join(self, handle: Notified) -> None:
+    def join(self, handle: NotifiedHandle) -> None:
         """Notify a handle of every change from now on."""
         with self._lock:
             self._handles = (*(other for other in self._handles if other() is not None), ref(handle))
 
-    def leave(self, handle: Notified) -> None:
+    def leave(self, handle: NotifiedHandle) -> None:
         """Stop notifying a handle."""
         with self._lock:
             self._handles = tuple(other for other in self._handles if other() not in (None, handle))
