@@ -73,14 +73,113 @@ if TYPE_CHECKING:
     from keepstate.errors import StateError as StateError
     from keepstate.errors import TaskFailedError as TaskFailedError
     from keepstate.errors import UnsupportedError as UnsupportedError
-    from keepstate.managers import *  # noqa: F403 - its `__all__`, as for the next two
+    from keepstate.managers.agents import AgentCheckpoint as AgentCheckpoint
+    from keepstate.managers.agents import AgentRecoveryManager as AgentRecoveryManager
+    from keepstate.managers.agents import AgentSnapshot as AgentSnapshot
+    from keepstate.managers.agents import AgentStateStore as AgentStateStore
+    from keepstate.managers.agents import Recoverable as Recoverable
+    from keepstate.managers.agents import Recovery as Recovery
+    from keepstate.managers.backends import FileBackend as FileBackend
+    from keepstate.managers.backends import MemoryBackend as MemoryBackend
+    from keepstate.managers.backends import PostgresBackend as PostgresBackend
+    from keepstate.managers.backends import RedisBackend as RedisBackend
+    from keepstate.managers.backends import SQLiteBackend as SQLiteBackend
+    from keepstate.managers.knowledge.manager import KnowledgeStateManager as KnowledgeStateManager
+    from keepstate.managers.knowledge.records import FailedDocument as FailedDocument
+    from keepstate.managers.knowledge.records import IndexingProgress as IndexingProgress
+    from keepstate.managers.knowledge.records import IndexingStatus as IndexingStatus
+    from keepstate.managers.knowledge.records import KnowledgeBaseState as KnowledgeBaseState
+    from keepstate.managers.knowledge.records import SourceState as SourceState
+    from keepstate.managers.knowledge.records import SyncStatus as SyncStatus
+    from keepstate.managers.records import parameters_hash as parameters_hash
+    from keepstate.managers.sizes import ManagerSize as ManagerSize
+    from keepstate.managers.sizes import SizeAlert as SizeAlert
+    from keepstate.managers.speech.manager import SpeechStateManager as SpeechStateManager
+    from keepstate.managers.speech.records import AudioSession as AudioSession
+    from keepstate.managers.speech.records import AudioSessionStatus as AudioSessionStatus
+    from keepstate.managers.speech.records import StreamingMode as StreamingMode
+    from keepstate.managers.speech.records import STTState as STTState
+    from keepstate.managers.speech.records import TranscriptionStatus as TranscriptionStatus
+    from keepstate.managers.speech.records import TTSState as TTSState
+    from keepstate.managers.speech.records import VoiceConversationState as VoiceConversationState
+    from keepstate.managers.state.config import StateConfig as StateConfig
+    from keepstate.managers.state.key_history import StateMoment as StateMoment
+    from keepstate.managers.state.manager import StateManager as StateManager
+    from keepstate.managers.teams.manager import OrchestrationStateManager as OrchestrationStateManager
+    from keepstate.managers.teams.records import AgentCoordinationState as AgentCoordinationState
+    from keepstate.managers.teams.records import TaskQueueState as TaskQueueState
+    from keepstate.managers.teams.records import TeamState as TeamState
+    from keepstate.managers.teams.records import TeamTask as TeamTask
+    from keepstate.managers.tools.manager import ToolStateManager as ToolStateManager
+    from keepstate.managers.tools.records import EffectStatus as EffectStatus
+    from keepstate.managers.tools.records import RetryState as RetryState
+    from keepstate.managers.tools.records import ToolCacheEntry as ToolCacheEntry
+    from keepstate.managers.tools.records import ToolEffect as ToolEffect
+    from keepstate.managers.tools.records import ToolExecution as ToolExecution
+    from keepstate.managers.tools.records import ToolExecutionStatus as ToolExecutionStatus
+    from keepstate.managers.tools.records import ToolStats as ToolStats
+    from keepstate.managers.workflows.manager import WorkflowStateManager as WorkflowStateManager
+    from keepstate.managers.workflows.records import StepState as StepState
+    from keepstate.managers.workflows.records import WorkflowCheckpoint as WorkflowCheckpoint
+    from keepstate.managers.workflows.records import WorkflowState as WorkflowState
+    from keepstate.managers.workflows.records import WorkflowStatus as WorkflowStatus
     from keepstate.opening import open as open
-    from keepstate.sessions import *  # noqa: F403
+    from keepstate.sessions import ANY_USER as ANY_USER
+    from keepstate.sessions import AgentStateMachine as AgentStateMachine
+    from keepstate.sessions import BoundedState as BoundedState
+    from keepstate.sessions import Conversation as Conversation
+    from keepstate.sessions import MessagePage as MessagePage
+    from keepstate.sessions import Session as Session
+    from keepstate.sessions import SessionContext as SessionContext
+    from keepstate.sessions import SessionMoment as SessionMoment
+    from keepstate.sessions import Sessions as Sessions
+    from keepstate.sessions import StepResult as StepResult
+    from keepstate.sessions import TaskState as TaskState
+    from keepstate.sessions import Thread as Thread
+    from keepstate.sessions import ThreadMessage as ThreadMessage
+    from keepstate.sessions import ThreadMessages as ThreadMessages
+    from keepstate.sessions import Threads as Threads
+    from keepstate.sessions import TokenCounter as TokenCounter
+    from keepstate.sessions import Transition as Transition
+    from keepstate.sessions import UserState as UserState
+    from keepstate.sessions import ValidatedState as ValidatedState
+    from keepstate.sessions import VersionedState as VersionedState
+    from keepstate.sessions import estimate_tokens as estimate_tokens
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore as EncryptedStore
     from keepstate.stores.wrappers.encrypted import KeyRing
     from keepstate.stores.wrappers.tiered import TieredStore as TieredStore
-    from keepstate.typed import *  # noqa: F403
+    from keepstate.typed.batch import MutationBatch as MutationBatch
+    from keepstate.typed.changes import CommitEvent as CommitEvent
+    from keepstate.typed.changes import CommitHook as CommitHook
+    from keepstate.typed.changes import KeyDifference as KeyDifference
+    from keepstate.typed.changes import StateChange as StateChange
+    from keepstate.typed.changes import StateWatch as StateWatch
+    from keepstate.typed.key import KeyScope as KeyScope
+    from keepstate.typed.key import MergeStrategy as MergeStrategy
+    from keepstate.typed.key import ProfileKey as ProfileKey
+    from keepstate.typed.key import StateKey as StateKey
+    from keepstate.typed.persisted import PersistedState as PersistedState
+    from keepstate.typed.profiles import ProfileAccess as ProfileAccess
+    from keepstate.typed.profiles import ProfileEntry as ProfileEntry
+    from keepstate.typed.profiles import StateScope as StateScope
+    from keepstate.typed.ready_keys import CounterKey as CounterKey
+    from keepstate.typed.ready_keys import ListKey as ListKey
+    from keepstate.typed.ready_keys import MapKey as MapKey
+    from keepstate.typed.ready_keys import MaximumKey as MaximumKey
+    from keepstate.typed.ready_keys import RegisterKey as RegisterKey
+    from keepstate.typed.ready_keys import SetKey as SetKey
+    from keepstate.typed.records import RunRecord as RunRecord
+    from keepstate.typed.registry import Plugin as Plugin
+    from keepstate.typed.registry import PluginRegistrar as PluginRegistrar
+    from keepstate.typed.registry import StateKeyOptions as StateKeyOptions
+    from keepstate.typed.run import AgentRun as AgentRun
+    from keepstate.typed.state import KeyedState as KeyedState
+    from keepstate.typed.state_map import Snapshot as Snapshot
+    from keepstate.typed.state_map import StateMap as StateMap
+    from keepstate.typed.tools import RunStep as RunStep
+    from keepstate.typed.tools import ToolCallContext as ToolCallContext
+    from keepstate.typed.tools import ToolOutput as ToolOutput
     from keepstate.values.pickles import SignedPickle as SignedPickle
     from keepstate.values.schema import downcast, register, upcast
     from keepstate.values.schema import register_write_version as register_write_version

@@ -141,7 +141,8 @@ class _Walk:
         elif isinstance(thing, ModuleType):
             yield thing.__name__
         elif isinstance(thing, Mapping):
-            yield from self._all(item for pair in thing.items() for item in pair)
+            entries = cast("Mapping[object, object]", thing)
+            yield from self._all(item for pair in entries.items() for item in pair)
         elif isinstance(thing, set | frozenset):  # their order differs between processes
             yield from sorted(f"{qualified_name(item)} {_text(item)}" for item in cast("set[Any]", thing))
         elif isinstance(thing, list | tuple | deque):

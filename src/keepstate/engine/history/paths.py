@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from keepstate.errors import CorruptError, InvalidError, NotFoundError
 from keepstate.values import limits
@@ -36,7 +36,7 @@ def steps_of(path: Path) -> Steps:
     Raises:
         InvalidError: The value is not a path.
     """
-    given: object = path
+    given = cast("object", path)
     if not isinstance(given, str | tuple) or given == ():
         raise InvalidError(f"{given!r} is not a path; pass a key, or a tuple of keys and indexes")
     return (path,) if isinstance(path, str) else path
