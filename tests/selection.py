@@ -115,7 +115,8 @@ def is_inner_loop(item: pytest.Item) -> bool:
 
 def name_of(item: pytest.Item) -> str:
     """Return the name of a test's function as the list of slow tests has it."""
-    return f"{item.path.relative_to(TESTS).as_posix()}::{item.name.partition('[')[0]}"
+    path = item.path.relative_to(TESTS) if item.path.is_relative_to(TESTS) else item.path
+    return f"{path.as_posix()}::{item.name.partition('[')[0]}"
 
 
 @cache

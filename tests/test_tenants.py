@@ -180,7 +180,7 @@ def test_spaces_below_a_name_are_those_that_continue_it_after_a_slash(ks: sync.K
 
 
 def test_a_tenant_has_no_tenants(ks: sync.Keepstate) -> None:
-    with pytest.raises(InvalidError, match="of tenant 'acme' open> is a tenant's"):
+    with pytest.raises(InvalidError, match="of tenant 'acme' open> belongs to a tenant"):
         ks.tenant("acme").tenant("other")
 
 

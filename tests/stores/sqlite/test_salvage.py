@@ -176,7 +176,8 @@ def test_any_turned_bit_in_the_log_is_found_and_brings_nothing_older_back(
     rows = held(remains)
 
     assert rows <= logged.rows
-    assert len(logged.rows - rows) <= 1
+    # One row, or those of one page: where the bit is in the head of a frame, its page may be lost.
+    assert len(logged.rows - rows) <= MOST_ON_A_PAGE
     assert remains.damages or rows == logged.rows  # a log begins again in front of what is left of the last
     remains.close()
 
