@@ -83,6 +83,8 @@ class Pool(Generic[C]):
         self._idle: list[C] = []
         self._waiting: deque[_Request[C]] = deque()
         self._slots = WeakSet[Slot]()
+        self.breaks = 0
+        """Number of connections that could not be opened, failed, or were found closed."""
 
     @property
     def count(self) -> int:
@@ -177,6 +179,7 @@ class Pool(Generic[C]):
         with self._lock:
             if slot is not None:
                 self._slots.discard(slot)
+                self.breaks += 1
             request = self._call_next(None)
         if request is not None:
             request.signal.set()

@@ -13,7 +13,7 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import StoreUnavailableError
 from keepstate.stores.protocol import Applied, Batch, Check, Put
-from keepstate.stores.redis import RedisStore
+from keepstate.stores.redis import RedisStore, client
 from keepstate.stores.redis.encoding import REGISTRY_SHARDS, keys_of, registry_key
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.store_contract.stage import applied, changed, value_of
@@ -69,9 +69,12 @@ class TestCluster(RedisStage):
         assert all(isinstance(outcome, Applied) for outcome in outcomes)
         await store.close()
 
+    @pytest.mark.parametrize("found", ["in a call", "while idle"])
     async def test_spaces_are_listed_anew_once_the_node_with_their_names_was_replaced(
-        self, own_cluster: RedisCluster
+        self, own_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch, found: str
     ) -> None:
+        if found == "while idle":
+            monkeypatch.setattr(client, "_TRUSTED_S", 0.0)
         store = await self.open(own_cluster.url)
         await store.apply([Batch(space, [Put(A, b"1")]) for space in SPACES])
         names = [registry_key("keepstate", shard) for shard in range(REGISTRY_SHARDS)]

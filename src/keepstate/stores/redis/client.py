@@ -65,8 +65,11 @@ class Node:
             self._connect, size=max_connections, trusted_s=_TRUSTED_S, runner=runner, clock=clock
         )
         self._is_closed = False
-        self.breaks = 0
-        """Number of connections given up. Since each, the server may have restarted and lost data."""
+
+    @property
+    def breaks(self) -> int:
+        """Return the number of connections given up. Since each, the server may have lost data."""
+        return self._pool.breaks
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address}>"
@@ -76,7 +79,6 @@ class Node:
         try:
             await wire.connect()
         except BaseException:
-            self.breaks += 1
             await wire.drop()
             raise
         return wire
@@ -96,7 +98,6 @@ class Node:
         try:
             replies = await wire.exchange(packet, count, sent=sent)
         except BaseException as error:
-            self.breaks += 1
             self._pool.discard(wire)
             await wire.drop()
             if isinstance(error, StorageError):
