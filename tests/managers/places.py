@@ -1,7 +1,8 @@
 """The stores on which every manager has to work.
 
 Managers reach a store through the engine only, and the store contract proves each backend in both modes. So
-managers run in both modes on memory and SQLite, and in one mode elsewhere.
+managers run in both modes on memory and SQLite, and in one mode elsewhere: async on Redis, blocking on
+PostgreSQL, so that each mode meets a server.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class InSQLite(ManagerStage):
         return f"sqlite:///{tmp_path}/state.db?durability=normal"
 
 
-class OnServer(InAsyncMode):
+class OnServer(ManagerStage):
     """A server that is emptied before each test."""
 
     server_url: str
@@ -52,13 +53,13 @@ class OnServer(InAsyncMode):
         return self.server_url
 
 
-class InRedis(OnServer):
+class InRedis(OnServer, InAsyncMode):
     @pytest.fixture(autouse=True)
     def server(self, redis_url: str) -> None:
         self.server_url = redis_url
 
 
-class InPostgres(OnServer):
+class InPostgres(OnServer, InBlockingMode):
     @pytest.fixture(autouse=True)
     def server(self, postgres_url: str) -> None:
         self.server_url = postgres_url
