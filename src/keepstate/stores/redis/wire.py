@@ -404,7 +404,7 @@ def refused(refusal: Refusal, url: str, space: str | None = None) -> StorageErro
     where = url if space is None else f"space {space!r} at {url}"
     if refusal.code == "OOM" or "No space left" in refusal.text:
         return StoreFullError(
-            f"{where} has no room: {said}. Give the server more memory, or delete data.", url=url, space=space
+            f"{where} has no room: {said}. Give the server more room, or delete data.", url=url, space=space
         )
     if refusal.code in _PASSING:
         is_read_only = refusal.code == "READONLY"
