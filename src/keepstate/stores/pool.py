@@ -51,12 +51,11 @@ C = TypeVar("C", bound=Pooled)
 class _Request(Generic[C]):
     """A caller that waits for a connection, or for the slot of a new one."""
 
-    __slots__ = ("connection", "is_called", "signal")
+    __slots__ = ("connection", "signal")
 
     def __init__(self, signal: Signal) -> None:
         self.signal = signal
         self.connection: C | None = None
-        self.is_called = False
 
 
 class Pool(Generic[C]):
@@ -150,7 +149,7 @@ class Pool(Generic[C]):
     def _withdraw(self, request: _Request[C]) -> bool:
         """Stop waiting, and return whether that was before the request was called."""
         with self._lock:
-            if request.is_called:
+            if request not in self._waiting:
                 return False
             self._waiting.remove(request)
             return True
@@ -189,7 +188,7 @@ class Pool(Generic[C]):
         if not self._waiting:
             return None
         request = self._waiting.popleft()
-        request.connection, request.is_called = connection, True
+        request.connection = connection
         return request
 
     def take_idle(self) -> list[C]:
