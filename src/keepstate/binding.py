@@ -186,6 +186,17 @@ class StoreBinding:
         """The source of time and randomness."""
         return self._target.clock
 
+    def target(self, name: str, *, record: bool = False) -> Space | Transaction:
+        """Return the space of this name, or the one that was passed, whose name differs; no access.
+
+        Raises:
+            InvalidError: A space of the store cannot have this name.
+        """
+        if self.handle is not None:
+            return self.handle.space(name, author=self._author, record=record or self._record)
+        assert self.passed is not None
+        return self.passed if self._author is None else self.passed.by(self._author)
+
     def locate(
         self, kind: str, id: str, *, record: bool = False, what: str = "id"
     ) -> tuple[Space | Transaction, str]:
@@ -202,13 +213,9 @@ class StoreBinding:
         """
         if not check_text(what, id):
             raise InvalidError(f"`{what}` is empty. Pass the id of the {kind}.")
-        name = check_space_name(what, space_name(kind, id))
-        if self.handle is not None:
-            return self.handle.space(name, author=self._author, record=record or self._record), ""
-        assert self.passed is not None
-        target = self.passed if self._author is None else self.passed.by(self._author)
-        prefix = prefix_of(target, kind, id)
-        is_recorded = record and isinstance(target, Space) and not prefix
+        target = self.target(check_space_name(what, space_name(kind, id)), record=record)
+        prefix = prefix_of(self.passed, kind, id)
+        is_recorded = record and self.passed is not None and isinstance(target, Space) and not prefix
         return require_recorded(target) if is_recorded else target, prefix
 
     def is_own_space(self, kind: str, id: str) -> bool:

@@ -248,6 +248,15 @@ async def test_where_state_is_kept_is_said_once() -> None:
                 AgentRun(**options)
 
 
+async def test_in_a_space_that_was_passed_an_owner_may_be_longer_than_the_name_of_a_space() -> None:
+    owner = "u" * 300
+    async with keepstate.open("memory://") as ks, ProfileAccess(space=ks.space("s")) as access:
+        assert await access.list(owner) == []
+    async with keepstate.open("memory://") as ks, ProfileAccess(persistence=ks) as access:
+        with pytest.raises(InvalidError):
+            await access.list(owner)
+
+
 async def test_what_was_passed_in_open_stays_open() -> None:
     async with keepstate.open("memory://") as ks:
         store: Store = (await ks, ks.store)[1]

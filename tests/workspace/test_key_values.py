@@ -7,14 +7,18 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
 
 from keepstate import Cache, Disk, InvalidError, StoreFullError
+from keepstate._files import make_folder
 from keepstate.kv import KVStore
-from keepstate.workspace import Memory
+from keepstate.workspace import Memory, kv
 from tests.workspace.plain import Plain
 
 PART = "keepstate:object/state/00aa"
@@ -72,6 +76,27 @@ def test_a_large_value_comes_back_and_leaves_nothing_when_replaced(tmp_path: Pat
     store.set("large", b"small")
     assert dict(store.items()) == {"large": b"small"}
     assert _parts(store) == 0
+
+
+def test_threads_that_use_a_disk_first_share_one_handle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, opened = Barrier(2), list[str]()
+
+    def meet(path: str) -> None:
+        opened.append(path)
+        with suppress(BrokenBarrierError):
+            both.wait(0.3)
+        make_folder(path)
+
+    monkeypatch.setattr(kv, "make_folder", meet)
+    store = Disk(tmp_path)
+    with ThreadPoolExecutor(2) as threads:
+        for number in threads.map(lambda number: store.set(str(number), b"x") or number, range(2)):
+            assert store.get(str(number)) == b"x"
+
+    assert sorted(store.keys()) == ["0", "1"]
+    assert len(opened) == 1
 
 
 def test_many_values_are_written_and_read_together(tmp_path: Path) -> None:

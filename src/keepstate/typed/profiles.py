@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, Unpack, cast, overload
 
 from keepstate._runner import Mode
-from keepstate.binding import PRIVATE, Resource, StorageOptions, StoreBinding
+from keepstate.binding import PRIVATE, Resource, StorageOptions, StoreBinding, space_name
 from keepstate.engine.documents.documents import MISSING, DocumentEntry, Missing, resolve_expected_version
 from keepstate.engine.kernel.arguments import check_revision, check_target, check_text, require_instance
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
@@ -458,7 +458,7 @@ class ProfileAccess(Resource):
         return removed
 
     def _target(self, owner: str) -> Space | Transaction:
-        return self._binding.locate("profile", owner)[0]
+        return self._binding.target(space_name("profile", owner))
 
 
 def _check_keys(keys: Iterable[type[ProfileKey[Any]]]) -> list[type[ProfileKey[Any]]]:

@@ -12,6 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Final
@@ -219,8 +220,9 @@ def _close(handle: Keepstate) -> None:
 
 def close_dropped() -> None:
     """Close the handles that were recorded since the last call."""
-    while _dropped:
-        _close(_dropped.popleft())
+    with suppress(IndexError):  # the last one may be closed by another thread
+        while _dropped:
+            _close(_dropped.popleft())
 
 
 @atexit.register
@@ -254,6 +256,7 @@ class Disk(KVStore):
             raise InvalidError(f"{path!r} is not a path of a folder. Pass a str or a Path.") from error
         self.size_limit: int = size_limit
         self._opened: Blobs | None = None
+        self._lock = reentrant_lock()
 
     def __repr__(self) -> str:
         return f"<Disk {os.fspath(self.path)}>"
@@ -264,9 +267,10 @@ class Disk(KVStore):
     @property
     def _blobs(self) -> Blobs:
         close_dropped()
-        if self._opened is None:
-            self._opened = self._open()
-        return self._opened
+        with self._lock:  # a second binding would replace the first, and close what other threads use
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
 
     def _open(self) -> Blobs:
         try:
@@ -278,9 +282,10 @@ class Disk(KVStore):
 
     def close(self) -> None:
         """Release the folder; the next call opens it again."""
-        if self._opened is not None:
-            self._opened = None
-            self._binding.close()
+        with self._lock:
+            if self._opened is not None:
+                self._opened = None
+                self._binding.close()
 
     def get(self, key: str) -> bytes | None:
         """Return a value, or None."""
