@@ -166,6 +166,16 @@ def test_blocking_managers_are_made_of_the_same_arguments(manager: type[Any]) ->
     ]
 
 
+@pytest.mark.parametrize("manager", MANAGERS)
+@pytest.mark.parametrize("unknown", ["peristence", "records", "kind"])
+def test_an_argument_that_a_manager_does_not_have_is_named(manager: type[Manager], unknown: str) -> None:
+    for made in (manager, getattr(sync, manager.__name__)):
+        with pytest.raises(TypeError, match=f"{manager.__name__} got .* '{unknown}'"):
+            made(**{unknown: None})
+    with pytest.raises(TypeError, match="'_mode'"):
+        getattr(sync, manager.__name__)(_mode="async")
+
+
 @pytest.mark.parametrize("shards", [0, -1, 1_001, 1 << 40, 2.0, True])
 def test_a_state_has_up_to_a_thousand_shards(shards: Any) -> None:
     with pytest.raises(InvalidError, match=r"`shards`.* 1 to 1000"):

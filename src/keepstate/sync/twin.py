@@ -50,7 +50,13 @@ def inner_of(twin: Twin[Inner]) -> Inner:
 
 
 def inner_options(options: Any) -> dict[str, Any]:
-    """Return a constructor's options for the asynchronous object, in the blocking mode."""
+    """Return a constructor's options for the asynchronous object, in the blocking mode.
+
+    Raises:
+        TypeError: The options name a mode.
+    """
+    if "_mode" in options:
+        raise TypeError("unexpected keyword argument '_mode'")
     twin: Any = Twin  # its type argument does not matter here
     given = {name: value._inner if isinstance(value, twin) else value for name, value in options.items()}
     return {**given, "_mode": "blocking"}
