@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -73,6 +76,34 @@ MONEY = Money()
 NESTED = SimpleNamespace(rates=[1, 2], step=timedelta(days=1), least=Decimal(1), form=re.compile("a"))
 
 
+class Name(str):
+    """A text of its own class."""
+
+
+class Cents(int):
+    """A number of its own class."""
+
+
+class Rule:
+    """Holds a function with an argument."""
+
+    weight = partial(max, 1)
+
+
+@dataclass
+class Basket:
+    """Names another class in its fields only."""
+
+    lines: list[Read]
+
+
+Basket.__annotations__["lines"] = list[Read]  # which is text here, because annotations are not evaluated
+LOG = logging.getLogger("tests.fingerprints")
+LOCK = threading.Lock()
+NUMBERS = itertools.count()
+GROUPS = frozenset({frozenset({"added", "moved", "removed"}), frozenset({"a", "b", "c", "d"})})
+
+
 @lru_cache
 def remembered(n: int) -> int:
     return n * RATE
@@ -126,6 +157,24 @@ def by_remembered(state: int, event: Event) -> int:
     return state + remembered(1)
 
 
+def by_rule(state: int, event: Event) -> int:
+    return state + Rule.weight(2)
+
+
+def by_basket(state: int, event: Event) -> Any:
+    return Basket(event.data)
+
+
+def by_groups(state: int, event: Event) -> int:
+    return state + (frozenset({event.type}) in GROUPS)
+
+
+def by_log(state: int, event: Event) -> int:
+    with LOCK:
+        LOG.debug("event %d", next(NUMBERS))
+    return state + 1
+
+
 def by_inner(state: int, event: Event) -> int:
     return sum(RATE for _ in range(state))
 
@@ -166,6 +215,9 @@ HERE = sys.modules[__name__]
         (by_nested, NESTED, "least", Decimal(2)),
         (by_nested, NESTED, "form", re.compile("b")),
         (by_nested, NESTED, "more", Slotted(1)),
+        (by_rule, Rule, "weight", partial(max, 3)),
+        (by_basket, Read, "__annotations__", {"price": "float"}),
+        (by_groups, HERE, "GROUPS", frozenset({frozenset({"added"})})),
     ],
 )
 def test_what_a_reducer_uses_is_seen_when_it_changes(
@@ -193,7 +245,10 @@ def made(rate: object) -> Callable[..., Any]:
         (made([1]), made([2])),
         (made({1: [2]}), made({1: [3]})),
         (made({1, 2}), made({1, 3})),
+        (made({(1, 2)}), made({(1, 3)})),
         (made((int, str)), made((int, float))),
+        (made(Name("a")), made(Name("b"))),
+        (made(Cents(1)), made(Cents(2))),
         (made(Slotted(1)), made(Slotted(2))),
         (made(int | None), made(str | None)),
         (made(list[int]), made(list[str])),
@@ -205,6 +260,16 @@ def made(rate: object) -> Callable[..., Any]:
 )
 def test_what_a_reducer_holds_is_seen(one: Callable[..., Any], other: Callable[..., Any]) -> None:
     assert Fold(one, 0, name="same").digest() != Fold(other, 0, name="same").digest()
+
+
+def test_a_state_of_the_standard_library_that_changes_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LOG, "level", logging.DEBUG)
+    before = Fold(by_log, 0).digest()
+
+    LOG.setLevel(logging.ERROR)
+    next(NUMBERS)
+    with LOCK:
+        assert Fold(by_log, 0).digest() == before
 
 
 def test_what_refers_to_itself_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +321,7 @@ def test_an_installed_package_is_not_gone_through(monkeypatch: pytest.MonkeyPatc
 def test_a_reducer_has_the_same_digest_in_each_process() -> None:
     code = (
         "from keepstate import Fold\nfrom tests.engine import test_fingerprints as t\n"
-        "reducers = t.by_set, t.by_enum, t.by_line, t.by_nested, t.by_object\n"
+        "reducers = t.by_set, t.by_enum, t.by_line, t.by_nested, t.by_object, t.by_groups\n"
         "print([Fold(reducer, 0).digest().hex() for reducer in reducers])"
     )
     told = {

@@ -13,10 +13,17 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import lru_cache, partial, partialmethod
 from hashlib import sha256
+from operator import attrgetter, itemgetter, methodcaller
+from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Final, TypeAlias, cast
+from uuid import UUID
 
 from keepstate.engine.events.record import Event
 from keepstate.engine.kernel.arguments import check_name
@@ -26,6 +33,11 @@ from keepstate.values import codec, limits
 Reducer: TypeAlias = Callable[[Any, Event], Any | Awaitable[Any]]
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, range, slice, type(None), type(...))
+_OPERATORS: Final[tuple[type, ...]] = (attrgetter, itemgetter, methodcaller)
+_NUMBERS_AND_TIMES: Final[tuple[type, ...]] = (Decimal, Fraction, date, time, timedelta, tzinfo)
+_PRINTABLE: Final = (*_OPERATORS, *_NUMBERS_AND_TIMES, PurePath, UUID, bytearray)
+"""Classes of the standard library whose `repr` is their value. That of others may tell a state, such as the
+level of a logger, which differs between processes."""
 _TRUSTED: Final = frozenset({*sys.stdlib_module_names, "builtins", "keepstate"})
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _FIELDS: Final = ("__annotations__", "__struct_defaults__")
@@ -128,6 +140,8 @@ class _Walk:
         """Yield texts that describe an object which is not a plain value."""
         kind = cast("type[object]", type(thing))
         yield qualified_name(thing)
+        if plain := _plain_text(thing):
+            yield plain
         if isinstance(thing, FunctionType):
             if self._is_own(thing) or thing is self._function:
                 yield from self._of_function(thing)
@@ -136,7 +150,7 @@ class _Walk:
                 yield from self._of_class(thing)
         elif isinstance(thing, MethodType | BuiltinFunctionType):
             yield from self._all((getattr(thing, "__func__", None), thing.__self__))
-        elif isinstance(thing, partial):
+        elif isinstance(thing, partial | partialmethod):
             yield from self._all((thing.func, *thing.args, *thing.keywords.items()))
         elif isinstance(thing, ModuleType):
             yield thing.__name__
@@ -144,16 +158,17 @@ class _Walk:
             entries = cast("Mapping[object, object]", thing)
             yield from self._all(item for pair in entries.items() for item in pair)
         elif isinstance(thing, set | frozenset):  # their order differs between processes
-            yield from sorted(f"{qualified_name(item)} {_text(item)}" for item in cast("set[Any]", thing))
+            yield from sorted(map(_member, cast("set[Any]", thing)))
         elif isinstance(thing, list | tuple | deque):
             yield from self._all(cast("Iterable[object]", thing))
         elif self._is_own(kind) or isinstance(thing, SimpleNamespace):
             yield from self._all((kind, *_attributes(thing)))
+        elif kind.__module__ in ("types", "typing") and hasattr(thing, "__args__"):  # such as list[Item]
+            inner = (getattr(thing, "__origin__", None), *getattr(thing, "__metadata__", ()))
+            yield from self._all((*inner, *thing.__args__))
         elif hasattr(thing, "__wrapped__"):  # such as a function with functools.lru_cache
             yield self._describe(thing.__wrapped__)
-        elif _package(kind.__module__) in sys.stdlib_module_names:
-            yield f"{getattr(thing, 'pattern', '')!r} {_text(thing)}"  # the repr of a long pattern is cut
-        elif self._unseen is not None:
+        elif self._unseen is not None and _package(kind.__module__) not in sys.stdlib_module_names:
             yield self._unseen(thing)
 
     def _of_function(self, function: FunctionType) -> Iterator[str]:
@@ -175,9 +190,11 @@ class _Walk:
     def _of_class(self, kind: type) -> Iterator[str]:
         yield from self._all(kind.__bases__)
         for name, attribute in sorted(vars(kind).items()):
-            inner = [getattr(attribute, each, None) for each in ("__func__", "fget", "fset", "func")]
-            if isinstance(attribute, FunctionType) or any(inner):
-                yield f"{name} {self._describe(inner if any(inner) else attribute)}"
+            inner = [getattr(attribute, each, None) for each in ("__func__", "fget", "fset", "fdel", "func")]
+            if issubclass(type(attribute), (FunctionType, partial, partialmethod)):
+                yield f"{name} {self._describe(attribute)}"
+            elif any(inner):
+                yield f"{name} {self._describe(inner)}"
             elif name in _FIELDS or not (name.startswith("__") or hasattr(attribute, "__get__")):
                 yield f"{name} {self._describe(attribute)}"
 
@@ -199,8 +216,24 @@ def _is_installed(package: str) -> bool:
     return any(part in path for path in paths for part in _INSTALLED)
 
 
-def _text(thing: object) -> str:
-    return _ADDRESS.sub("", repr(thing))
+def _plain_text(thing: Any) -> str:
+    """Return the value of a member of an enumeration, or of an object that is, or extends, a plain value."""
+    kind = cast("type[object]", type(thing))
+    if issubclass(kind, re.Pattern):
+        return f"{thing.pattern!r} {thing.flags}"  # the repr of a long pattern is cut
+    if issubclass(kind, _PRINTABLE) and _package(kind.__module__) in _TRUSTED:
+        return _ADDRESS.sub("", repr(thing))
+    base: Any = next((each for each in kind.__mro__ if each in _PLAIN), None)
+    value: str = "" if base is None else base.__repr__(thing)  # its own may contain an address
+    return f"{thing.name} {value}" if issubclass(kind, Enum) else value
+
+
+def _member(item: Any) -> str:
+    """Describe a member of a set without a number, because numbers would depend on the order of the set."""
+    if not isinstance(item, tuple | frozenset):
+        return f"{qualified_name(item)} {_plain_text(item)}"
+    texts = list(map(_member, cast("tuple[object, ...] | frozenset[object]", item)))
+    return f"tuple {texts}" if isinstance(item, tuple) else f"frozenset {sorted(texts)}"
 
 
 def _attributes(thing: object) -> list[tuple[str, object]]:
