@@ -62,17 +62,7 @@ def read_all(modules: Iterable[str], folder: Path) -> dict[str, Source]:
 
 def is_parent(name: str) -> bool:
     """Return whether other twins inherit from it, and so hold an inner object of another class."""
-    tools = {"ToolSpaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
-    others = {
-        "Resource",
-        "KnowledgeDocuments",
-        "Loaded",
-        "Manager",
-        "Parts",
-        "TeamRosters",
-        "WorkflowSteps",
-    }
-    return name in tools | others
+    return name in {"Resource", "Loaded", "Manager", "Parts", "ToolSpaces"}
 
 
 def is_made(cls: ast.ClassDef) -> bool:

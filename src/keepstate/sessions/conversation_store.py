@@ -135,7 +135,7 @@ class ConversationStore:
         return await self.together(work, message="clear the conversation")
 
     async def summarise(self) -> bool:
-        """Summarise the messages that left the context and are due; see `summaries`."""
+        """Summarise the messages that left the context and are due; see `summarise_due`."""
         return await summarise_due(self)
 
     # ---- reading

@@ -70,7 +70,7 @@ class Namespace:
         message: str = "",
         lease: Lease | None = None,
     ) -> T:
-        """Apply work as one batch and return its result; see `engine.space.joint_work.together`.
+        """Apply work as one batch and return its result; see `engine.space.joint_work.run_in_transaction`.
 
         Calls of one process in the same namespace run one after another.
 
