@@ -1,6 +1,6 @@
 """Requests and replies get lost on their way: nothing is lost, applied twice or told wrongly.
 
-The proof of promise 2 on real servers, in both colours, behind a proxy that spoils what it carries. What a
+The proof of promise 2 on real servers, in both modes, behind a proxy that spoils what it carries. What a
 commit was told is compared with the space's log, read past the proxy.
 """
 

@@ -1,6 +1,6 @@
-"""Every argument of every public call: a wrong type or size is refused, in words, in both colours.
+"""Every argument of every public call: a wrong type or size is refused, in words, in both modes.
 
-A call is written once for both colours; `wrong` are values for the one argument that its name tells of.
+A call is written once for both modes; `wrong` are values for the one argument that its name tells of.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Typed state keeps its contract on every backend, in both colours."""
+"""Typed state keeps its contract on every backend, in both modes."""
 
 from __future__ import annotations
 

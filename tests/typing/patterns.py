@@ -1,4 +1,4 @@
-"""What type checkers make of event sourcing and of the patterns of sessions, in both colours; never run."""
+"""What type checkers make of event sourcing and of the patterns of sessions, in both modes; never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every argument of every call of the saver: what cannot work is refused in words, in both colours."""
+"""Every argument of every call of the saver: what cannot work is refused in words, in both modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a manager do the same on every backend? One test a clause, in both colours.
+"""Does a manager do the same on every backend? One test a clause, in both modes.
 
 Subclass a contract in a test file, and say where managers are to work:
 

@@ -22,7 +22,7 @@ M = TypeVar("M", bound=Manager)
 
 
 class ManagerStage(Stage):
-    """Makes managers in one place, in both colours, and closes them afterwards."""
+    """Makes managers in one place, in both modes, and closes them afterwards."""
 
     in_passed_space: ClassVar[bool] = False
     """Whether all managers are given one space that they share."""

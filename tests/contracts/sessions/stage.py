@@ -45,7 +45,7 @@ class BusyStore(StoreWrapper):
 
 
 class SessionStage(ManagerStage):
-    """Makes sessions and threads in one place, in both colours."""
+    """Makes sessions and threads in one place, in both modes."""
 
     def where(self) -> dict[str, Any]:
         if self.in_passed_space:

@@ -1,4 +1,4 @@
-"""Does typed state do the same on every backend? One test a clause, in both colours.
+"""Does typed state do the same on every backend? One test a clause, in both modes.
 
 Subclass a contract in a test file, and say where state is to be kept:
 

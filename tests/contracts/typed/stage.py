@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class TypedStage(Stage):
-    """Makes states, runs and profiles in one place, in both colours, and closes them afterwards."""
+    """Makes states, runs and profiles in one place, in both modes, and closes them afterwards."""
 
     _url: str | None = None
     _closing: list[Any]

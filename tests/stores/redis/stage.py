@@ -1,4 +1,4 @@
-"""A stage on which a test opens Redis stores by URL, in both colours."""
+"""A stage on which a test opens Redis stores by URL, in both modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redis, Valkey and a cluster under the contract of all stores, in both colours."""
+"""Redis, Valkey and a cluster under the contract of all stores, in both modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiers are opened by a URL or as a store, in both colours, and refuse what they cannot be."""
+"""Tiers are opened by a URL or as a store, in both modes, and refuse what they cannot be."""
 
 from __future__ import annotations
 
