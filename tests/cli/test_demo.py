@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -40,10 +41,24 @@ def test_people_see_the_kill_and_the_second_count(shell: Keepstate, url: str, tm
     assert [name for name, *_ in rows] == ["modules", "lines", "events", "commits"]
     assert all(counted == again for _, counted, again in rows)
     assert re.search(r"worker-\d \(process \d+\) is killed while it holds \S+", ended.err)
-    assert re.search(r"worker-\d continues from its own count: \d+ modules", ended.err)
+    assert re.search(r"worker-\d continues from its own count: \d+ module", ended.err)
     (space,) = shell("spaces").out.split()
     assert shell("log", space).out.count("count ") == 60
     assert not list(tmp_path.glob("keepstate-demo-*"))
+
+
+@pytest.mark.slow
+def test_the_temporary_store_stays_if_asked(shell: Keepstate, tmp_path: Path) -> None:
+    words = ("demo", "--workers", "1", "--kill", "0", "--most", "3")
+
+    assert shell(*words, TMPDIR=str(tmp_path)).code == 0
+    assert not list(tmp_path.glob("keepstate-demo-*"))
+
+    kept = shell(*words, "--keep", TMPDIR=str(tmp_path))
+
+    assert kept.code == 0, kept.err
+    (found,) = re.findall(r"To look into it: keepstate (log .+)$", kept.err, re.MULTILINE)
+    assert shell(*shlex.split(found)).out.count("count ") == 3
 
 
 def test_a_worker_that_could_not_be_killed_in_time_is_told(shell: Keepstate) -> None:

@@ -128,3 +128,15 @@ def test_what_is_no_moment_is_refused(keepstate: Keepstate, stream: sync.EventSt
         ended = keepstate("replay", "run", "reducing:total", "--stream", "sums", "--at", moment)
         assert ended.code == 2
         assert moment in ended.err
+
+
+def test_an_error_of_a_module_that_makes_its_names_itself_is_told(
+    keepstate: Keepstate, stream: sync.EventStream, tmp_path: Path
+) -> None:
+    (tmp_path / "making.py").write_text(
+        "def __getattr__(name):\n    raise ImportError('an extra is missing')\n"
+    )
+
+    ended = keepstate("replay", "run", "making:total", "--stream", "sums")
+
+    assert (ended.code, "making:total cannot be imported: ImportError" in ended.err) == (2, True)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import keepstate.sync
+from keepstate.sync import open as open_store
 from tests.cli.conftest import COMMAND, Keepstate
 
 PLAN = {"goal": "report", "step": 1}
@@ -326,3 +327,14 @@ def test_control_characters_of_what_is_stored_do_nothing(keepstate: Keepstate, u
         assert ended.code == 0, ended.err
         assert "\x1b" not in ended.out
         assert "\u202e" not in ended.out
+
+
+def test_spaces_that_print_the_same_name_are_all_verified(keepstate: Keepstate, url: str) -> None:
+    with open_store(url) as ks:
+        ks.space("run of tenant 'acme'").history.commit({"a": 1})
+    with open_store(url, tenant="acme") as ks:
+        ks.space("run").history.commit({"a": 1})
+
+    found = {(one["tenant"], one["space"]) for one in keepstate("verify", "--json").lines()}
+
+    assert found >= {(None, "run of tenant 'acme'"), ("acme", "run")}

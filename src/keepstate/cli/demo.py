@@ -15,7 +15,8 @@ from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from time import perf_counter
 from typing import Annotated, Any, Final
 from uuid import uuid4
@@ -24,6 +25,7 @@ from cyclopts import Parameter
 
 from keepstate.cli import exits
 from keepstate.cli.display import counted, said, shown, write_json
+from keepstate.cli.session import Session
 from keepstate.engine.queue.queue import Task
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, KeepstateError, LeaseLostError, StoreUnavailableError
@@ -60,8 +62,11 @@ async def demo(
         raise InvalidError(f"--kill {kill} of --workers {workers} leaves no worker; at least one has to live")
     library = sorted([*_LIBRARY.glob("[a-z]*.py"), *_LIBRARY.glob("[a-z]*/[a-z_]*.py")])
     modules = [str(path.relative_to(_LIBRARY)) for path in library[:most]]
-    with TemporaryDirectory(prefix="keepstate-demo-") as folder:
-        store = url or f"sqlite:///{folder}/demo.db"
+    if not modules:
+        raise InvalidError(f"there is nothing to count: no source of Python's library is in {_LIBRARY}")
+    folder = None if url else mkdtemp(prefix="keepstate-demo-")
+    store = url or f"sqlite:///{folder}/demo.db"
+    try:
         async with open_store(store, author="demo") as ks:
             if not ks.store.capabilities.shared:
                 raise InvalidError(f"{ks.url} cannot be shared by processes; give sqlite, redis, postgresql")
@@ -71,7 +76,13 @@ async def demo(
             finally:
                 if not keep:
                     await ks.drop(run.name)
+    finally:
+        if folder and not keep:
+            rmtree(folder, ignore_errors=True)
     write_json(found) if json else _show(found)
+    if keep:
+        see = Session(url=store).command("log", run.name)
+        said().print(f"The space stays. To look into it: {see}", markup=False)
     if found["workers_killed"] < kill:
         said().print(f"{found['workers_killed']} of {kill} workers were killed in time: take more modules")
     return exits.OK if found["equal"] else exits.FAILED
@@ -150,7 +161,9 @@ class _Run:
             for told in (event.data for event in events):
                 if "done" in told:
                     self._resumed.append(told)
-                    self._say(f"{told['worker']} continues from its own count: {told['done']} modules")
+                    self._say(
+                        f"{told['worker']} continues from its own count: {counted(told['done'], 'module')}"
+                    )
                     continue
                 self._counted.append(told)
                 if told["attempt"] > 1:
@@ -181,6 +194,7 @@ class _Run:
 
 
 def _show(found: dict[str, Any]) -> None:
+    shown().print(f"{'':<8} {'counted':>10} {'again':>10}", markup=False)
     for name, number in found["counted"].items():
         again = found["recounted"][name]
         verdict = "equal" if number == again else "NOT EQUAL"

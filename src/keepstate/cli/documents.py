@@ -62,13 +62,15 @@ async def ls(space: str, pattern: str = "*", *, session: Session = PLAIN) -> int
     """
     async with session.opened() as ks:
         rows: list[tuple[object, ...]] = []
+        is_empty = True
         async for entry in _entries(ks.space(space).documents, pattern):
+            is_empty = False
             if session.json:
                 write_json(fields_of(entry, *_ENTRY))
-            rows.append((entry.key, entry.version, "" if session.json else shortened(text_of(entry.value))))
-        if not session.json:
-            write_table(("document", "version", "value"), rows)
-        if not rows:
+            else:
+                rows.append((entry.key, entry.version, shortened(text_of(entry.value))))
+        write_table(("document", "version", "value"), rows)
+        if is_empty:
             await require_space(ks, space)
     return exits.OK
 

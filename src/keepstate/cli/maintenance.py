@@ -111,7 +111,7 @@ async def verify(space: str | None = None, *, session: Session = PLAIN) -> int:
     """
     is_whole = True
     async with session.opened() as ks:
-        for name, (tenant, one) in (await _chosen(ks, space)).items():
+        for name, tenant, one in await _chosen(ks, space):
             found = await one.history.verify()
             is_whole = is_whole and not found.problems
             if session.json:
@@ -128,15 +128,18 @@ async def verify(space: str | None = None, *, session: Session = PLAIN) -> int:
     return exits.OK if is_whole else exits.DAMAGED
 
 
-async def _chosen(ks: Keepstate, space: str | None) -> dict[str, tuple[str | None, Space]]:
-    """Return the named space, or all spaces, with their tenants and by the names to print."""
+async def _chosen(ks: Keepstate, space: str | None) -> list[tuple[str, str | None, Space]]:
+    """Return the named space, or all spaces, each after the name to print and its tenant.
+
+    Two spaces may print the same: a name may contain the words that are added for a tenant.
+    """
     if space is not None:
         await require_space(ks, space)
-        return {space: (ks.tenant_id, ks.space(space))}
-    return {
-        each.name if tenant == ks.tenant_id else f"{each.name} of tenant {tenant!r}": (tenant, each)
+        return [(space, ks.tenant_id, ks.space(space))]
+    return [
+        (each.name if tenant == ks.tenant_id else f"{each.name} of tenant {tenant!r}", tenant, each)
         async for tenant, each in ks.everywhere()
-    }
+    ]
 
 
 # ---- migrate
@@ -160,22 +163,22 @@ async def migrate(
     if session.app is None:
         raise InvalidError("migrate needs --app MODULE, the module that registers the classes")
     async with session.opened() as ks:
-        spaces = {name: each for name, (_, each) in (await _chosen(ks, space)).items()}
-        found = {
-            name: await migrate_space(each, dry_run=True, tell=_teller(f"{name}: read"))
-            for name, each in spaces.items()
-        }
-        outdated = [name for name, done in found.items() if done.older]
-        for number, name in enumerate(() if dry_run else outdated, 1):
-            tell = _teller(f"{number} of {len(outdated)}  {name}: written", found[name].due)
-            found[name] = await migrate_space(spaces[name], tell=tell)
-            tell(found[name])
-    for name, done in found.items():
+        spaces = [(name, each) for name, _, each in await _chosen(ks, space)]
+        found = [
+            await migrate_space(each, dry_run=True, tell=_teller(f"{name}: read")) for name, each in spaces
+        ]
+        outdated = [index for index, done in enumerate(found) if done.older]
+        for number, index in enumerate(() if dry_run else outdated, 1):
+            name, each = spaces[index]
+            tell = _teller(f"{number} of {len(outdated)}  {name}: written", found[index].due)
+            found[index] = await migrate_space(each, tell=tell)
+            tell(found[index])
+    for (name, _), done in zip(spaces, found, strict=True):
         if done.older or done.newer or done.unknown:
             _show(name, done, session)
     if not outdated and not session.json:
-        _show_nothing(list(found.values()))
-    return exits.FAILED if any(done.left for done in found.values()) else exits.OK
+        _show_nothing(found)
+    return exits.FAILED if any(done.left for done in found) else exits.OK
 
 
 def _teller(what: str, total: int | None = None) -> Callable[[Migration], None]:

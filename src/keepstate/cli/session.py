@@ -116,9 +116,10 @@ def import_named(text: str, form: str) -> Any:
         raise InvalidError(f"{text!r} has no colon; write {form}")
     if "" not in sys.path:
         sys.path.insert(0, "")
+    found = _import(module, text)
     try:
-        return getattr(_import(module, text), name)
-    except AttributeError as error:
+        return getattr(found, name)
+    except Exception as error:  # AttributeError, or anything that the module's own __getattr__ raises
         raise InvalidError(f"{text} cannot be imported: {type(error).__name__}: {error}") from error
 
 

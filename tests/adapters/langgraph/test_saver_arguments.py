@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 from uuid import UUID
 
@@ -210,3 +211,21 @@ def test_a_class_may_be_allowed_by_a_list_of_its_module_and_name() -> None:
         asked: Any = [["a", "b"]]
 
         assert saver.with_allowlist(asked) is saver.with_allowlist([("a", "b")])
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("put", "RunnableConfig"),
+        ("aput", "RunnableConfig"),
+        ("get_tuple", "CheckpointTuple | None"),
+        ("list", "Iterator[CheckpointTuple]"),
+        ("alist", "AsyncIterator[CheckpointTuple]"),
+        ("sweep", "int"),
+    ],
+)
+def test_a_method_shows_the_result_that_it_returns(name: str, result: str) -> None:
+    method = getattr(KeepstateSaver, name)
+
+    assert signature(method).return_annotation == method.__annotations__["return"] == result
+    assert method.__qualname__ == f"KeepstateSaver.{name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from inspect import iscoroutinefunction
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,17 @@ def test_a_file_of_langgraphs_store_is_refused_as_what_it_is(tmp_path: Path) -> 
         pytest.raises(InvalidError, match="holds items of LangGraph's own store"),
     ):
         store.search(())
+
+
+def test_asynchronous_calls_are_coroutines_that_refuse_a_key_when_awaited() -> None:
+    key: Any = 5
+
+    async def ask(store: KeepstateStore) -> None:
+        calls = store.aget(("a",), key), store.aput(("a",), key, {}), store.adelete(("a",), key)
+        for call in calls:
+            with pytest.raises(InvalidError, match="`key` is 5"):
+                await call
+
+    with KeepstateStore("memory://") as store:
+        assert all(map(iscoroutinefunction, (store.aget, store.aput, store.adelete)))
+        asyncio.run(ask(store))

@@ -11,6 +11,7 @@ from abc import ABC
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, wraps
+from inspect import signature
 from itertools import islice
 from os import PathLike
 from types import CoroutineType, TracebackType
@@ -306,7 +307,8 @@ def both(
     async def acall(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._handles.wait(prepare(self, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
 
-    _rename(prepare, call, acall)
+    result = _result(prepare)
+    _describe(prepare, (call, result), (acall, result))
     return call, cast("Any", acall)
 
 
@@ -324,11 +326,22 @@ def both_each(
         async for one in self._handles.wait_each(prepare(self, *args, **kwargs)):  # pyright: ignore[reportPrivateUsage]
             yield one
 
-    _rename(prepare, call, acall)
+    result = _result(prepare)
+    _describe(prepare, (call, f"Iterator[{result}]"), (acall, f"AsyncIterator[{result}]"))
     return call, acall
 
 
-def _rename(prepare: Any, call: Any, acall: Any) -> None:
+def _result(prepare: Any) -> str:
+    """Return the `T` of the `Work[T]` or `WorkOfMany[T]` that a method returns."""
+    result: str = prepare.__annotations__["return"]
+    return result.partition("[")[2].removesuffix("]")
+
+
+def _describe(prepare: Any, *forms: tuple[Any, str]) -> None:
+    """Give the forms of a method their own names and results, instead of those of `prepare`."""
     name, owner = prepare.__name__.removeprefix("_"), prepare.__qualname__.rpartition(".")[0]
-    for form, own in ((call, name), (acall, f"a{name}")):
+    for own, (form, result) in zip((name, f"a{name}"), forms, strict=True):
+        del form.__wrapped__
         form.__name__, form.__qualname__ = own, f"{owner}.{own}"
+        form.__signature__ = signature(prepare).replace(return_annotation=result)
+        form.__annotations__ = {**prepare.__annotations__, "return": result}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from datetime import date, datetime, time
 from functools import wraps
+from inspect import iscoroutinefunction
 from numbers import Real
 from operator import ge, gt, le, lt
 from typing import Any, Final, TypeGuard, TypeVar, cast
@@ -242,7 +243,11 @@ def _keyed(method: C) -> C:
     def call(self: BaseStore, namespace: tuple[str, ...], key: str, *args: Any, **options: Any) -> Any:
         return method(self, namespace, check_key(key), *args, **options)
 
-    return cast("C", call)
+    @wraps(method)
+    async def acall(self: BaseStore, namespace: tuple[str, ...], key: str, *args: Any, **options: Any) -> Any:
+        return await method(self, namespace, check_key(key), *args, **options)
+
+    return cast("C", acall if iscoroutinefunction(method) else call)
 
 
 class Keyed(BaseStore):
