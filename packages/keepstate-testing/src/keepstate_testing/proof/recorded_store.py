@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Unpack
 
 import msgspec
 
@@ -25,6 +25,7 @@ from keepstate.stores.protocol import (
     Outcome,
     Page,
     Reading,
+    ScanOptions,
     make_token,
 )
 from keepstate.stores.wrappers.wrapper import StoreWrapper
@@ -132,23 +133,15 @@ class RecordedStore(StoreWrapper):
         self._saw(space, reading.revision)
         return reading
 
-    async def scan(
-        self,
-        space: str,
-        prefix: bytes,
-        *,
-        after: bytes | None = None,
-        limit: int = 256,
-        reverse: bool = False,
-        at_ms: int | None = None,
-    ) -> Page:
+    async def scan(self, space: str, prefix: bytes, **options: Unpack[ScanOptions]) -> Page:
         """Read a page of entries."""
         began_ns = time.monotonic_ns()
-        page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
-        span = _span_down(prefix, after, page.next) if reverse else _span_up(prefix, after, page.next)
+        page = await self._store.scan(space, prefix, **options)
+        span_of = _span_down if options.get("reverse") else _span_up
+        span = span_of(prefix, options.get("after"), page.next)
         found = {entry.key: saw(entry) for entry in page.entries}
         span_ns = began_ns, time.monotonic_ns()
-        look = Look(space, *span_ns, page.revision, page.now_ms, {**found}, span, at_ms)
+        look = Look(space, *span_ns, page.revision, page.now_ms, {**found}, span, options.get("at_ms"))
         self._recorder.write(Looked(look))
         return page
 
