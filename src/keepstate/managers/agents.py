@@ -242,7 +242,7 @@ class AgentRecoveryManager:
     """Restores agents from their checkpoints.
 
     Attributes:
-        auto_recover: Whether `run` recovers an agent that fails.
+        auto_recover: True lets `run` recover an agent that fails.
         max_recovery_attempts: Maximum number of attempts.
         backoff_s: Pause before the second attempt, in seconds; each later pause is twice as long.
         claim_s: Seconds for which a process that dies during a recovery still blocks the agent.
@@ -262,7 +262,7 @@ class AgentRecoveryManager:
 
         Args:
             agent_store: The store of the agents' checkpoints. The caller closes it.
-            auto_recover: Whether `run` recovers an agent that fails.
+            auto_recover: True lets `run` recover an agent that fails.
             max_recovery_attempts: Maximum number of attempts.
             backoff_s: Pause before the second attempt, in seconds; this is also the shortest pause.
             claim_s: Seconds for which a process that dies during a recovery still blocks the agent.

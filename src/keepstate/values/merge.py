@@ -77,7 +77,7 @@ def merge(base: bytes, ours: bytes, theirs: bytes, rules: Rules, values: Values)
 
 _REMOVED: Final = MerkleValue(b"", {})
 _Verdict = Edits | MerkleValue | None
-"""What to do to ours: edit it, put something in its index, or leave it."""
+"""The change to our value: edits, a replacement (`_REMOVED` removes it), or None to leave it."""
 
 
 class _Merging:

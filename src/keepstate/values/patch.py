@@ -195,9 +195,9 @@ def _gather(edits: Edits, changes: Sequence[Change], depth: int) -> None:
             continue
         step = path[0]
         is_inner = len(path) > 1 or change.kind == "reordered"
-        # What was removed is told by its old index, all else by its new one.
-        is_told_old = change.kind == "removed" and not is_inner
-        old = step if isinstance(step, bytes) or is_told_old else old_indexes.before(step)
+        # The path of a removal has the old index, every other path has the new one.
+        has_old_index = change.kind == "removed" and not is_inner
+        old = step if isinstance(step, bytes) or has_old_index else old_indexes.before(step)
         if is_inner:
             inner.setdefault(old, []).append(change)
         elif change.kind == "removed":

@@ -42,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True):
     key: bytes
     what: str
     is_alone: bool = True
-    """Whether the record itself is damaged. If not, a record that belongs to it is missing."""
+    """True if the record itself is damaged; False if a record that belongs to it is missing."""
 
 
 class Source(Protocol):

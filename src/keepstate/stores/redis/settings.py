@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
     capabilities: Capabilities
     hints: bool
-    """Whether the user may publish and subscribe."""
+    """True if the user may publish and subscribe."""
 
 
 async def inspect(node: Node, keys: SpaceKeys, *, url: str, is_cluster: bool, unsafe_policy: bool) -> Found:

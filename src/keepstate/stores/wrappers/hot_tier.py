@@ -72,7 +72,7 @@ class Held(NamedTuple):
     revision: int | None
     entries: dict[bytes, Entry | None]
     is_all: bool
-    """Whether nothing else of the space is cached."""
+    """True if nothing else of the space is cached."""
 
 
 class _View:

@@ -92,7 +92,7 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
     """Restores agents from their checkpoints.
 
     Attributes:
-        auto_recover: Whether `run` recovers an agent that fails.
+        auto_recover: True lets `run` recover an agent that fails.
         max_recovery_attempts: Maximum number of attempts.
         backoff_s: Pause before the second attempt, in seconds; each later pause is twice as long.
         claim_s: Seconds for which a process that dies during a recovery still blocks the agent.
@@ -120,7 +120,7 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
 
     @property
     def auto_recover(self) -> bool:
-        """Whether `run` recovers an agent that fails."""
+        """True lets `run` recover an agent that fails."""
         return self._inner.auto_recover
 
     @property

@@ -1,4 +1,4 @@
-"""Hints: a listener is told of changes soon, and loses nothing if it does not listen."""
+"""Hints: a listener is notified of changes soon. A reader that does not listen misses no change."""
 
 from __future__ import annotations
 

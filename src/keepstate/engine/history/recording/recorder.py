@@ -55,7 +55,7 @@ class Recorder:
         self._records, self._cache = Records(_COMMITS), cache
         self._last: _LastCommit | None = None
         self._is_alone = True
-        """Whether no other process recorded between the last two commits. Only then is `_last` tried."""
+        """True if this process made the last two commits in a row. Only then is `_last` tried."""
 
     async def commit(self, executor: Executor, unit: Unit) -> Applied | None:
         """Apply a unit that changes documents, with a commit if the space is recorded.
