@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from examples.demo.play import Play
 from keepstate import InvalidError, KeepstateError
 from keepstate.cli import exits
-from keepstate.cli.display import said
+from keepstate.cli.display import discard_output, said
 
 app = App(name="demo", help_epilogue=exits.HELP, result_action="return_value")
 
@@ -36,15 +36,20 @@ def demo(
     A workflow gives the team a task for each module. The agents claim tasks and ask a tool that sometimes
     fails. Each task ends in one transaction: task, result, shared counters, knowledge base, checkpoint and
     event. One agent is killed and recovered. The workflow is paused, its conductor is killed, and it is
-    resumed. At the end everything is counted again, module by module. The exit code is 0 if all numbers are
-    equal. Then you see the data of each manager, and the state of the run at earlier moments.
+    resumed. At the end the demo counts everything again, module by module, and prints the data of each
+    manager and the state of the run at earlier moments. The exit code is 0 if all numbers are equal.
     """
     try:
         check_numbers(workers, kill, most)
-        return asyncio.run(run(Play(workers, kill, most, as_json=json), url, keep=keep))
+        code = asyncio.run(run(Play(workers, kill, most, as_json=json), url, keep=keep))
+        sys.stdout.flush()
+        return code
     except KeepstateError as error:
         said().print(f"demo: {' '.join(str(error).split())}", markup=False)
         return exits.code_of(error)
+    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
+        discard_output()
+        return exits.OK
     except KeyboardInterrupt:
         return exits.INTERRUPTED
 

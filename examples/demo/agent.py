@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from examples.demo import stage
-from examples.demo.survey import NOTHING, Totals, added, survey, tops
+from examples.demo.survey import NOTHING, Totals, add_module, imported_packages, survey
 from examples.demo.tool import ask
 from keepstate import (
     AgentCheckpoint,
@@ -19,22 +19,22 @@ from keepstate import (
 )
 
 WAITING = "waiting"
-"""What an agent's status is while the workflow is paused."""
+"""The status of an agent while the workflow is paused."""
 
 
 class Agent:
-    """One agent, which counts what it has done, and is restored to that count if its process was killed."""
+    """One agent. It counts its finished modules, and continues from that count after a kill."""
 
     def __init__(self, id: str, run: Space, tools: ToolStateManager) -> None:
         self.id, self.done = id, NOTHING
-        self._run, self._tools, self._managers = run, tools, stage.managers(run)
+        self._run, self._tools, self._managers = run, tools, stage.open_managers(run)
 
     def restore_from_checkpoint(self, state: Totals) -> None:
-        """Take back what it had done."""
+        """Restore the count of finished modules."""
         self.done = state
 
     async def work(self) -> None:
-        """Go on where an agent of this name was stopped, and works until there is nothing to index."""
+        """Continue from the checkpoint of this agent's name, and work until nothing is left to index."""
         if await self._managers.agents.latest_checkpoint(self.id) is not None:
             recovery = AgentRecoveryManager(self._managers.agents)
             recovery.register(self)
@@ -42,10 +42,10 @@ class Agent:
             await self._run.events.append(
                 {"type": "recovered", "agent": self.id, "attempt": found.attempt, "done": self.done}
             )
-        while (task := await self._claimed()) is not None:
+        while (task := await self._claim_next()) is not None:
             await self._do(task)
 
-    async def _claimed(self) -> TeamTask | None:
+    async def _claim_next(self) -> TeamTask | None:
         teams, workflows = self._managers.teams, self._managers.workflows
         while True:
             workflow = await workflows.get(stage.WORKFLOW)
@@ -60,16 +60,16 @@ class Agent:
                 return task
 
     async def _do(self, task: TeamTask) -> None:
-        """Index a module, unless somebody else has taken it over."""
+        """Index a module, unless another agent has taken over its task."""
         module, found = task.id, survey(task.id)
-        for name in tops(found):
+        for name in imported_packages(found):
             await ask(self._tools, name, id=f"{module}, attempt {task.attempt}: {name}")
-        done, tries = added(self.done, found), 0
+        done, tries = add_module(self.done, found), 0
 
         async def record(tx: Transaction) -> None:
             nonlocal tries
             tries += 1
-            inside = stage.managers(tx)
+            inside = stage.open_managers(tx)
             await inside.teams.complete_task(
                 stage.TEAM, module, found["lines"], agent_id=self.id, token=task.token
             )
@@ -80,12 +80,12 @@ class Agent:
                 size_bytes=found["bytes"],
             )
             await tx.documents.put(f"module/{module}", found)
-            await tx.documents.update("totals", lambda totals: added(totals, found), default=NOTHING)
+            await tx.documents.update("totals", lambda totals: add_module(totals, found), default=NOTHING)
             await inside.agents.save_checkpoint(
                 AgentCheckpoint(self.id, stage.CHECKPOINT, step=done["modules"], state=done)
             )
-            told = {"module": module, "agent": self.id, "attempt": task.attempt, "tries": tries}
-            await tx.events.append({"type": "indexed", **told})
+            facts = {"module": module, "agent": self.id, "attempt": task.attempt, "tries": tries}
+            await tx.events.append({"type": "indexed", **facts})
 
         with suppress(LeaseLostError):
             await self._run.by(message=f"index {module}").transact(record, attempts=stage.ATTEMPTS)

@@ -1,4 +1,4 @@
-"""The conductor of the demo: does the workflow's steps, and goes on where one before him was killed."""
+"""The conductor of the demo: runs the workflow's steps, and continues where a killed conductor stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from examples.demo import stage
-from examples.demo.survey import NOTHING, Survey, Totals, modules, tops
+from examples.demo.survey import NOTHING, Survey, Totals, imported_packages, modules
 from examples.demo.tool import ask
 from keepstate import (
     IndexingStatus,
@@ -28,30 +28,30 @@ _BY_BATCH = 100
 
 
 class Conductor:
-    """Who does the steps; each may be done again, if its process was killed within."""
+    """Runs the steps. A step that was interrupted by a kill runs again from its start."""
 
     def __init__(self, run: Space, tools: ToolStateManager) -> None:
-        self._run, self._tools, self._managers = run, tools, stage.managers(run)
+        self._run, self._tools, self._managers = run, tools, stage.open_managers(run)
         self._context: Mapping[str, Any] = {}
 
     async def work(self) -> None:
-        """Do what is left of the workflow."""
+        """Run the remaining steps of the workflow."""
         workflows = self._managers.workflows
-        with suppress(NotFoundError):  # nobody has come to a checkpoint yet
+        with suppress(NotFoundError):  # there is no checkpoint yet
             checkpoint = await workflows.resume_from(stage.WORKFLOW)
-            told = {"checkpoint": checkpoint.checkpoint_id, "step": checkpoint.step}
-            await self._run.events.append({"type": "resumed", **told})
+            facts = {"checkpoint": checkpoint.checkpoint_id, "step": checkpoint.step}
+            await self._run.events.append({"type": "resumed", **facts})
         begun = await workflows.get(stage.WORKFLOW)
         assert begun is not None
         self._context = begun.context
-        does: Sequence[Callable[[], Awaitable[dict[str, Any]]]] = (
+        steps: Sequence[Callable[[], Awaitable[dict[str, Any]]]] = (
             self._collect,
             self._index,
             self._link,
             self._report,
         )
-        for number in range(begun.current_step + 1, len(does) + 1):
-            await self._step(number, does[number - 1])
+        for number in range(begun.current_step + 1, len(steps) + 1):
+            await self._step(number, steps[number - 1])
 
     async def _step(self, number: int, do: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         step = StepState(number, stage.STEPS[number - 1], "running")
@@ -64,19 +64,19 @@ class Conductor:
         done = replace(step, status="completed", result=result)
 
         async def record(tx: Transaction) -> None:
-            await stage.managers(tx).workflows.update_step(stage.WORKFLOW, done)
+            await stage.open_managers(tx).workflows.update_step(stage.WORKFLOW, done)
             await tx.events.append({"type": "step", "step": number, "name": step.name, "result": result})
 
         message = f"step {number}, {step.name}"
         await self._run.by(message=message).transact(record, attempts=stage.ATTEMPTS)
 
     async def _collect(self) -> dict[str, Any]:
-        """Give the team a task for each module."""
+        """Enqueue a task for each module."""
         names = modules(self._context["most"])
         for start in range(0, len(names), _BY_BATCH):
 
             async def put(tx: Transaction, some: Sequence[str] = names[start : start + _BY_BATCH]) -> None:
-                teams = stage.managers(tx).teams
+                teams = stage.open_managers(tx).teams
                 for module in some:
                     await teams.enqueue_task(stage.TEAM, {"id": module})
 
@@ -84,7 +84,7 @@ class Conductor:
         return {"tasks": len(names)}
 
     async def _index(self) -> dict[str, Any]:
-        """Wait until the team has indexed all."""
+        """Wait until the team has indexed all modules."""
         async with self._run.documents.watch("totals") as watch:
             while True:
                 totals: Totals = await self._run.documents.get("totals", NOTHING)
@@ -93,21 +93,21 @@ class Conductor:
                 await watch.take(1.0)
 
     async def _link(self) -> dict[str, Any]:
-        """Count who imports whom, and ask the tool where each comes from: by now it knows."""
+        """Count the importers of each package, and ask the tool for its origin. Most answers are cached."""
         importers = Counter[str]()
         async for _, found in self._run.documents.items("module/*"):
             survey: Survey = found
-            importers.update(tops(survey))
+            importers.update(imported_packages(survey))
         homes = Counter([await ask(self._tools, name, id=f"link {name}") for name in sorted(importers)])
         links = {"most": [list(each) for each in importers.most_common(5)], "homes": dict(homes)}
         await self._run.documents.put("links", links)
         return {"names": len(importers), **links}
 
     async def _report(self) -> dict[str, Any]:
-        """Say that the knowledge base is complete."""
+        """Mark the knowledge base as complete."""
 
         async def record(tx: Transaction) -> dict[str, Any]:
-            bases = stage.managers(tx).bases
+            bases = stage.open_managers(tx).bases
             progress = await bases.set_indexing_status(stage.BASE, IndexingStatus.COMPLETED)
             count = progress.processed_documents
             await bases.update_source_state(

@@ -1,4 +1,4 @@
-"""What a run of the demo came to, and what of it has to be equal."""
+"""The result of a run of the demo, and the numbers in it that must be equal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from examples.demo.ending import Killing
+from examples.demo.history_tour import Killing
 from examples.demo.survey import NOTHING, Totals
 
 
@@ -15,46 +15,46 @@ class Outcome:
     """A run of the demo."""
 
     names: Sequence[str]
-    """Of the modules."""
+    """The names of the modules."""
     agents: Sequence[str]
     seconds: float = 0.0
     transactions: int = 0
-    """Applied batches: claims too, and those of processes that were killed."""
+    """Applied batches, including claims, and those of killed processes."""
     conflicts: int = 0
     wanted_kills: int = 0
     kills: int = 0
     killing: Killing | None = None
     conductors_killed: int = 0
     paused_at: int | None = None
-    """How many modules were indexed when the workflow was paused; None if all was done before it could be."""
+    """Number of indexed modules when the workflow was paused; None if it ended before the pause."""
     has_stood_still: bool = True
     taken_over: int = 0
     recovered: int = 0
     documents: int = 0
     events: int = 0
     commits: int = 0
-    """Those of modules: one for each."""
+    """Number of commits that indexed a module: one for each module."""
     last_commit: int = 0
-    """The number of the last of all."""
+    """The number of the last commit."""
     completed: int = 0
     embeddings: int = 0
     counted: Totals = field(default_factory=lambda: NOTHING)
     by_agents: Totals = field(default_factory=lambda: NOTHING)
-    """The same as in the agents' last checkpoints together."""
+    """The sum of the totals in the agents' last checkpoints."""
     recounted: Totals = field(default_factory=lambda: NOTHING)
 
     @property
     def modules(self) -> int:
-        """How many modules there are."""
+        """The number of modules."""
         return len(self.names)
 
     @property
     def has_killed(self) -> bool:
-        """Whether as many agents were killed as should be."""
+        """True if as many agents were killed as requested."""
         return self.kills == self.wanted_kills
 
     def pairs(self) -> Iterator[tuple[str, int, int]]:
-        """Yield what was counted while agents worked, and what it has to be: from the sources once more."""
+        """Yield each name with its number as the team counted it, and as counted again from the sources."""
         found = cast("dict[str, int]", self.counted)
         for name, again in cast("dict[str, int]", self.recounted).items():
             yield name, found[name], again
@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing, nothing was done twice, and the agents were really killed."""
+        """True if nothing is missing or was done twice, and the agents were really killed."""
         return (
             all(counted == again for _, counted, again in self.pairs())
             and self.by_agents == self.recounted
@@ -75,7 +75,7 @@ class Outcome:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the result as plain values."""
         return {
             "modules": self.modules,
             "agents": list(self.agents),

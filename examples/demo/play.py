@@ -1,4 +1,4 @@
-"""One run of the demo on a store, from its first space to what is shown of it."""
+"""One run of the demo on a store, from its first space to the printed result."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from examples.demo import stage, views
-from examples.demo.company import WorkerFailed
-from examples.demo.counting import count
 from examples.demo.director import Director
-from examples.demo.ending import tell
+from examples.demo.history_tour import show_history
 from examples.demo.outcome import Outcome
+from examples.demo.processes import WorkerFailed
+from examples.demo.recount import count
 from examples.demo.survey import modules
 from keepstate import InvalidError, Keepstate
 from keepstate import open as open_store
@@ -26,9 +26,9 @@ class Play:
     """One run.
 
     Args:
-        workers: How many agents.
-        kill: How many of them to kill.
-        most: Only the first so many modules.
+        workers: Number of agents.
+        kill: Number of agents to kill.
+        most: Index only this many modules, the first ones.
         as_json: Print one JSON document.
     """
 
@@ -37,7 +37,7 @@ class Play:
         self._most, self.as_json = most, as_json
 
     async def on(self, url: str, *, keep: bool) -> int:
-        """Return the exit code of a run on a store; what it made stays if it is to, and the run ended."""
+        """Run on a store and return the exit code. With `keep`, the spaces of a run that ended stay."""
         async with open_store(url, author="demo") as ks:
             if not ks.store.capabilities.shared:
                 raise InvalidError(
@@ -53,22 +53,22 @@ class Play:
                 return failure.code
             finally:
                 if not (keep and is_over):
-                    for space in (name, stage.beside(name)):
+                    for space in (name, stage.tools_space(name)):
                         await ks.drop(space)
             if keep and not self.as_json:
                 _show_next(name, self._outcome.agents[0], str(ks.url))
         return exits.OK if self._outcome.is_whole else exits.FAILED
 
     async def _play(self, ks: Keepstate, name: str, url: str) -> None:
-        outcome, run = self._outcome, stage.shared(ks, name, "demo")
+        outcome, run = self._outcome, stage.open_run(ks, name, "demo")
         said().print(
-            f"A team of agents indexes Python's own library, {outcome.modules:,} modules. What they know and "
-            f"do is in one store:\n{ks.url}\n",
+            f"A team of agents indexes Python's own library, {outcome.modules:,} modules. Their state is in "
+            f"one store:\n{ks.url}\n",
             markup=False,
         )
         director = Director(run, url, self._most, outcome)
         await director.play()
-        director.tell("all have ended; now everything is counted again from the sources, one after the other")
+        director.report("all processes have ended; everything is counted again from the sources")
         await count(run, outcome)
         if not outcome.has_killed:
             said().print(
@@ -79,9 +79,9 @@ class Play:
             write_json({"space": name, **outcome.to_dict()})
             return
         _show(outcome)
-        tools = stage.tools(ks, name)
+        tools = stage.open_tools(ks, name)
         await views.show_all(run, tools, outcome)
-        await tell(run, url, outcome.last_commit, outcome.killing)
+        await show_history(run, url, outcome.last_commit, outcome.killing)
 
 
 def _show(outcome: Outcome) -> None:
@@ -101,7 +101,7 @@ def _show(outcome: Outcome) -> None:
     )
     shown().print(
         f"\n{outcome.modules:,} modules in {outcome.seconds:.1f} s: {outcome.transactions:,} transactions, "
-        f"{counted_of(outcome.conflicts, 'conflict')} resolved,\n{outcome.kills} killed in mid-run, "
+        f"{counted_of(outcome.conflicts, 'conflict')} resolved,\n{outcome.kills} killed during the run, "
         f"{outcome.recovered} recovered, {counted_of(outcome.taken_over, 'module')} taken over."
     )
 
@@ -112,11 +112,11 @@ def _equal(*, is_so: bool) -> str:
 
 def _show_next(name: str, agent: str, url: str) -> None:
     words = (
-        (("queue", name, "done"), "each task, who did it, and what came of it"),
-        (("ls", name, "team/*"), "the team, as it is stored"),
-        (("events", name), "what happened, from the first event on"),
-        (("log", name, f"agent/{agent}/checkpoint"), f"each checkpoint that {agent} could have gone on from"),
-        (("log", name), "each moment, who made it, and what for"),
+        (("queue", name, "done"), "each task, the agent that did it, and its result"),
+        (("ls", name, "team/*"), "the team's documents"),
+        (("events", name), "all events, the first one first"),
+        (("log", name, f"agent/{agent}/checkpoint"), f"each checkpoint of {agent}"),
+        (("log", name), "each commit, its author and message"),
     )
     said().print("\nLook into it yourself:", markup=False)
     said().print(f"  export KEEPSTATE_URL='{url}'", markup=False)

@@ -1,8 +1,8 @@
-"""Where the demo plays: one recorded space that the whole team shares, and beside it what its tool keeps.
+"""The spaces of the demo: one recorded space that the whole team shares, and one for the tool's results.
 
-What belongs together is in one space, so that an agent finishes a task in one transaction: its result, the
-shared counters, the knowledge base, its checkpoint and an event, all or nothing. What a tool did cannot be
-taken back by a transaction, so that it is kept apart.
+An agent finishes a task in one transaction: result, shared counters, knowledge base, checkpoint and event.
+A transaction covers one space, so all of these are in the team's space. A transaction cannot undo the effects
+of a tool, so the tool has its own space.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOOL: Final = "locate"
 SOURCE: Final = "Lib"
 CONDUCTOR: Final = "conductor"
 CHECKPOINT: Final = "so far"
-"""Each agent has one checkpoint, which is replaced with each module; the history keeps those before."""
+"""Each agent has one checkpoint, replaced with each module. The history has the earlier ones."""
 STEPS: Final = ("collect", "index", "link", "report")
 INDEX: Final = STEPS.index("index") + 1
 LEASE_S: Final = 2.0
@@ -38,13 +38,13 @@ _NAMES: Final = ("ada", "ben", "cleo", "dora", "emil", "fay", "gus", "hana")
 
 
 def agents(count: int) -> list[str]:
-    """Return the names of so many agents."""
+    """Return the names of `count` agents."""
     return [_NAMES[number] if number < len(_NAMES) else f"agent {number + 1}" for number in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
 class Managers:
-    """The managers of what the team shares."""
+    """The managers of the team's shared state."""
 
     teams: OrchestrationStateManager
     workflows: WorkflowStateManager
@@ -52,26 +52,26 @@ class Managers:
     agents: AgentStateStore
 
 
-def managers(place: Space | Transaction) -> Managers:
-    """Return managers on a space, or on a transaction that all they do joins."""
+def open_managers(space: Space | Transaction) -> Managers:
+    """Return managers on a space, or on a transaction, which their calls then join."""
     return Managers(
-        OrchestrationStateManager(space=place, lease_s=LEASE_S),
-        WorkflowStateManager(space=place, checkpoint_interval=1),
-        KnowledgeStateManager(space=place),
-        AgentStateStore(space=place),
+        OrchestrationStateManager(space=space, lease_s=LEASE_S),
+        WorkflowStateManager(space=space, checkpoint_interval=1),
+        KnowledgeStateManager(space=space),
+        AgentStateStore(space=space),
     )
 
 
-def shared(ks: Keepstate, name: str, author: str) -> Space:
-    """Return the space that the team shares; every moment of it is recorded."""
+def open_run(ks: Keepstate, name: str, author: str) -> Space:
+    """Return the recorded space that the team shares."""
     return ks.space(name, author=author, record=True)
 
 
-def beside(name: str) -> str:
-    """Return the name of the space in which the tool's executions and results are kept."""
+def tools_space(name: str) -> str:
+    """Return the name of the space with the tool's executions and results."""
     return f"{name}/tools"
 
 
-def tools(ks: Keepstate, name: str) -> ToolStateManager:
-    """Return the manager of the tool, whose results are used again; close it."""
-    return ToolStateManager(space=ks.space(beside(name)), cache_results=True)
+def open_tools(ks: Keepstate, name: str) -> ToolStateManager:
+    """Return the manager of the tool, which caches results. The caller closes it."""
+    return ToolStateManager(space=ks.space(tools_space(name)), cache_results=True)

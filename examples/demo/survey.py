@@ -1,4 +1,4 @@
-"""What the demo does with a module: read it, parse it, count what is in it."""
+"""The work on one module: read it, parse it, and count its parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Survey(TypedDict):
 
 
 class Totals(TypedDict):
-    """The counters that all agents share, and those of each."""
+    """Counters: the ones that all agents share, and those of each agent."""
 
     modules: int
     functions: int
@@ -43,17 +43,17 @@ def library() -> Path:
 
 
 def modules(most: int | None = None) -> list[str]:
-    """Return the library's modules, as paths in its folder; tests are left out."""
+    """Return the library's modules without its tests, as paths in its folder."""
     found: list[str] = []
     for folder, folders, files in os.walk(library()):
         folders[:] = [name for name in folders if name not in _LEFT_OUT]
-        place = os.path.relpath(folder, library())
-        found += [os.path.normpath(os.path.join(place, name)) for name in files if name.endswith(".py")]
+        path = os.path.relpath(folder, library())
+        found += [os.path.normpath(os.path.join(path, name)) for name in files if name.endswith(".py")]
     return sorted(found)[:most]
 
 
 def survey(module: str) -> Survey:
-    """Return what is in a module; one that cannot be parsed has lines only."""
+    """Return the counts of a module. A module that cannot be parsed has only lines and bytes."""
     source = (library() / module).read_bytes()
     functions = classes = 0
     imports: set[str] = set()
@@ -79,13 +79,13 @@ def survey(module: str) -> Survey:
     }
 
 
-def tops(found: Survey) -> list[str]:
-    """Return the packages that a module imports from: of `os.path` it is `os`."""
+def imported_packages(found: Survey) -> list[str]:
+    """Return the top-level packages that a module imports: `os` for `os.path`."""
     return sorted({name.partition(".")[0] for name in found["imports"]})
 
 
-def added(totals: Totals, found: Survey) -> Totals:
-    """Return the counters with one more module in them."""
+def add_module(totals: Totals, found: Survey) -> Totals:
+    """Return the counters plus those of one module."""
     return {
         "modules": totals["modules"] + 1,
         "functions": totals["functions"] + found["functions"],
@@ -96,8 +96,8 @@ def added(totals: Totals, found: Survey) -> Totals:
     }
 
 
-def together(*counted: Totals) -> Totals:
-    """Return several counters as one."""
+def sum_totals(*counted: Totals) -> Totals:
+    """Return the sum of several counters."""
     return {
         "modules": sum(totals["modules"] for totals in counted),
         "functions": sum(totals["functions"] for totals in counted),

@@ -1,7 +1,7 @@
-"""The tool of the demo: it says where an imported module comes from, and is away now and then.
+"""The tool of the demo: it returns the origin of an imported module, and fails now and then.
 
-Its answers are kept, and whoever asks for the same at once, in whatever process, waits for one execution. The
-first time that a process asks for one name in eight it fails, as a network does, and is tried again.
+Answers are cached. Concurrent calls for the same name, in any process, wait for one execution. For one name
+in eight, the first call of a process fails like a network, and is retried.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _failed = set[str]()
 
 
 async def ask(tools: ToolStateManager, name: str, *, id: str) -> str:
-    """Return where a module comes from, however often the tool is away.
+    """Return the origin of a module, and retry while the tool fails.
 
     Args:
-        tools: What keeps account of the tool.
+        tools: The manager of the tool.
         name: The module.
-        id: Names the execution, if it comes to one.
+        id: The name of the execution, if the answer is not cached.
     """
     wait_s = 0.0
     while True:
@@ -45,19 +45,19 @@ async def ask(tools: ToolStateManager, name: str, *, id: str) -> str:
 
 
 async def _drop_overtaken(tools: ToolStateManager, id: str) -> None:
-    """Give up an execution that was to be tried again, and whose answer somebody else has got meanwhile."""
+    """Cancel a retry that another caller has made unnecessary by getting the answer."""
     execution = await tools.get_execution(id)
     if execution is not None and execution.status is ToolExecutionStatus.FAILED:
-        await tools.cancel_execution(id, "another got the answer")
+        await tools.cancel_execution(id, "another caller got the answer")
 
 
 async def locate(parameters: dict[str, Any]) -> str:
-    """Return where a module of this Python comes from."""
+    """Return the origin of a module of this Python."""
     name: str = parameters["module"]
     await asyncio.sleep(_TAKES_S)
     if name not in _failed and crc32(name.encode()) % _FAILS_ONE_IN == 0:
         _failed.add(name)
-        raise ConnectionError("the catalogue is away")
+        raise ConnectionError("the catalogue does not answer")
     if name in sys.builtin_module_names:
         return "built in"
     if name not in sys.stdlib_module_names:

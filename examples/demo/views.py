@@ -1,4 +1,4 @@
-"""What each manager knows at the end of the demo."""
+"""The data of each manager at the end of the demo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keepstate.cli.display import plain, shown
 
 async def show_all(run: Space, tools: ToolStateManager, outcome: Outcome) -> None:
     """Print the view of each manager, under its name."""
-    managers = stage.managers(run)
+    managers = stage.open_managers(run)
     await _team(managers, outcome)
     await _workflow(managers)
     await _tool(tools, managers)
@@ -73,13 +73,13 @@ async def _tool(tools: ToolStateManager, managers: stage.Managers) -> None:
     names = 0 if link is None else link.result["names"]
     again = sum(run.attempt > 1 for run in await tools.get_execution_history(stage.TOOL, limit=10_000))
     _say(
-        f"asked {stats.cache_hits + stats.cache_misses:,} times; {stats.cache_hit_rate:.0%} of the answers "
-        f"were kept ones; for {names:,} names there were {stats.completed:,} executions, "
+        f"called {stats.cache_hits + stats.cache_misses:,} times; {stats.cache_hit_rate:.0%} of the answers "
+        f"came from the cache; for {names:,} names there were {stats.completed:,} executions, "
         f"{stats.avg_duration_ms:.0f} ms each"
     )
     _say(
-        f"{again:,} of them failed at first and were tried again; {stats.cancelled:,} more were given up, as "
-        f"another had the answer by then; {len(pending):,} are still to be tried"
+        f"{again:,} of them failed at first and were retried; {stats.cancelled:,} more were cancelled, "
+        f"because another caller had the answer; {len(pending):,} wait for a retry"
     )
 
 
@@ -94,21 +94,21 @@ async def _base(managers: stage.Managers) -> None:
     )
     due = [source.source_id for source in await managers.bases.needs_sync(stage.BASE)]
     for source in await managers.bases.get_sources(stage.BASE):
-        wants = "to be synchronized" if source.source_id in due else "nothing to be synchronized"
+        state = "to be synchronized" if source.source_id in due else "up to date"
         _say(
             f"its source {source.source_id!r}: {source.sync_status.name}, "
-            f"{source.documents_synced:,} documents, {wants}"
+            f"{source.documents_synced:,} documents, {state}"
         )
 
 
 def _brief(result: Mapping[str, Any] | None) -> str:
-    """Return what a step came to, in a line."""
+    """Return the numbers of a step's result, in one line."""
     facts = (result or {}).items()
     return ", ".join(f"{value:,} {name}" for name, value in facts if isinstance(value, int))
 
 
 def _table(*heads: str) -> Table:
-    """Return a table; the columns of heads with a `>` are numbers."""
+    """Return a table. A head with a `>` makes a column of numbers."""
     table = Table(box=None, pad_edge=False)
     for head in heads:
         table.add_column(head.removeprefix(">"), justify="right" if head.startswith(">") else "left")

@@ -1,7 +1,7 @@
 """A process of the demo: an agent, or the conductor.
 
-`python -m examples.demo.worker SPACE NAME` reads the URL from standard input. What it has done stands in
-the store; only if it fails does it print why, and its exit code is that of the error.
+`python -m examples.demo.worker SPACE NAME` reads the URL from standard input. Its results are in the store.
+It prints only the reason of a failure, and its exit code is that of the error.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from keepstate.cli import exits
 
 
 async def work(url: str, space: str, name: str) -> None:
-    """Do what somebody of this name does."""
+    """Run the agent or conductor of a name."""
     async with open_store(url, author=name) as ks:
-        run, tools = stage.shared(ks, space, name), stage.tools(ks, space)
+        run, tools = stage.open_run(ks, space, name), stage.open_tools(ks, space)
         try:
             await (Conductor(run, tools) if name == stage.CONDUCTOR else Agent(name, run, tools)).work()
         finally:
@@ -28,13 +28,13 @@ async def work(url: str, space: str, name: str) -> None:
 
 
 def main() -> int:
-    """Return the exit code of a worker."""
+    """Run a worker and return its exit code."""
     try:
         asyncio.run(work(sys.stdin.read(), *sys.argv[1:3]))
     except KeepstateError as error:
         sys.stdout.write(" ".join(str(error).split()))
         return exits.code_of(error)
-    except Exception as error:  # noqa: BLE001  whatever it is, one line says it
+    except Exception as error:  # noqa: BLE001  one line reports any failure
         sys.stdout.write(f"{type(error).__name__}: {error}")
         return exits.FAILED
     return exits.OK

@@ -88,26 +88,26 @@ def test_people_see_what_happens_what_came_of_it_and_what_to_try(
     assert all(counted == again for _, counted, again in rows)
     assert re.search(r"together: 100 modules, [\d,]+ lines  equal$", ended.out, re.MULTILINE)
     assert re.search(r"100 modules in [\d.]+ s: [\d,]+ transactions, \d+ conflicts resolved", ended.out)
-    assert "1 killed in mid-run, 1 recovered" in ended.out
+    assert "1 killed during the run, 1 recovered" in ended.out
     happened = [line[9:] for line in ended.err.splitlines() if re.match(r" *[\d.]+ s  ", line)]
     assert in_order(
         happened,
         r"ada and ben begin",
         r"(ada|ben) \(process \d+\) is killed while it holds \S+",
-        r"(ada|ben) goes on from its checkpoint: \d+ modules",
+        r"(ada|ben) continues from its checkpoint: \d+ modules",
     )
     assert in_order(
         happened,
         r"step 1 of 4, collect: the team's queue has 100 tasks",
         r"the workflow is paused",
-        r"\d+ modules then, and a second later: nothing has moved",
+        r"(\d+) modules are indexed; a second later still \1",
         r"the workflow is resumed",
         r"step 2 of 4, index: all 100 modules",
     )
     assert in_order(
         happened,
-        r"the conductor \(process \d+\) is killed as well",
-        r"the new conductor goes on behind step 1",
+        r"the conductor \(process \d+\) is killed too",
+        r"the new conductor continues after step 1",
         r"step 4 of 4, report: the knowledge base is complete, with 100 documents",
     )
     told = [line for line in README.read_text("utf-8").splitlines() if re.match(r" *[\d.]+ s  ", line)]
@@ -130,7 +130,7 @@ def shows_each_manager(out: str) -> None:
     assert "AgentStateStore" in out
     assert "its queue: 0 pending, 0 in progress, 100 completed" in out
     assert "COMPLETED: 4 of 4 steps" in out
-    assert "0 are still to be tried" in out
+    assert "0 wait for a retry" in out
     assert "COMPLETED: 100 of 100 documents, 0 failed" in out
 
 
@@ -249,3 +249,22 @@ def test_ctrl_c_ends_the_demo_with_its_workers_and_its_space(
     assert "Traceback" not in err
     assert not any(worker.is_running() for worker in workers)
     assert keepstate("spaces").out == "mine\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_the_demo_ends_quietly_when_the_reader_of_its_output_is_gone(
+    started: Started, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process = started("--workers", "1", "--kill", "0", "--most", "2", command=DEMO)
+    assert process.stdout is not None and process.stderr is not None
+    closed, other = process.stdout, process.stderr
+    if stream == "stderr":
+        closed, other = other, closed
+    closed.close()
+
+    text = other.read()
+
+    assert process.wait(30) == 0
+    assert "Traceback" not in text and "BrokenPipeError" not in text
+    assert not list(tmp_path.glob("keepstate-demo-*"))

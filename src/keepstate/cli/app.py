@@ -102,7 +102,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     from cyclopts import CycloptsError
 
-    from keepstate.cli.display import said
+    from keepstate.cli.display import discard_output, said
 
     app = commands()
     try:
@@ -125,12 +125,12 @@ def run(arguments: Sequence[str]) -> int:
         said().print(f"keepstate: {' '.join(text.split())}", markup=False)
         return exits.code_of(error)
     except BrokenPipeError:  # the reader of the output has closed it
-        _discard_output()
+        discard_output()
         return exits.OK
     except OSError as error:  # a full disk behind the output, or a file that may not be read
         what = f"{error.filename}: " if error.filename else "the output was not written: "
         said().print(f"keepstate: {what}{error.strerror or error}", markup=False)
-        _discard_output()
+        discard_output()
         return exits.FAILED
 
 
@@ -143,11 +143,3 @@ def _hide_passwords(text: str, arguments: Sequence[str]) -> str:
         if "://" in url:
             text = text.replace(url, shown_url(url))
     return text
-
-
-def _discard_output() -> None:
-    """Send unwritten output nowhere: the end of the process would try to write it again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

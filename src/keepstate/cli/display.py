@@ -6,6 +6,7 @@ terminal a line is as wide as the window. Elsewhere long values are cut, but no 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -80,6 +81,15 @@ def said() -> Console:
 def shown() -> Console:
     """Return the console for results: standard output."""
     return Terminal(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def discard_output() -> None:
+    """Discard unwritten output after a stream was closed. Otherwise Python writes it again as it exits."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def visible(text: str, *, keep: str = "") -> str:

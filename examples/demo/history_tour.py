@@ -1,4 +1,4 @@
-"""How the demo ends: the history that it has made, shown by commands that anybody can run again."""
+"""A tour of the history that the demo has made, by commands that you can run again."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _EARLY = 37
 
 @dataclass(frozen=True, slots=True)
 class Killing:
-    """What was when the first agent was killed.
+    """The kill of the first agent.
 
     Attributes:
-        agent: Who was killed.
-        commit: The last commit before, by its number.
-        module: What it held, and somebody has done since.
+        agent: The killed agent.
+        commit: The number of the last commit before the kill.
+        module: The module of the task that it held. Another agent has done it since.
     """
 
     agent: str
@@ -31,43 +31,43 @@ class Killing:
     module: str
 
 
-async def commits_of(run: Space) -> int:
-    """Return how many commits a recorded space has."""
+async def count_commits(run: Space) -> int:
+    """Return the number of commits of a recorded space."""
     try:
         return (await run.history.find()).number or 0
     except NotFoundError:
         return 0
 
 
-async def tell(run: Space, url: str, commits: int, killing: Killing | None) -> None:
-    """Show the space's history, each step by its command.
+async def show_history(run: Space, url: str, commits: int, killing: Killing | None) -> None:
+    """Print the space's history, with the command for each step.
 
     Args:
         run: The space.
-        url: Where it is.
-        commits: How many there are.
-        killing: When an agent was killed, if one was.
+        url: The URL of its store.
+        commits: The number of its commits.
+        killing: The first kill, if there was one.
     """
     session, space = Session(url=url), run.name
-    _say(f"{commits:,} transactions changed documents, and each is a moment that can be read again.")
+    _say(f"{commits:,} transactions changed documents. Each is a commit, so you can read every state again.")
     early = min(_EARLY, commits)
     await _run(("show", space, f"main#{early}", "totals"), history.show, session)
     if killing is not None:
-        _say(f"Time travel: what was known when {killing.agent} was killed.")
+        _say(f"Time travel: the totals at the moment when {killing.agent} was killed.")
         await _run(("show", space, f"main#{killing.commit}", "totals"), history.show, session)
         next = await _next_module(run, killing.commit)
-        _say("The next module, in one transaction: counters, checkpoint, task and result, or nothing.")
+        _say("The next module, in one transaction: counters, checkpoint, task and result change together.")
         await _run(("diff", space, f"main#{next - 1}", f"main#{next}"), history.diff, session)
-        _say(f"Who has done what {killing.agent} held?")
+        _say(f"Which agent has done the task that {killing.agent} held?")
         await _run(("blame", space, f"['module/{killing.module}']"), history.blame, session)
     else:
-        _say("What did the last transaction change, and who counted last?")
+        _say("What did the last transaction change, and which agent made it?")
         await _run(("diff", space, "main~1", "main"), history.diff, session)
         await _run(("blame", space, "totals"), history.blame, session)
 
 
 async def _next_module(run: Space, behind: int) -> int:
-    """Return the number of the first commit behind another that has a module in it."""
+    """Return the number of the first commit after `behind` that indexed a module."""
     number = behind + 1
     while not (await run.history.find(f"main#{number}")).message.startswith("index "):
         number += 1

@@ -1,4 +1,4 @@
-"""The processes of the demo, by who works in them: started, killed, and started again."""
+"""The worker processes of the demo, by name: started, killed, and started again."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from keepstate.cli import exits
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PATH: Final = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-"""So that a worker finds this package, whatever its folder is."""
+"""The import path of a worker. It finds this package in any working folder."""
 
 
-class WorkerFailed(Exception):  # noqa: N818  it says what happened
-    """A process ended by itself and left work undone."""
+class WorkerFailed(Exception):  # noqa: N818  it names an event
+    """A process ended with an error before its work was done."""
 
-    def __init__(self, name: str, code: int, said: str) -> None:
-        super().__init__(f"{name} failed: {said}")
+    def __init__(self, name: str, code: int, reason: str) -> None:
+        super().__init__(f"{name} failed: {reason}")
         self.code = code
 
 
-class Company:
-    """Who works on a space, each in a process of his own.
+class WorkerProcesses:
+    """The worker processes of one space: one for each agent, and one for the conductor.
 
     Args:
         url: The store.
@@ -39,9 +39,9 @@ class Company:
         self._processes: dict[str, Process] = {}
 
     async def start(self, name: str) -> int:
-        """Start a process, instead of the one of this name, and return its number."""
+        """Start a process under a name, replacing an earlier one, and return its process id."""
         words = (sys.executable, "-m", "examples.demo.worker", self._space, name)
-        # A session of its own keeps Ctrl-C from it: it is ended below. The URL may hold a password.
+        # Its own session keeps Ctrl-C from it; `end` kills it. A pipe hides the password of a URL.
         process = await asyncio.create_subprocess_exec(
             *words, stdin=PIPE, stdout=PIPE, start_new_session=True, env={**os.environ, "PYTHONPATH": _PATH}
         )
@@ -52,24 +52,24 @@ class Company:
         return process.pid
 
     def is_running(self, name: str) -> bool:
-        """Whether a process has not ended."""
+        """Return whether a process runs."""
         return self._processes[name].returncode is None
 
     @property
     def is_at_work(self) -> bool:
-        """Whether any process has not ended."""
+        """True while any process runs."""
         return any(self.is_running(name) for name in self._processes)
 
-    def halt(self, name: str) -> bool:
-        """Stop a process where it is, to be killed or to go on; says whether it was running."""
+    def suspend(self, name: str) -> bool:
+        """Suspend a process, and return whether it was running."""
         return self._signal(name, signal.SIGSTOP)
 
-    def go_on(self, name: str) -> None:
-        """Let a halted process go on."""
+    def resume(self, name: str) -> None:
+        """Resume a suspended process."""
         self._signal(name, signal.SIGCONT)
 
     async def kill(self, name: str) -> int:
-        """Kill a process, as a power cut would, and return the number that it had."""
+        """Kill a process without warning, and return its process id."""
         process = self._processes[name]
         self._signal(name, signal.SIGKILL)
         await process.wait()
@@ -80,21 +80,21 @@ class Company:
         if process.returncode is not None:
             return False
         with suppress(ProcessLookupError):  # it has just ended by itself
-            # `send_signal` looks first whether it has ended, and takes its exit code from who waits for it.
+            # `send_signal` polls first, and would take the exit code from the task that waits for it.
             os.kill(process.pid, number)
             return True
         return False
 
-    async def look_after(self) -> None:
-        """Raise what a process said when it failed."""
+    async def raise_failures(self) -> None:
+        """Raise the error that a failed process printed."""
         for name, process in self._processes.items():
             if process.returncode not in (None, exits.OK):
                 assert process.stdout is not None
-                told = (await process.stdout.read()).decode().strip() or f"exit code {process.returncode}"
-                raise WorkerFailed(name, max(process.returncode or 0, exits.FAILED), told)
+                reason = (await process.stdout.read()).decode().strip() or f"exit code {process.returncode}"
+                raise WorkerFailed(name, max(process.returncode or 0, exits.FAILED), reason)
 
     async def end(self) -> None:
-        """End all that still run."""
+        """Kill all processes that still run."""
         for name, process in self._processes.items():
             self._signal(name, signal.SIGKILL)
             await process.wait()

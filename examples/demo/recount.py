@@ -1,19 +1,19 @@
-"""What the demo counts afterwards: from the store, from the agents, and from the sources once more."""
+"""The second count after a run: from the store, from the checkpoints, and from the sources."""
 
 from __future__ import annotations
 
 from examples.demo import stage
-from examples.demo.ending import commits_of
+from examples.demo.history_tour import count_commits
 from examples.demo.outcome import Outcome
-from examples.demo.survey import NOTHING, Totals, added, survey, together
+from examples.demo.survey import NOTHING, Totals, add_module, sum_totals, survey
 from keepstate import Space
 
 
 async def count(run: Space, outcome: Outcome) -> None:
-    """Take into an outcome what stands in the space, and what should."""
-    managers = stage.managers(run)
+    """Fill an outcome with the numbers in the space, and with those counted again from the sources."""
+    managers = stage.open_managers(run)
     outcome.counted = await run.documents.get("totals", NOTHING)
-    outcome.last_commit = await commits_of(run)
+    outcome.last_commit = await count_commits(run)
     outcome.documents = len([name async for name in run.documents.keys("module/*")])
     names = set(outcome.names)
     async for commit in run.history.log():
@@ -23,6 +23,6 @@ async def count(run: Space, outcome: Outcome) -> None:
     outcome.embeddings = 0 if base is None else base.total_embeddings
     checkpoints = [await managers.agents.latest_checkpoint(name) for name in outcome.agents]
     own: list[Totals] = [point.state for point in checkpoints if point is not None]
-    outcome.by_agents = together(*own)
+    outcome.by_agents = sum_totals(*own)
     for module in outcome.names:
-        outcome.recounted = added(outcome.recounted, survey(module))
+        outcome.recounted = add_module(outcome.recounted, survey(module))
