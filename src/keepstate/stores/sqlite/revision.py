@@ -80,6 +80,12 @@ class Head:
                 )
             return cls(name, -1 if number is None else number)
         row_id, now_ms, floor, kept_bytes, expiry_ms, nonce, floor_nonce = row
+        if min(now_ms, floor, kept_bytes) < 0:  # no seal covers these columns
+            place = f"the newest log row of space {name.decode(errors='backslashreplace')!r}"
+            raise CorruptError(
+                f"{place} is damaged: its time, floor or size is negative. Restore the file from a backup.",
+                place=place,
+            )
         head = cls(name, row_id >> schema.REVISION_BITS)
         head.revision = row_id & schema.LAST_REVISION
         head.now_ms = head.stored_ms = now_ms
