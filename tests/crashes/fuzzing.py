@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["keepstate"]):
     from keepstate.testing.clocks import ManualClock
     from keepstate.values import codec
     from keepstate.values.key import unpack
-    from keepstate.values.types import pickled
+    from keepstate.values.types import join_pickle
 
 from tests.formats.format_1 import KEYS, VALUES
 
@@ -64,7 +64,7 @@ def read_sealed(data: bytes) -> None:
 
 
 def read_pickle(data: bytes) -> None:
-    PICKLES._load(pickled("a.Class", data))
+    PICKLES._load(join_pickle("a.Class", data))
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

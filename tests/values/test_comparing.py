@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from keepstate.errors import InvalidError
 from keepstate.values.codec import Codec
-from keepstate.values.merkle import MerkleValue, shared
-from keepstate.values.patch import Edits, compared, edited
+from keepstate.values.merkle import MerkleValue, find_shared
+from keepstate.values.patch import Edits, apply_edits, find_edits
 from tests.values.edits import a_value, changed
 from tests.values.fetching import Objects
 
@@ -25,10 +25,10 @@ def rewritten(before: object, after: object, objects: Objects) -> MerkleValue:
     """Return the Merkle form of `after`, made from that of `before`."""
     planted = CODEC.to_merkle(before)
     objects.update(planted.objects)
-    verdict = compared(CODEC.canonical(before), CODEC.canonical(after))
+    verdict = find_edits(CODEC.canonical(before), CODEC.canonical(after))
     if verdict is None:
         return MerkleValue(planted.encoding, {})
-    return objects.serve(edited(planted.encoding, verdict)) if isinstance(verdict, Edits) else verdict
+    return objects.serve(apply_edits(planted.encoding, verdict)) if isinstance(verdict, Edits) else verdict
 
 
 @given(st.integers(0, 2**32))
@@ -63,7 +63,7 @@ def test_what_two_values_share_is_found(seed: int) -> None:
     old, new = CODEC.to_merkle(before), CODEC.to_merkle(changed(dice, before, 3))
     objects.update(old.objects)
 
-    found = objects.serve(shared([old.encoding], new.objects))
+    found = objects.serve(find_shared([old.encoding], new.objects))
 
     assert found == old.objects.keys() & new.objects.keys()
 
@@ -76,7 +76,7 @@ def test_what_is_shared_is_found_by_reading_what_differs(place: int) -> None:
     new = CODEC.to_merkle({"messages": [*messages[:place], "other", *messages[place + 1 :]]})
     objects.update(old.objects)
 
-    found = objects.serve(shared([old.encoding], new.objects))
+    found = objects.serve(find_shared([old.encoding], new.objects))
 
     assert len(new.objects) - len(found) < 8
     assert objects.asked < 8
@@ -102,7 +102,7 @@ def test_of_a_long_list_only_what_was_changed_is_planted(
     before: Any = [{"steps": MESSAGES, "done": False}] if is_nested else MESSAGES
     now: Any = [{"steps": after, "done": False}] if is_nested else after
 
-    planted = planted_in(compared(CODEC.canonical(before), CODEC.canonical(now)))
+    planted = planted_in(find_edits(CODEC.canonical(before), CODEC.canonical(now)))
 
     assert len(planted) <= 1
     assert planted in ([], [CODEC.canonical({"n": -1})], [CODEC.canonical("summary")])

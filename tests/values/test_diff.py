@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from keepstate.errors import InvalidError
 from keepstate.values.codec import Codec, canonical
-from keepstate.values.diff import Change, aligned, diff
-from keepstate.values.patch import Edits, edited, patched
+from keepstate.values.diff import Change, align, diff
+from keepstate.values.patch import Edits, apply_changes, apply_edits
 from tests.values.edits import a_value, changed
 from tests.values.fetching import Objects
 
@@ -47,7 +47,7 @@ def test_a_diff_as_a_patch_gives_the_other_side_both_ways(seed: int) -> None:
 
     for one, other in ((old, new), (new, old)):
         changes = objects.serve(diff(one, other))
-        made = objects.serve(patched(one, changes))
+        made = objects.serve(apply_changes(one, changes))
         assert made.encoding == other
         assert objects.items() >= made.objects.items()
         assert bool(changes) == (one != other)
@@ -101,14 +101,14 @@ def test_the_order_of_a_small_dict_is_part_of_it() -> None:
 def test_lists_with_nothing_in_common_are_not_aligned_for_ever() -> None:
     old, new = [n % 7 for n in range(5_000)], [n % 5 for n in range(5_000)]
 
-    assert [*aligned(old, new)] == [(5, 5_000, 5, 5_000)]
+    assert [*align(old, new)] == [(5, 5_000, 5, 5_000)]
 
 
 def test_a_window_that_has_moved_over_a_long_list_differs_at_its_ends() -> None:
     old = [f"message {n}" for n in range(10_000)]
     new = [*old[2:], "one more"]
 
-    assert [*aligned(old, new)] == [(0, 2, 0, 0), (10_000, 10_000, 9_998, 9_999)]
+    assert [*align(old, new)] == [(0, 2, 0, 0), (10_000, 10_000, 9_998, 9_999)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -120,7 +120,7 @@ def test_long_lists_are_aligned_so_that_the_parts_lead_from_one_to_the_other(see
         place = dice.randrange(len(new))
         new[place : place + dice.randrange(3)] = [dice.randrange(4_000) for _ in range(dice.randrange(3))]
 
-    parts = [*aligned(old, new)]
+    parts = [*align(old, new)]
 
     put_together = old.copy()
     for a, b, c, d in reversed(parts):
@@ -138,7 +138,7 @@ def test_an_edit_deep_in_a_large_state_makes_a_path_and_no_more() -> None:
     edits.at((runs, 1, messages)).puts[7] = CODEC.to_merkle("other")
 
     objects.asked = 0
-    made = objects.serve(edited(encoding, edits))
+    made = objects.serve(apply_edits(encoding, edits))
 
     assert objects.asked < 12
     assert len(made.objects) < 8
@@ -159,7 +159,7 @@ def test_an_edit_deep_in_a_large_state_makes_a_path_and_no_more() -> None:
 )
 def test_a_change_of_what_is_not_there_is_refused(edits: Edits) -> None:
     with pytest.raises(InvalidError):
-        Objects().serve(edited(canonical([1, 2]), edits))
+        Objects().serve(apply_edits(canonical([1, 2]), edits))
 
 
 @pytest.mark.parametrize(
@@ -174,4 +174,4 @@ def test_the_changes_of_another_value_are_refused(change: Change) -> None:
     changes = [change]
 
     with pytest.raises(InvalidError):
-        Objects().serve(patched(canonical({"a": 1}), changes))
+        Objects().serve(apply_changes(canonical({"a": 1}), changes))

@@ -22,7 +22,7 @@ from keepstate._runner import ThreadRunner
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Put
 from keepstate.values import codec
-from keepstate.values.types import PICKLE, pickled
+from keepstate.values.types import PICKLE, join_pickle
 
 KEY = bytes(range(32))
 PLACE = b"\x02s\x00\x02doc"
@@ -69,7 +69,7 @@ def signed() -> SignedPickle:
 
 def forged(dumped: bytes, *, key: bytes = KEY, place: bytes = PLACE) -> bytes:
     """Return a stored value with this pickle, signed as whoever has the key could."""
-    body = pickled("tests.Client", dumped)
+    body = join_pickle("tests.Client", dumped)
     stored = codec.PLAIN + b"\xc9" + len(body).to_bytes(4) + bytes((PICKLE,)) + body
     head = b"keepstate signed 1\x00" + len(place).to_bytes(4) + place
     return codec.SIGNED + hmac.digest(key, head + stored, "sha256") + stored
@@ -172,7 +172,7 @@ def test_a_flipped_bit_anywhere_is_refused_before_anything_is_unpickled(signed: 
 
 
 def test_a_pickle_that_is_not_signed_is_refused(signed: SignedPickle, tmp_path: Path) -> None:
-    body = pickled("tests.Client", pickle.dumps(Runs(f"touch {tmp_path}/ran")))
+    body = join_pickle("tests.Client", pickle.dumps(Runs(f"touch {tmp_path}/ran")))
     unsigned = codec.PLAIN + b"\xc9" + len(body).to_bytes(4) + bytes((PICKLE,)) + body
 
     reads: list[Callable[[], object]] = [

@@ -75,7 +75,7 @@ def from_fields(form: str, fields: Mapping[str, Any]) -> Any:
     if not name or not version.isdigit():
         raise CorruptError(f"{form!r} is not the name and version of a record", place=form)
     known = CLASSES.named(name, int(version))
-    return known.build(CLASSES.upcasted(dict(fields), known, int(version)))
+    return known.build(CLASSES.upcast_fields(dict(fields), known, int(version)))
 
 
 def check_record(what: str, given: object, kind: type) -> None:

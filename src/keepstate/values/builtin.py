@@ -207,7 +207,7 @@ def _array(data: bytes) -> Record:
 
 
 def _pickled(data: bytes) -> Record:
-    name, dumped = types.pickled_parts(data)
+    name, dumped = types.split_pickle(data)
     return Record({TYPE: "pickle", "class": name, "data": dumped})
 
 

@@ -59,7 +59,7 @@ class Codec:
         Raises:
             InvalidError: The value would not come back equal and with the same type; `path` names the part.
         """
-        return packed(self._write(value))
+        return pack_body(self._write(value))
 
     @overload
     def decode(self, data: bytes) -> Any: ...
@@ -134,7 +134,7 @@ class Codec:
         return ObjectReader(self._registry, self._forms, leaves={**LEAF_READERS, TAG: resolve}).read
 
 
-def packed(body: bytes) -> bytes:
+def pack_body(body: bytes) -> bytes:
     """Return the stored form of an encoding."""
     if len(body) > limits.COMPRESSED_FROM_BYTES and (compressed := compress(body)) is not None:
         return COMPRESSED + compressed

@@ -39,11 +39,11 @@ def compress(data: bytes) -> bytes | None:
         raise InvalidError(
             f"a value of {len(data)} bytes; at most {limits.DECODED_BYTES} fit: store it in parts"
         )
-    packed = _compressed(data) if len(data) <= _SMALL_BYTES else zstd.compress(data, _LEVEL)
+    packed = _compress(data) if len(data) <= _SMALL_BYTES else zstd.compress(data, _LEVEL)
     return packed if len(packed) <= len(data) * 9 // 10 and is_within(data, len(packed)) else None
 
 
-def _compressed(data: bytes) -> bytes:
+def _compress(data: bytes) -> bytes:
     try:
         compressor = _idle.pop()  # one for each concurrent thread, so that none waits
     except IndexError:

@@ -125,24 +125,24 @@ def _item(raw: bytes, key: bytes = b"") -> Entry:
     return item(raw, is_deep=bool(refs_in(raw)), key=key)
 
 
-def closed(style: Style, entries: Sequence[Entry]) -> Fetching[MerkleValue]:
+def close_contents(style: Style, entries: Sequence[Entry]) -> Fetching[MerkleValue]:
     """Encode a list or dict of these items: as a tree if they are large."""
     if totals(entries)[1] <= TREE_BYTES:
-        return MerkleValue((yield from _composed(style, entries)), {})
+        return MerkleValue((yield from _compose(style, entries)), {})
     made = build(style, (yield from _whole(entries)))
     return MerkleValue(made.tree.ref.encoding(), made.objects())
 
 
-def closed_tree(editing: Editing) -> Fetching[MerkleValue]:
+def close_tree(editing: Editing) -> Fetching[MerkleValue]:
     """Encode a changed tree: as a plain list or dict if few bytes are left."""
     tree = editing.tree
     if tree.ref.size_bytes > TREE_BYTES:
         return MerkleValue(tree.ref.encoding(), editing.objects())
     entries = yield from editing.reading(all_items(tree))
-    return MerkleValue((yield from editing.reading(_composed(tree.style, entries))), {})
+    return MerkleValue((yield from editing.reading(_compose(tree.style, entries))), {})
 
 
-def _composed(style: Style, entries: Sequence[Entry]) -> Fetching[bytes]:
+def _compose(style: Style, entries: Sequence[Entry]) -> Fetching[bytes]:
     children = yield from whole(entries)
     return compose(children, [entry.key for entry in entries] if style.has_keys else None)
 
@@ -164,23 +164,23 @@ def _whole(entries: Sequence[Entry]) -> Fetching[Sequence[Entry]]:
     ]
 
 
-def replanted(encoding: bytes) -> MerkleValue:
+def split_objects(encoding: bytes) -> MerkleValue:
     """Return the Merkle form of a full encoding, the same as `to_merkle` makes."""
     objects: dict[bytes, bytes] = {}
-    return MerkleValue(_replanted(encoding, objects)[0], objects)
+    return MerkleValue(_split_objects(encoding, objects)[0], objects)
 
 
-def _replanted(encoding: bytes, objects: dict[bytes, bytes]) -> tuple[bytes, bool]:
+def _split_objects(encoding: bytes, objects: dict[bytes, bytes]) -> tuple[bytes, bool]:
     if len(encoding) <= TREE_BYTES or not is_container(encoding):
         return encoding, False
     has_keys = not is_plain_list(encoding)
     there = fields(encoding) if has_keys else {}
     keys = list(there)
-    parts = [_replanted(child, objects) for child in (there.values() if has_keys else split(encoding))]
+    parts = [_split_objects(child, objects) for child in (there.values() if has_keys else split(encoding))]
     return join_parts(encoding, keys if has_keys else None, parts, objects)
 
 
-def inlined(encoding: bytes) -> Fetching[bytes]:
+def inline_objects(encoding: bytes) -> Fetching[bytes]:
     """Return the full encoding of a value, without decoding it, so that its classes need not be registered.
 
     Raises:
@@ -190,7 +190,7 @@ def inlined(encoding: bytes) -> Fetching[bytes]:
         return encoding
     contents = yield from open_contents(encoding)
     entries = yield from contents.items()
-    children = yield from together([inlined(child) for child in (yield from whole(entries))])
+    children = yield from together([inline_objects(child) for child in (yield from whole(entries))])
     return compose(children, [entry.key for entry in entries] if contents.style.has_keys else None)
 
 

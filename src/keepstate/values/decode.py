@@ -141,7 +141,7 @@ class ObjectReader(Reader):
         return known.build(fields, unset)
 
     def _revived(self, known: Registration, version: int, fields: dict[str, Any], unset: list[str]) -> object:
-        upcasted = self._registry.upcasted(fields, known, version)
+        upcasted = self._registry.upcast_fields(fields, known, version)
         fields = {name: self._revive(field) for name, field in upcasted.items() if name != TYPE}
         return self._build(known, fields, unset)
 

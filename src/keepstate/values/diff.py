@@ -63,7 +63,7 @@ class Block(msgspec.Struct, frozen=True):
 def diff(old: bytes, new: bytes, path: Path = ()) -> Fetching[list[Change]]:
     """Return the differences between two encodings.
 
-    Applying them with `patch.patched` gives the other side, byte for byte.
+    Applying them with `patch.apply_changes` gives the other side, byte for byte.
     """
     if old == new:
         return []
@@ -85,8 +85,10 @@ def _diff_lists(before: Contents, after: Contents, path: Path) -> Fetching[list[
                 for index, (a, b) in enumerate(zip(block.old, block.new, strict=True), block.new_begin)
             ]
         else:
-            works += [_removed(entry, (*path, index)) for index, entry in enumerate(block.old, block.begin)]
-            works += [_added(entry, (*path, index)) for index, entry in enumerate(block.new, block.new_begin)]
+            works += [_removal(entry, (*path, index)) for index, entry in enumerate(block.old, block.begin)]
+            works += [
+                _addition(entry, (*path, index)) for index, entry in enumerate(block.new, block.new_begin)
+            ]
     return [change for changes in (yield from together(works)) for change in changes]
 
 
@@ -96,14 +98,14 @@ def _diff_dicts(before: Contents, after: Contents, path: Path) -> Fetching[list[
         if old is not None and new is not None:
             works.append(_diff_items(old, new, (*path, old.key)))
         elif old is not None:
-            works.append(_removed(old, (*path, old.key)))
+            works.append(_removal(old, (*path, old.key)))
         elif new is not None:
-            works.append(_added(new, (*path, new.key)))
+            works.append(_addition(new, (*path, new.key)))
     changes = [change for found in (yield from together(works)) for change in found]
-    return [*changes, *_reordered(before, after, path)]
+    return [*changes, *_diff_order(before, after, path)]
 
 
-def _reordered(before: Contents, after: Contents, path: Path) -> Iterator[Change]:
+def _diff_order(before: Contents, after: Contents, path: Path) -> Iterator[Change]:
     if after.tree is not None:
         return
     now = [entry.key for entry in after.entries]
@@ -121,12 +123,12 @@ def _diff_items(old: Entry, new: Entry, path: Path) -> Fetching[list[Change]]:
     return (yield from diff(a, b, path))
 
 
-def _removed(entry: Entry, path: Path) -> Fetching[list[Change]]:
+def _removal(entry: Entry, path: Path) -> Fetching[list[Change]]:
     (encoding,) = yield from whole((entry,))
     return [Change(path, "removed", encoding, None)]
 
 
-def _added(entry: Entry, path: Path) -> Fetching[list[Change]]:
+def _addition(entry: Entry, path: Path) -> Fetching[list[Change]]:
     (encoding,) = yield from whole((entry,))
     return [Change(path, "added", None, encoding)]
 
@@ -179,14 +181,14 @@ def unlike_keys(before: Contents, after: Contents) -> Fetching[list[tuple[Entry 
 
 def _gaps(before: Contents, after: Contents) -> Fetching[list[_Gap]]:
     """Return the gaps between the shared parts, expanded down to the items."""
-    gaps = list(_split(_Gap(0, _laid_out(before), 0, _laid_out(after))))
+    gaps = list(_split(_Gap(0, _spans(before), 0, _spans(after))))
     while level := max((gap.level for gap in gaps), default=0):
-        opened = yield from together([_opened(before.style, gap, level) for gap in gaps])
+        opened = yield from together([_open_gap(before.style, gap, level) for gap in gaps])
         gaps = [smaller for gap in opened for smaller in _split(gap)]
     return gaps
 
 
-def _laid_out(contents: Contents) -> list[_Span]:
+def _spans(contents: Contents) -> list[_Span]:
     if contents.tree is None:
         entries = contents.entries
         if contents.style.has_keys:
@@ -196,7 +198,7 @@ def _laid_out(contents: Contents) -> list[_Span]:
     return [_Span(level, entry) for level in reversed(range(len(tails))) for entry in tails[level].entries]
 
 
-def _opened(style: Style, gap: _Gap, level: int) -> Fetching[_Gap]:
+def _open_gap(style: Style, gap: _Gap, level: int) -> Fetching[_Gap]:
     """Return a gap with the entries of `level` replaced by their children."""
     refs = [child_ref(style, span.entry, level) for span in (*gap.old, *gap.new) if span.level == level]
     objects: Mapping[bytes, bytes] = (yield refs) if refs else {}
@@ -220,11 +222,11 @@ def _split(gap: _Gap) -> Iterator[_Gap]:
     old, new = [span.mark for span in gap.old], [span.mark for span in gap.new]
     old_begins = [*accumulate((span.entry.count for span in gap.old), initial=gap.begin)]
     new_begins = [*accumulate((span.entry.count for span in gap.new), initial=gap.new_begin)]
-    for a, b, c, d in aligned(old, new):
+    for a, b, c, d in align(old, new):
         yield _Gap(old_begins[a], gap.old[a:b], new_begins[c], gap.new[c:d])
 
 
-def aligned(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
+def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
     """Yield the parts `old[a:b]` and `new[c:d]` that correspond to each other, in order."""
     least = min(len(old), len(new))
     head = next((index for index in range(least) if old[index] != new[index]), least)
@@ -255,7 +257,7 @@ def _between_anchors(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterat
     begin = new_begin = 0
     for end, new_end in [*anchors, (len(old), len(new))]:
         if end > begin or new_end > new_begin:
-            for a, b, c, d in aligned(old[begin:end], new[new_begin:new_end]):
+            for a, b, c, d in align(old[begin:end], new[new_begin:new_end]):
                 yield begin + a, begin + b, new_begin + c, new_begin + d
         begin, new_begin = end + 1, new_end + 1
 

@@ -253,7 +253,7 @@ class Lowering:
             return f"a {kind.__name__} does not come back as one; store bytes(…)"
         if isinstance(value, enum.Enum):
             return f"the Enum {name} is not registered; register it or store its value"
-        if self._registry.replaced(kind):
+        if self._registry.is_replaced(kind):
             return f"its class is an earlier definition of {name}; create it again with the registered class"
         for base in _SUPERSEDED:
             if isinstance(value, base):

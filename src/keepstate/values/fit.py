@@ -56,18 +56,18 @@ def fit(value: Any, wanted: Any, path: str = "") -> Any:
         reason, _, told = str(error).partition(" - at `")
         # Of a key msgspec says "at `key` in `$.data`", from within outwards.
         place, *keys = reversed(told.removesuffix("`").split("` in `"))
-        raise _refused(" ".join([path + place.removeprefix("$"), *keys]), reason) from error
+        raise _refusal(" ".join([path + place.removeprefix("$"), *keys]), reason) from error
     except (TypeError, _UntoldError) as error:
-        reason = f"{_shown(wanted)} cannot be asked for: {error}"
-        raise _refused(path, reason, _UnknownTypeError) from error
+        reason = f"{_describe(wanted)} cannot be asked for: {error}"
+        raise _refusal(path, reason, _UnknownTypeError) from error
     except (AttributeError, UnicodeEncodeError) as error:  # numpy scalars as mappings, loose text
         kind = type(value).__name__
-        raise _refused(path, f"Expected `{_shown(wanted)}`, got `{kind}`") from error
+        raise _refusal(path, f"Expected `{_describe(wanted)}`, got `{kind}`") from error
     except RecursionError:
-        raise _refused(path, "it nests too deep to be checked") from None
+        raise _refusal(path, "it nests too deep to be checked") from None
 
 
-def _refused(path: str, reason: str, kind: type[InvalidError] = InvalidError) -> InvalidError:
+def _refusal(path: str, reason: str, kind: type[InvalidError] = InvalidError) -> InvalidError:
     path = path.lstrip(". ")
     return kind(f"{path or 'the value'}: {reason}", path=path)
 
@@ -124,7 +124,7 @@ def _fit_enums(value: Any, wanted: Any, path: str) -> Any:
         return {fit(k, keys, f"{path} key"): fit(v, values, f"{path}[{k!r}]") for k, v in value.items()}
     if kind is dict and is_typeddict(wanted):
         return _fit_typed_dict(value, wanted, path)
-    raise _refused(path, f"expected {_shown(wanted)}, got {kind.__name__}")
+    raise _refusal(path, f"expected {_describe(wanted)}, got {kind.__name__}")
 
 
 def _fit_typed_dict(value: dict[str, Any], wanted: Any, path: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _fit_typed_dict(value: dict[str, Any], wanted: Any, path: str) -> dict[str, 
     # The class itself does not see `NotRequired` where annotations are text.
     optional = {name for name, hint in extras.items() if get_origin(hint) is NotRequired}
     if missing := sorted(wanted.__required_keys__ - optional - value.keys()):
-        raise _refused(path, f"{_shown(wanted)} needs {missing}")
+        raise _refusal(path, f"{_describe(wanted)} needs {missing}")
     hints = get_type_hints(wanted)
     return {name: fit(value[name], hints[name], f"{path}.{name}") for name in value if name in hints}
 
@@ -143,7 +143,7 @@ def _fit_member(value: Any, wanted: type[enum.Enum], path: str) -> Any:
     try:
         return wanted(value)
     except ValueError as error:
-        raise _refused(path, str(error)) from error
+        raise _refusal(path, str(error)) from error
 
 
 def _fit_one(value: Any, choices: tuple[Any, ...], path: str) -> Any:
@@ -153,8 +153,8 @@ def _fit_one(value: Any, choices: tuple[Any, ...], path: str) -> Any:
             return fit(value, choice, path)
         except InvalidError:
             continue
-    names = " | ".join(map(_shown, choices))
-    raise _refused(path, f"expected {names}, got {type(value).__name__}")
+    names = " | ".join(map(_describe, choices))
+    raise _refusal(path, f"expected {names}, got {type(value).__name__}")
 
 
 def _mentions_enum(wanted: Any) -> bool:
@@ -190,7 +190,7 @@ def _convert(wanted: Any, value: Any) -> Any:
         raise _UntoldError(str(error)) from error
     if kind_of(value) is dict and hasattr(wanted, "model_validate"):
         return wanted.model_validate(value)
-    raise ValueError(f"expected {_shown(wanted)}, got {type(value).__name__}")
+    raise ValueError(f"expected {_describe(wanted)}, got {type(value).__name__}")
 
 
 def _is_enum(wanted: Any) -> bool:
@@ -202,5 +202,5 @@ def _class_of(wanted: Any) -> Any:
     return wanted if origin is None else origin
 
 
-def _shown(wanted: Any) -> str:
+def _describe(wanted: Any) -> str:
     return wanted.__qualname__ if isinstance(wanted, type) and not get_args(wanted) else str(wanted)

@@ -24,7 +24,7 @@ from keepstate.values.contents import Contents, is_container, open_contents, who
 from keepstate.values.diff import Block, Path, Step, unlike, unlike_keys
 from keepstate.values.merkle import MerkleValue, compose, gather
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry
-from keepstate.values.patch import Edits, edited
+from keepstate.values.patch import Edits, apply_edits
 from keepstate.values.refs import Fetching, together
 from keepstate.values.types import MISSING
 
@@ -69,7 +69,7 @@ def merge(base: bytes, ours: bytes, theirs: bytes, rules: Rules, values: Values)
     if verdict is None:
         return Merged(ours, {}, merging.conflicts)
     if isinstance(verdict, Edits):
-        verdict = yield from edited(ours, verdict)
+        verdict = yield from apply_edits(ours, verdict)
     if verdict.encoding == b"":
         raise InvalidError("a merge rule left nothing of the whole value")
     return Merged(verdict.encoding, verdict.objects, merging.conflicts)

@@ -168,7 +168,7 @@ def check_object(ref: Ref, data: bytes) -> None:
         raise CorruptError(f"object {ref.name.hex()} is damaged: its bytes have another name")
 
 
-def shared(encodings: Iterable[bytes], objects: Mapping[bytes, bytes]) -> Fetching[set[bytes]]:
+def find_shared(encodings: Iterable[bytes], objects: Mapping[bytes, bytes]) -> Fetching[set[bytes]]:
     """Return those of some objects that the encodings also refer to, at any depth.
 
     Shared objects, and everything below them, are not fetched.

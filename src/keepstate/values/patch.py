@@ -16,17 +16,17 @@ import msgspec
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.contents import (
     Contents,
-    closed,
-    closed_tree,
+    close_contents,
+    close_tree,
     fields,
     is_container,
     is_plain_list,
     open_contents,
-    replanted,
     split,
+    split_objects,
     whole,
 )
-from keepstate.values.diff import Change, Path, Step, aligned
+from keepstate.values.diff import Change, Path, Step, align
 from keepstate.values.encode_ext import array_count, array_head
 from keepstate.values.merkle import TREE_BYTES, MerkleValue
 from keepstate.values.nodes import Entry, item, ref_of, refs_in
@@ -59,7 +59,7 @@ class Edits(msgspec.Struct):
         return edits
 
 
-def edited(encoding: bytes, edits: Edits) -> Fetching[MerkleValue]:
+def apply_edits(encoding: bytes, edits: Edits) -> Fetching[MerkleValue]:
     """Return the edited value, and its new objects.
 
     Raises:
@@ -69,7 +69,7 @@ def edited(encoding: bytes, edits: Edits) -> Fetching[MerkleValue]:
         raise InvalidError("Only a list or dict can be edited inside.")
     contents = yield from open_contents(encoding)
     puts, objects = yield from _with_inner(contents, edits)
-    change = _edited_dict if contents.style.has_keys else _edited_list
+    change = _edit_dict if contents.style.has_keys else _edit_list
     planted = yield from change(contents, edits, puts)
     return MerkleValue(planted.encoding, {**objects, **planted.objects})
 
@@ -85,7 +85,7 @@ def _with_inner(contents: Contents, edits: Edits) -> Fetching[tuple[dict[Step, b
         entries.append(entry)
     encodings = yield from whole(entries)
     inner = yield from together(
-        [edited(encoding, edits.inside[step]) for step, encoding in zip(steps, encodings, strict=True)]
+        [apply_edits(encoding, edits.inside[step]) for step, encoding in zip(steps, encodings, strict=True)]
     )
     planted = {**edits.puts, **dict(zip(steps, inner, strict=True))}
     objects: dict[bytes, bytes] = {}
@@ -94,7 +94,7 @@ def _with_inner(contents: Contents, edits: Edits) -> Fetching[tuple[dict[Step, b
     return {step: part.encoding for step, part in planted.items()}, objects
 
 
-def _edited_list(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[MerkleValue]:
+def _edit_list(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[MerkleValue]:
     splices = [*_splices(edits, puts)]
     if splices and max(end for _, end, _ in splices) > contents.count:
         raise InvalidError(f"a list of {contents.count} items is to be changed behind its end")
@@ -102,11 +102,11 @@ def _edited_list(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -
         entries = list(contents.entries)
         for begin, end, items in reversed(splices):
             entries[begin:end] = items
-        return (yield from closed(contents.style, entries))
+        return (yield from close_contents(contents.style, entries))
     editing = Editing(contents.tree)
-    for begin, end, items in reversed(splices):  # what changes behind a index does not move it
+    for begin, end, items in reversed(splices):  # a change after an index does not move it
         yield from editing.splice(begin, end, items)
-    return (yield from closed_tree(editing))
+    return (yield from close_tree(editing))
 
 
 def _splices(edits: Edits, puts: Mapping[Step, bytes]) -> Iterable[tuple[int, int, list[Entry]]]:
@@ -127,13 +127,13 @@ def _splices(edits: Edits, puts: Mapping[Step, bytes]) -> Iterable[tuple[int, in
         yield begin, end, items
 
 
-def _edited_dict(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[MerkleValue]:
+def _edit_dict(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[MerkleValue]:
     changes = {key: _item(new, key) for key, new in puts.items() if isinstance(key, bytes)}
     removed = {key for key in edits.removed if isinstance(key, bytes)}
     if contents.tree is not None:
         editing = Editing(contents.tree)
         yield from change_keys(editing, {**changes, **dict.fromkeys(removed)})
-        planted = yield from closed_tree(editing)
+        planted = yield from close_tree(editing)
         if not edits.order or ref_of(planted.encoding) is not None:
             return planted  # a tree has an order of its own
         contents = yield from open_contents(planted.encoding)
@@ -142,17 +142,17 @@ def _edited_dict(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -
     order = edits.order or [key for key in entries if key not in removed]
     if not entries.keys() >= {*order, *removed}:
         raise InvalidError("a dict lacks keys that are to be put in order or removed")
-    return (yield from closed(contents.style, [entries[key] for key in order]))
+    return (yield from close_contents(contents.style, [entries[key] for key in order]))
 
 
 def _item(encoding: bytes, key: bytes = b"") -> Entry:
     return item(encoding, is_deep=bool(refs_in(encoding)), key=key)
 
 
-# ---- from the changes that a diff tells
+# ---- the changes of a diff
 
 
-def patched(encoding: bytes, changes: Sequence[Change]) -> Fetching[MerkleValue]:
+def apply_changes(encoding: bytes, changes: Sequence[Change]) -> Fetching[MerkleValue]:
     """Return the other side of a diff, with only the objects that the edits create.
 
     Raises:
@@ -165,7 +165,7 @@ def patched(encoding: bytes, changes: Sequence[Change]) -> Fetching[MerkleValue]
         if not change.path and change.kind == "changed":
             return MerkleValue(change.new or b"", {})
     _gather(edits, changes, 0)
-    return (yield from edited(encoding, edits))
+    return (yield from apply_edits(encoding, edits))
 
 
 class _OldIndexes:
@@ -214,7 +214,7 @@ _ORDERED: Final = TREE_BYTES // 2
 """A dict of more items is a tree, whose order is its own."""
 
 
-def compared(old: bytes, new: bytes) -> Edits | MerkleValue | None:
+def find_edits(old: bytes, new: bytes) -> Edits | MerkleValue | None:
     """Return the edits from `old` to `new`; None if nothing changed."""
     if old == new:
         return None
@@ -223,14 +223,14 @@ def compared(old: bytes, new: bytes) -> Edits | MerkleValue | None:
             return _list_edits(old, new)
         if not is_plain_list(old) and not is_plain_list(new):
             return _dict_edits(fields(old), fields(new))
-    return replanted(new)
+    return split_objects(new)
 
 
 def _dict_edits(old: dict[bytes, bytes], new: dict[bytes, bytes]) -> Edits:
     edits = Edits(removed=set(old.keys() - new.keys()))
     for key, encoding in new.items():
         before = old.get(key)
-        _put(edits, key, replanted(encoding) if before is None else compared(before, encoding))
+        _put(edits, key, split_objects(encoding) if before is None else find_edits(before, encoding))
     if len(new) <= _ORDERED:
         edits.order = list(new)
     return edits
@@ -238,15 +238,15 @@ def _dict_edits(old: dict[bytes, bytes], new: dict[bytes, bytes]) -> Edits:
 
 def _list_edits(old: bytes, new: bytes) -> Edits:
     edits = Edits()
-    head, was, now = between(old, new, array_count(new))
-    for begin, end, new_begin, new_end in aligned(was, now):
+    head, was, now = trim_common(old, new, array_count(new))
+    for begin, end, new_begin, new_end in align(was, now):
         if end - begin == new_end - new_begin:
             for index, new_index in zip(range(begin, end), range(new_begin, new_end), strict=True):
-                _put(edits, head + index, compared(was[index], now[new_index]))
+                _put(edits, head + index, find_edits(was[index], now[new_index]))
             continue
         edits.removed.update(range(head + begin, head + end))
         if new_begin < new_end:
-            edits.inserted[head + begin] = [replanted(one) for one in now[new_begin:new_end]]
+            edits.inserted[head + begin] = [split_objects(one) for one in now[new_begin:new_end]]
     return edits
 
 
@@ -261,7 +261,7 @@ _raw: Final = msgspec.msgpack.Decoder(msgspec.Raw).decode
 _raws: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
-def between(old: bytes, new: bytes, count: int) -> tuple[int, Sequence[bytes], Sequence[bytes]]:
+def trim_common(old: bytes, new: bytes, count: int) -> tuple[int, Sequence[bytes], Sequence[bytes]]:
     """Return the number of common leading items, and the items of each list before the common end.
 
     Args:
@@ -273,19 +273,19 @@ def between(old: bytes, new: bytes, count: int) -> tuple[int, Sequence[bytes], S
         CorruptError: One of them is not the encoding of a list.
     """
     try:
-        return _between(old, new, count)
+        return _trim_common(old, new, count)
     except msgspec.MsgspecError as error:
         raise CorruptError(f"a list is damaged: {error}") from error
 
 
-def _between(old: bytes, new: bytes, count: int) -> tuple[int, Sequence[bytes], Sequence[bytes]]:
+def _trim_common(old: bytes, new: bytes, count: int) -> tuple[int, Sequence[bytes], Sequence[bytes]]:
     raws = _raws(old)
     begin, new_begin = len(array_head(len(raws))), len(array_head(count))
     borders = [*accumulate(map(len, raws), initial=begin)]
-    same = _shared(old, begin, new, new_begin, 1)
+    same = _count_equal(old, begin, new, new_begin, 1)
     head = bisect_right(borders, begin + same) - 1
     at, new_at = borders[head], new_begin + borders[head] - begin
-    same = min(_shared(old, len(old), new, len(new), -1), len(old) - at, len(new) - new_at)
+    same = min(_count_equal(old, len(old), new, len(new), -1), len(old) - at, len(new) - new_at)
     last = max(bisect_left(borders, len(old) - same), len(raws) + head - min(len(raws), count))
     # Bytes that end alike are equal items only if one begins there on both sides: a text may look like some.
     for end in (last, len(raws)):
@@ -307,7 +307,7 @@ def _split(data: bytes, begin: int, end: int, count: int) -> list[bytes]:
     return [bytes(raw) for raw in _raws(b"".join((array_head(count), items)))]
 
 
-def _shared(old: bytes, begin: int, new: bytes, new_begin: int, way: int) -> int:
+def _count_equal(old: bytes, begin: int, new: bytes, new_begin: int, way: int) -> int:
     """Return the number of equal bytes after two offsets, or before them if `way` is -1."""
     view = memoryview(old)
     most = min(len(old) - begin, len(new) - new_begin) if way > 0 else min(begin, new_begin)

@@ -26,7 +26,7 @@ from keepstate.values.encode_ext import Pickling
 from keepstate.values.fit import fit, fit_fields
 from keepstate.values.refs import TAG
 from keepstate.values.schema import CLASSES
-from keepstate.values.types import LEAF_READERS, PICKLE, pickled, pickled_parts
+from keepstate.values.types import LEAF_READERS, PICKLE, join_pickle, split_pickle
 
 _PROTOCOL: Final = 5
 _MAC_BYTES: Final = 32
@@ -97,7 +97,7 @@ class SignedPickle:
         try:
             return codec.encode(value)
         except InvalidError:
-            stored = codec.packed(self._write(value))
+            stored = codec.pack_body(self._write(value))
         return codec.SIGNED + self._signature(stored, location) + stored
 
     def decode(self, data: bytes, location: bytes, type: Any = None) -> Any:
@@ -132,22 +132,22 @@ class SignedPickle:
             raise InvalidError(f"{name} cannot be pickled: {error}") from error
         if type(self._loaded(name, dumped)) is not type(value):
             raise InvalidError(f"{name} does not come back as one from its pickle")
-        return pickled(name, dumped)
+        return join_pickle(name, dumped)
 
     def _load(self, data: bytes) -> object:
-        return self._loaded(*pickled_parts(data))
+        return self._loaded(*split_pickle(data))
 
     def _dump_signed(self, value: object) -> bytes | None:
         dumped = self._dump(value)
         if dumped is None:
             return None
-        name, plain = pickled_parts(dumped)
-        return pickled(name, self._signature(dumped, _IN_HISTORY) + plain)
+        name, plain = split_pickle(dumped)
+        return join_pickle(name, self._signature(dumped, _IN_HISTORY) + plain)
 
     def _load_signed(self, data: bytes) -> object:
-        name, signed = pickled_parts(data)
+        name, signed = split_pickle(data)
         signature, plain = signed[:_MAC_BYTES], signed[_MAC_BYTES:]
-        if not hmac.compare_digest(signature, self._signature(pickled(name, plain), _IN_HISTORY)):
+        if not hmac.compare_digest(signature, self._signature(join_pickle(name, plain), _IN_HISTORY)):
             raise CorruptError(f"a pickle of {name} in a history was not signed by this key")
         return self._loaded(name, plain)
 

@@ -182,7 +182,7 @@ class Registry:
         """Return the registration of a class, or None."""
         return self._by_class.get(kind)
 
-    def replaced(self, kind: type) -> bool:
+    def is_replaced(self, kind: type) -> bool:
         """Return whether a later definition of the class, by its qualified name, is registered."""
         return any(_qualified(known) == _qualified(kind) for known in self._by_class if known is not kind)
 
@@ -206,7 +206,7 @@ class Registry:
             )
         return known
 
-    def upcasted(self, fields: Fields, known: Registration, version: int) -> Fields:
+    def upcast_fields(self, fields: Fields, known: Registration, version: int) -> Fields:
         """Upcast the fields of a stored version to the registered one.
 
         Raises:
@@ -239,7 +239,7 @@ class Registry:
         known = self._by_name.get(name)
         return known is not None and version <= known.version
 
-    def advanced(self, fields: Fields, name: str, version: int) -> tuple[Fields, int]:
+    def upcast_unknown(self, fields: Fields, name: str, version: int) -> tuple[Fields, int]:
         """Upcast fields without a class to the newest version that upcasters lead to.
 
         Raises:

@@ -204,12 +204,12 @@ def pattern_of(text: Any, flags: Any) -> re.Pattern[Any]:
     if type(flags) is not int or flags & ~_CHECKED_FLAGS:
         raise ValueError("a pattern has flags that are not stored")
     try:
-        return _compiled(text, flags)
+        return _compile(text, flags)
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"this Python does not compile a pattern: {error}") from error
 
 
-def _compiled(text: Any, flags: int) -> re.Pattern[Any]:
+def _compile(text: Any, flags: int) -> re.Pattern[Any]:
     try:
         return re.compile(text, flags)
     except Warning:  # its author was warned when it was compiled before

@@ -145,13 +145,13 @@ def _read_path(data: bytes) -> PurePath:
 # ---- pickles
 
 
-def pickled(name: str, dumped: bytes) -> bytes:
+def join_pickle(name: str, dumped: bytes) -> bytes:
     """Return the bytes of a pickle of a class with this name."""
     text = name.encode()
     return len(text).to_bytes(2) + text + dumped
 
 
-def pickled_parts(data: bytes) -> tuple[str, bytes]:
+def split_pickle(data: bytes) -> tuple[str, bytes]:
     """Return the name of the class, and the pickle."""
     end = 2 + int.from_bytes(data[:2])
     if len(data) < 2 or end > len(data):
@@ -160,7 +160,7 @@ def pickled_parts(data: bytes) -> tuple[str, bytes]:
 
 
 def _reject_pickle(data: bytes) -> object:
-    name, _ = pickled_parts(data)
+    name, _ = split_pickle(data)
     raise InvalidError(
         f"the value contains a pickle of {name}; a handle with pickle=SignedPickle(…) reads it where it was "
         "signed"

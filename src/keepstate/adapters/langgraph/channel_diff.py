@@ -25,12 +25,12 @@ from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Entry as StoredEntry
 from keepstate.stores.protocol import Store
 from keepstate.values.codec import canonical
-from keepstate.values.contents import closed, closed_tree, open_contents, split
-from keepstate.values.diff import aligned
+from keepstate.values.contents import close_contents, close_tree, open_contents, split
+from keepstate.values.diff import align
 from keepstate.values.encode_ext import array_head
 from keepstate.values.merkle import MerkleValue
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry, item, ref_of, refs_in
-from keepstate.values.patch import Edits, between, compared, edited
+from keepstate.values.patch import Edits, apply_edits, find_edits, trim_common
 from keepstate.values.refs import TAG, Fetching
 from keepstate.values.tree import Editing, Tree
 
@@ -306,7 +306,7 @@ def _compare(values: Values, mark: Mark, before: Mark | None) -> Difference:
         return _list_compare(values, was, before.kinds, now, mark.kinds)
     if mark.kinds is not None or before.kinds is not None or values.serde is not None:
         return _whole(values, mark)
-    return compared(was, now)
+    return find_edits(was, now)
 
 
 def _whole(values: Values, mark: Mark) -> MerkleValue:
@@ -336,7 +336,7 @@ def _list_compare(values: Values, old: bytes, was_kinds: Kinds, mark: bytes, kin
     if kinds[:begin] == was_kinds and mark.startswith(items, head_bytes):
         fresh = split(array_head(count - begin) + mark[head_bytes + len(items) :])
         return Splices([(begin, begin, _to_merkle(values, fresh, kinds[begin:]))])
-    head, was, now = between(old, mark, count)
+    head, was, now = trim_common(old, mark, count)
     tail = len(was_kinds) - head - len(was)
     if kinds[:head] != was_kinds[:head] or kinds[count - tail :] != was_kinds[len(was_kinds) - tail :]:
         head, was, now = 0, split(old), split(mark)
@@ -349,7 +349,7 @@ def _list_compare(values: Values, old: bytes, was_kinds: Kinds, mark: bytes, kin
                 head + end,
                 _to_merkle(values, now[new_begin:new_end], kinds[head + new_begin : head + new_end]),
             )
-            for begin, end, new_begin, new_end in aligned(before, after)
+            for begin, end, new_begin, new_end in align(before, after)
         ]
     )
 
@@ -395,7 +395,7 @@ def state_of(
         if known is not None and isinstance(difference, Splices):
             difference, tree = yield from _spliced(known, difference)
         elif known is not None and isinstance(difference, Edits):
-            difference, tree = (yield from edited(known.encoding, difference)), None
+            difference, tree = (yield from apply_edits(known.encoding, difference)), None
         elif difference is not None:
             tree = None
         if isinstance(difference, MerkleValue):
@@ -404,7 +404,7 @@ def state_of(
         elif known is not None:
             channels[name] = Channel(one.mark, known.encoding, known.tree)
     entries = [_entry(channel.encoding, canonical(names[name])) for name, channel in channels.items()]
-    made = yield from closed(MAP_STYLE, entries)
+    made = yield from close_contents(MAP_STYLE, entries)
     return State(MerkleValue(made.encoding, objects | made.objects), channels)
 
 
@@ -421,12 +421,12 @@ def _spliced(channel: Channel, splices: Splices) -> Fetching[tuple[MerkleValue, 
             entries = list(contents.entries)
             for begin, end, items in reversed(splices.parts):
                 entries[begin:end] = [_entry(new.encoding) for new in items]
-            small = yield from closed(LIST_STYLE, entries)
+            small = yield from close_contents(LIST_STYLE, entries)
             return MerkleValue(small.encoding, inner | small.objects), None
     editing = Editing(tree)
     for begin, end, items in reversed(splices.parts):  # from the end, so that indexes stay valid
         yield from editing.splice(begin, end, [_entry(new.encoding) for new in items])
-    made = yield from closed_tree(editing)
+    made = yield from close_tree(editing)
     return MerkleValue(made.encoding, inner | made.objects), editing.tree if ref_of(made.encoding) else None
 
 

@@ -127,9 +127,9 @@ class Classes(Registry):
             "allow it: KeepstateSaver(..., allow=[...]), or register it with keepstate.register"
         )
 
-    def upcasted(self, fields: dict[str, Any], known: Registration, version: int) -> dict[str, Any]:
+    def upcast_fields(self, fields: dict[str, Any], known: Registration, version: int) -> dict[str, Any]:
         """Return the fields of a stored version in the form of the registered version."""
-        return CLASSES.upcasted(fields, known, version)
+        return CLASSES.upcast_fields(fields, known, version)
 
     def knows(self, name: str, version: int) -> bool:
         """Return whether objects stored under a name can be created here."""

@@ -42,7 +42,7 @@ from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ConflictError
 from keepstate.names import shorten
-from keepstate.values.merkle import MerkleValue, shared
+from keepstate.values.merkle import MerkleValue, find_shared
 
 RECORDED_MAIN: Final = "langgraph"
 """The branch of the root namespace if `main` records the documents of the space."""
@@ -225,7 +225,7 @@ async def _encode_state(
     made = await session.serve(state_of(values, putting.taken, called, before))
     if before is not None or base is None:
         return made
-    present = await session.serve(shared([(await session.record(base)).root], made.value.objects))
+    present = await session.serve(find_shared([(await session.record(base)).root], made.value.objects))
     objects = {name: data for name, data in made.value.objects.items() if name not in present}
     return State(MerkleValue(made.value.encoding, objects), made.channels)
 

@@ -24,7 +24,7 @@ from keepstate.engine.history.objects import pack_object, unpack_object
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import merkle
 from keepstate.values.codec import Codec
-from keepstate.values.contents import closed, replanted
+from keepstate.values.contents import close_contents, split_objects
 from keepstate.values.decode import ObjectReader, Reader
 from keepstate.values.merkle import MerkleValue, Read
 from keepstate.values.nodes import LIST_STYLE, item
@@ -140,7 +140,7 @@ class Values:
 
     def mark_to_merkle(self, mark: bytes) -> MerkleValue:
         """Return the Merkle form of a value from its mark."""
-        return replanted(mark) if self.serde is None else self.to_merkle(self.serialized(mark))
+        return split_objects(mark) if self.serde is None else self.to_merkle(self.serialized(mark))
 
     def to_merkle(self, value: Any) -> MerkleValue:
         """Return the Merkle form of a value, or of an item of a list."""
@@ -152,7 +152,7 @@ class Values:
         """Return the Merkle form of a channel's list; a serializer's items are encoded one by one."""
         if self.serde is None:
             return self.to_merkle(items)
-        return _finish(closed(LIST_STYLE, [item(self.to_merkle(one).encoding) for one in items]))
+        return _finish(close_contents(LIST_STYLE, [item(self.to_merkle(one).encoding) for one in items]))
 
     def assemble(
         self, encoding: bytes, objects: Mapping[bytes, bytes], copies: MessageCopies | None = None

@@ -244,7 +244,7 @@ def _upcast(data: Any, type: str) -> tuple[Any, str]:
     fields = cast("dict[str, Any]", data)
     if not isinstance(data, dict) or TYPE in fields:
         return fields, type
-    fields, version = CLASSES.advanced(fields, *split_type(type))
+    fields, version = CLASSES.upcast_unknown(fields, *split_type(type))
     return fields, f"{split_type(type)[0]}@{version}"
 
 

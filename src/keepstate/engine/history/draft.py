@@ -25,10 +25,10 @@ from keepstate.engine.kernel.locks import FifoLock
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.values.codec import STATES, Codec, canonical
-from keepstate.values.contents import open_contents, replanted, whole
-from keepstate.values.diff import aligned, unlike_keys
+from keepstate.values.contents import open_contents, split_objects, whole
+from keepstate.values.diff import align, unlike_keys
 from keepstate.values.merkle import gather
-from keepstate.values.patch import Edits, compared
+from keepstate.values.patch import Edits, find_edits
 from keepstate.values.refs import together
 from keepstate.values.types import kind_of
 
@@ -165,7 +165,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
         edits = Edits()
         for key, encoding in encodings.items():
             step, before = canonical(key), self._bases.get(key)
-            change = replanted(encoding) if before is None else compared(before, encoding)
+            change = split_objects(encoding) if before is None else find_edits(before, encoding)
             if isinstance(change, Edits):
                 edits.inside[step] = change
             elif change is not None:
@@ -274,7 +274,7 @@ def _updated_items(live: list[Any], value: list[Any], codec: Codec) -> list[Any]
     items: list[Any] = []
     at = 0
     old, new = [codec.canonical(item) for item in live], [codec.canonical(item) for item in value]
-    for begin, end, new_begin, new_end in aligned(old, new):
+    for begin, end, new_begin, new_end in align(old, new):
         items += live[at:begin]
         if end - begin == new_end - new_begin:
             pairs = zip(live[begin:end], value[new_begin:new_end], strict=True)

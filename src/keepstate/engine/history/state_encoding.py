@@ -8,10 +8,10 @@ from typing import Any, Final
 from keepstate.engine.history.paths import CODEC, Steps, find, format_path
 from keepstate.engine.history.session import HistorySession
 from keepstate.errors import InvalidError, NotFoundError
-from keepstate.values.contents import closed, closed_tree, fields, is_container, open_contents
-from keepstate.values.merkle import TREE_BYTES, MerkleValue, compose, shared
+from keepstate.values.contents import close_contents, close_tree, fields, is_container, open_contents
+from keepstate.values.merkle import TREE_BYTES, MerkleValue, compose, find_shared
 from keepstate.values.nodes import item, ref_of, refs_in
-from keepstate.values.patch import Edits, edited
+from keepstate.values.patch import Edits, apply_edits
 from keepstate.values.refs import Fetching, together
 from keepstate.values.tree import Editing, Tree
 
@@ -23,7 +23,7 @@ _CACHED_BYTES: Final = 256 << 10
 async def encode_state(session: HistorySession, root: bytes, state: dict[str, Any]) -> MerkleValue:
     """Encode a whole state, without the objects that the state of `root` has too."""
     made = session.states.to_merkle(state)
-    known = await session.serve(shared([root], made.objects))
+    known = await session.serve(find_shared([root], made.objects))
     return MerkleValue(
         made.encoding, {name: data for name, data in made.objects.items() if name not in known}
     )
@@ -35,7 +35,7 @@ def edit_state(root: bytes, edits: Edits, removed: Sequence[bytes]) -> Fetching[
         contents = yield from open_contents(root)
         found = yield from together([contents.find(key) for key in removed])
         edits.removed = {key for key, entry in zip(removed, found, strict=True) if entry is not None}
-    return (yield from edited(root, edits))
+    return (yield from apply_edits(root, edits))
 
 
 class ListAppender:
@@ -65,7 +65,7 @@ class ListAppender:
                 raise
             step, encoding = (CODEC.canonical(last),), b"\x90"
         edits.at(path).puts[step[0]] = yield from self._append_to(encoding, items, steps)
-        return (yield from edited(root, edits))
+        return (yield from apply_edits(root, edits))
 
     def _append_in_small(
         self, root: bytes, steps: Steps, items: Sequence[MerkleValue]
@@ -90,12 +90,12 @@ class ListAppender:
                 raise InvalidError(f"{format_path(steps)} is not a list; pass the path of a list")
             tree = contents.tree
             if tree is None:
-                made = yield from closed(contents.style, [*contents.entries, *entries])
+                made = yield from close_contents(contents.style, [*contents.entries, *entries])
                 return _with_objects(items, made)
         editing = Editing(tree)
         yield from editing.splice(tree.count, tree.count, entries)
         self._cache(editing.tree)
-        return _with_objects(items, (yield from closed_tree(editing)))
+        return _with_objects(items, (yield from close_tree(editing)))
 
     def _cache(self, tree: Tree) -> None:
         if len(self._trees) >= _CACHED:

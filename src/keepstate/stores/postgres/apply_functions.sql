@@ -1,13 +1,13 @@
--- What runs on the server to change a space. A function's number is part of its name and never changes its
--- meaning: what a released version created is called by others for as long as the store lives.
+-- Server functions that change a space. A function's number is part of its name, and the meaning of a numbered
+-- function never changes: clients of other versions call it as long as the store exists.
 --
--- A plan is made once a session, often while the tables are still empty and to scan them whole looks
--- cheap. So the functions that clients call say by `{settings}` that they, and what they call, go by
--- indexes in their order.
+-- PostgreSQL plans a statement once for each session, often while the tables are still empty and a full scan
+-- looks cheap. So `{settings}` makes the functions that clients call, and the functions that these call, use
+-- indexes.
 --
--- A batch's verdict: 1 applied, 2 conflict, 3 the log no longer tells whether the first attempt applied,
--- 4 a stamped key equals another key of the batch, 5 the space lost the caller's mark, 8 the space's time
--- would leap, and the caller's clock does not confirm it.
+-- Verdicts of a batch: 1 applied; 2 conflict; 3 unknown, because the log no longer reaches back to the first
+-- attempt; 4 a stamped key equals another key of the batch; 5 the space lost the caller's mark; 8 the space's
+-- time would leap, and the caller's clock does not confirm it.
 
 -- name: now_1
 -- The space's time: the server's clock, or the space's own last time if that is later.
@@ -16,14 +16,14 @@ CREATE FUNCTION {schema}.now_1(p_clock_ms bigint) RETURNS bigint LANGUAGE sql VO
 $$;
 
 -- name: leaps_1
--- Whether a space's time would leap by more than an hour, to one that the client's clock does not confirm.
+-- True if a space's time would leap by more than an hour and the client's clock does not confirm it.
 CREATE FUNCTION {schema}.leaps_1(p_clock_ms bigint, p_now_ms bigint, p_client_ms bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT p_now_ms - p_clock_ms > 3600000 AND abs(p_now_ms - p_client_ms) > 3600000
 $$;
 
 -- name: leap_1
--- The last leap of a space's time after a write as `p_revision`: that write's, or the one before.
+-- The last leap of a space's time after the write of `p_revision`: the leap of this write, or the earlier one.
 CREATE FUNCTION {schema}.leap_1(p_leap bigint[], p_revision bigint, p_clock_ms bigint, p_now_ms bigint)
 RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_now_ms - p_clock_ms > 3600000 THEN ARRAY[p_revision, p_clock_ms, p_now_ms]
@@ -31,7 +31,7 @@ RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- name: stamped_1
--- A key with its stamp, as `stamp_suffix` makes it, or the key alone where there is no index.
+-- A key with its stamp, as `stamp_suffix` makes it; the plain key if there is no index.
 CREATE FUNCTION {schema}.stamped_1(p_key bytea, p_revision bigint, p_index bigint) RETURNS bytea
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_index IS NULL THEN p_key
@@ -39,7 +39,7 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- name: lost_1
--- Whether a space no longer has a revision as a client saw it. Below the floor nothing can be told.
+-- True if a space no longer has the revision that a client saw. Unknown, and so false, below the floor.
 CREATE FUNCTION {schema}.lost_1(p_space {schema}.space, p_mark bigint, p_nonce bytea) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -55,8 +55,8 @@ BEGIN
 END $$;
 
 -- name: sweep_1
--- Removes up to `p_limit` expired entries and about `p_bytes` of values, as one revision if there are
--- any, and returns how many, what their record weighs, and when the next entry expires.
+-- Removes up to `p_limit` expired entries and about `p_bytes` of values, as one revision if there are any.
+-- Returns their number, the size of their log record, and the time when the next entry expires.
 CREATE FUNCTION {schema}.sweep_1(
     p_space_id bigint, p_revision bigint, p_now_ms bigint, p_limit bigint, p_bytes bigint, p_nonce bytea,
     OUT swept bigint, OUT size_bytes bigint, OUT next_expiry_ms bigint
@@ -102,7 +102,7 @@ BEGIN
 END $$;
 
 -- name: is_long_1
--- Whether a log is to be cut: a little late, so that not every flush pays for it.
+-- True if a log must be trimmed. It may exceed its limits a little, so that not every flush trims.
 CREATE FUNCTION {schema}.is_long_1(
     p_revisions bigint, p_bytes bigint, p_most_revisions bigint, p_most_bytes bigint
 ) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
@@ -111,7 +111,7 @@ CREATE FUNCTION {schema}.is_long_1(
 $$;
 
 -- name: trim_1
--- Cuts the oldest records, at most 1,000, until the log is within its limits; the newest record always stays.
+-- Trims the oldest records, at most 1,000, until the log is within its limits. The newest record always stays.
 CREATE FUNCTION {schema}.trim_1(
     p_space_id bigint, p_revision bigint, p_bytes bigint, p_most_revisions bigint, p_most_bytes bigint,
     OUT floor bigint, OUT cut_bytes bigint, OUT floor_nonce bytea
@@ -131,8 +131,8 @@ BEGIN
 END $$;
 
 -- name: judge_1
--- What stands against a batch: its verdict, or null if it may be applied.
--- `p_check` and `p_write` are the places of its first check and its first write.
+-- The verdict against a batch, or null if it may be applied. `p_check` and `p_write` are the indexes of its
+-- first check and its first write.
 CREATE FUNCTION {schema}.judge_1(
     p_space {schema}.space, p_now_ms bigint, p_at bigint, p_alive_until bigint, p_retry_of bigint,
     p_check_keys bytea[], p_check_versions bigint[], p_check_createds bigint[], p_check int, p_checks bigint,
@@ -174,7 +174,7 @@ BEGIN
 END $$;
 
 -- name: replaced_1
--- How many bytes of values the log would keep because a batch replaces or deletes them.
+-- The bytes of the values that a batch replaces or deletes, which the log would keep.
 CREATE FUNCTION {schema}.replaced_1(
     p_space {schema}.space, p_keys bytea[], p_stamps bigint[], p_write int, p_writes bigint
 ) RETURNS bigint LANGUAGE sql STABLE AS $$
@@ -186,8 +186,8 @@ CREATE FUNCTION {schema}.replaced_1(
 $$;
 
 -- name: write_1
--- Makes the writes of a batch the revision of `p_space`, and returns what their record weighs. Deletes
--- come last.
+-- Applies the writes of a batch as the revision of `p_space`, deletes last, and returns the size of their log
+-- record.
 CREATE FUNCTION {schema}.write_1(
     p_space {schema}.space, p_now_ms bigint, p_token bytea,
     p_keys bytea[], p_values bytea[], p_ttls bigint[], p_stamps bigint[], p_write int, p_writes bigint
@@ -215,7 +215,7 @@ BEGIN
             RETURNING e.value INTO old;
             CONTINUE WHEN NOT FOUND;
         ELSE
-            -- What the statement finds when it returns is still the entry as it was.
+            -- The statement's subqueries still see the entry as it was before the write.
             INSERT INTO {schema}.entry AS e (space_id, version, created, expires_at_ms, key, value)
             VALUES (p_space.id, p_space.revision, p_space.revision, p_now_ms + p_ttls[w], this_key, new)
             ON CONFLICT (space_id, key) DO UPDATE SET
@@ -226,7 +226,7 @@ BEGIN
             RETURNING CASE WHEN section = 2 THEN (
                 SELECT o.value FROM {schema}.entry o WHERE o.space_id = p_space.id AND o.key = this_key
             ) END, e.created = p_space.revision INTO old, is_expired;
-            -- Over a live entry nothing is created: what was there must have expired.
+            -- A write over a live entry does not create it, so the old entry must have expired.
             is_expired := is_expired AND old IS NOT NULL;
         END IF;
         CONTINUE WHEN section = 0;
@@ -252,7 +252,7 @@ BEGIN
 END $$;
 
 -- name: known_1
--- The answer that a token already got: by the log, or in a retry.
+-- The answer that a token already got, from the log or from a stored retry.
 CREATE FUNCTION {schema}.known_1(
     p_space {schema}.space, p_now_ms bigint, p_token bytea,
     OUT verdict bigint, OUT actual bigint, OUT at_ms bigint, OUT conflict bytea
@@ -268,7 +268,7 @@ BEGIN
 END $$;
 
 -- name: keep_1
--- Keeps what became of a retry, and forgets what was kept long enough.
+-- Stores the result of a retry, and deletes expired results.
 CREATE FUNCTION {schema}.keep_1(
     p_space {schema}.space, p_now_ms bigint, p_token bytea, p_verdict bigint, p_actual bigint, p_key bytea
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -280,9 +280,9 @@ BEGIN
 END $$;
 
 -- name: apply_1
--- Judges and applies the batches of one flush. Everything comes side by side in arrays: spaces in the
--- order of their names, batches by space, checks and writes by batch, a batch's deletes after its puts
--- (as the log tells them). A batch is judged before its first write, so that none needs a savepoint.
+-- Checks and applies the batches of one flush. All arguments are parallel arrays: spaces in the order of their
+-- names, batches by space, checks and writes by batch, a batch's deletes after its puts (the order of the
+-- log). A batch is checked before its first write, so it needs no savepoint.
 CREATE FUNCTION {schema}.apply_1(
     p_spaces bytea[], p_marks bigint[], p_mark_nonces bytea[], p_sweeps bigint[], p_sweep_nonces bytea[],
     p_batches bigint[],
@@ -337,7 +337,7 @@ BEGIN
                     p_check_keys, p_check_versions, p_check_createds, check_place, p_checks[b],
                     p_keys, p_stamps, write_place, p_collisions[b]
                 );
-                -- Fewer values, of 1 MiB at the most, are never too much for one record.
+                -- Up to 64 values, of at most 1 MiB each, always fit into one record.
                 IF verdict IS NULL AND p_writes[b] > 64 AND p_log_bytes < {schema}.replaced_1(
                     space, p_keys, p_stamps, write_place, p_writes[b]
                 ) THEN
@@ -405,11 +405,10 @@ BEGIN
 END $$;
 
 -- name: put_1
--- Applies a batch of one put with no more than one check, where nothing else is to be done: `apply_1` in
--- one case only, at half its cost. It answers verdict 0, and has done nothing, where the space is new,
--- has to be swept or trimmed, keeps retries, leaps in time, or lost the mark: `apply_1` knows what to do. Verdict 6 is
--- a conflict of the batch's `at`. The answer is packed: eight bytes each for verdict, actual, time and
--- the space's revision, then its nonce.
+-- The fast path of `apply_1` for a batch of one put with at most one check, at half the cost. If the space is
+-- new, must be swept or trimmed, has stored retries, leaps in time, or lost the mark, it does nothing and
+-- returns verdict 0; the caller then uses `apply_1`. Verdict 6 is a conflict of the batch's `at`. The answer is
+-- packed: eight bytes each for verdict, actual, time and the space's revision, then its nonce.
 CREATE FUNCTION {schema}.put_1(
     p_space bytea, p_mark bigint, p_mark_nonce bytea, p_token bytea, p_nonce bytea, p_at bigint,
     p_check_key bytea, p_check_version bigint, p_check_created bigint,
@@ -439,7 +438,7 @@ BEGIN
     THEN
         RETURN int8send(0) || int8send(0) || int8send(0) || int8send(0) || int8send(0);
     END IF;
-    -- Nothing of the space has expired now.
+    -- No entry of the space has expired at this time.
     SELECT l.revision, l.now_ms INTO actual, at_ms FROM {schema}.log l
     WHERE l.token IS NOT NULL AND int8send(l.space_id) || l.token = int8send(space.id) || p_token;
     IF FOUND THEN
@@ -489,8 +488,8 @@ BEGIN
 END $$;
 
 -- name: drop_1
--- Empties a space as its next revision. Answers the space's revision and nonce; a revision of -1 is a
--- lost mark, one of -2 a leap in time that the client does not confirm, to the time in `leapt_ms`.
+-- Empties a space as its next revision. Returns the space's revision and nonce. Revision -1 is a lost mark;
+-- -2 is a leap in time, to `leapt_ms`, that the client does not confirm.
 CREATE FUNCTION {schema}.drop_1(
     p_name bytea, p_mark bigint, p_mark_nonce bytea, p_nonce bytea, p_client_ms bigint,
     OUT revision bigint, OUT nonce bytea, OUT leapt_ms bigint

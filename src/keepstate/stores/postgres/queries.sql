@@ -1,4 +1,4 @@
--- What the client asks. A function's answer comes as one value: a record, or bytes that are packed closer.
+-- The client's statements. A function returns one value: a record, or packed bytes.
 
 -- name: begin
 BEGIN ISOLATION LEVEL READ COMMITTED
@@ -22,8 +22,8 @@ SELECT {schema}.drop_1($1, $2, $3, $4, $5)
 SELECT {schema}.get_1($1, $2, $3)
 
 -- name: get, kept
--- The same as get_1. As a statement that is planned once it takes four fifths of the function's time, and
--- planned for every call five times as much.
+-- The same as get_1, for prepared statements. Planned once, it takes four fifths of the function's time. Planned for
+-- each call, it takes five times as long.
 SELECT coalesce(
     (SELECT int8send(s.revision) || int8send(s.floor)
         || CASE WHEN s.nonce = '' THEN int8send(0) ELSE s.nonce END
@@ -40,7 +40,7 @@ SELECT coalesce(
 )
 
 -- name: plan
--- For a connection that keeps statements prepared: each is planned once, by its keys.
+-- For a connection that keeps prepared statements: each is planned once, with its keys.
 SELECT set_config(s.name, s.value, false) FROM (VALUES
     ('plan_cache_mode', 'force_generic_plan'), ('jit', 'off'), ('enable_seqscan', 'off'),
     ('enable_bitmapscan', 'off')
@@ -59,7 +59,7 @@ SELECT {schema}.changes_1($1, $2, $3, $4, $5)
 SELECT {schema}.expired_1($1, $2)
 
 -- name: spaces
--- Names that hold something, from $1 on, below $2 if given, above $3, at most $4.
+-- Names of spaces with entries: from $1, below $2 if given, above $3, at most $4.
 SELECT array_agg(listed.name) FROM (
     SELECT s.name FROM {schema}.space s
     WHERE s.revision > s.floor AND s.name >= $1::bytea AND s.name > $3::bytea
@@ -74,7 +74,7 @@ SELECT s.leap FROM {schema}.space s WHERE s.name = $1::bytea
 SELECT array_agg(s.name), array_agg(s.revision) FROM {schema}.space s WHERE s.name = ANY($1::bytea[])
 
 -- name: look
--- Whether the schema $1 is there, whether it has the table made last, and which of the functions $2 it has.
+-- Whether schema $1 exists, whether it has the table that is created last, and which of the functions $2 it has.
 SELECT
     EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname = convert_from($1::bytea, 'UTF8')),
     EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -85,7 +85,7 @@ SELECT
             AND convert_to(p.proname::text, 'UTF8') = ANY($2::bytea[]))
 
 -- name: creators
--- Held to the end of the transaction, so that of many processes one creates and the others then find.
+-- A lock until the end of the transaction, so that one process creates the schema and the others then find it.
 SELECT pg_advisory_xact_lock(7738429601394516)
 
 -- name: create_schema
@@ -105,7 +105,7 @@ SELECT
     current_setting('server_version_num')::bigint
 
 -- name: settings_listed
--- The settings that decide what the server keeps: names, values, who set each; and whether a standby follows.
+-- The settings that decide durability: name, value and source of each; and whether a standby follows.
 SELECT
     array_agg(convert_to(s.name, 'UTF8')), array_agg(convert_to(s.setting, 'UTF8')),
     array_agg(convert_to(s.source, 'UTF8')), EXISTS (SELECT FROM pg_catalog.pg_stat_replication)

@@ -1,9 +1,9 @@
--- What runs on the server to read a space: one statement each, so that all it finds is of one moment.
+-- Server functions that read a space. Each is one statement, so its result belongs to one moment.
 
 -- name: get_1
--- One entry and the state of its space, packed: the client takes it apart in one step, a record costs
--- both sides more. Eight bytes each for revision, floor, nonce, what the log has for the caller's mark,
--- now, the space's last time, version, created and expiry, then the value; zeros for what there is not.
+-- One entry and the state of its space, packed, because a record costs both sides more. Eight bytes each for
+-- revision, floor, nonce, the log's nonce for the caller's mark, now, the space's last time, version, created and
+-- expiry, then the value. Absent fields are zeros.
 CREATE FUNCTION {schema}.get_1(p_name bytea, p_key bytea, p_mark bigint) RETURNS bytea LANGUAGE plpgsql STABLE
 {settings} AS $$
 DECLARE
@@ -26,7 +26,7 @@ BEGIN
 END $$;
 
 -- name: marked_1
--- The nonce of one revision from the floor up to the newest, null where there is none.
+-- The nonce of a revision between the floor and the newest, or null.
 CREATE FUNCTION {schema}.marked_1(p_space_id bigint, p_mark bigint) RETURNS bytea
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -37,9 +37,9 @@ BEGIN
 END $$;
 
 -- name: read_2
--- The entries among many keys that live at `p_at_ms`, or now, by their places; none if their values have more than `p_bytes`. Each
--- key is looked for by itself: left to choose, a plan that was made while spaces were small goes through
--- all entries of the space, and keeps doing so when they are many.
+-- The entries of many keys that are alive at `p_at_ms`, or now, by index; none if their values exceed `p_bytes`.
+-- Each key has its own subquery. Otherwise a plan that was made while spaces were small scans all entries of the
+-- space, even after there are many.
 CREATE FUNCTION {schema}.read_2(
     p_name bytea, p_keys bytea[], p_mark bigint, p_bytes bigint, p_at_ms bigint,
     OUT revision bigint, OUT floor bigint, OUT nonce bytea, OUT marked bytea, OUT now_ms bigint,
@@ -81,7 +81,8 @@ BEGIN
 END $$;
 
 -- name: scan_1
--- A page of the entries that live at `p_at_ms`, or now, with p_low <= key < p_high, and the last key looked at if there may be more.
+-- A page of the entries that are alive at `p_at_ms`, or now, with p_low <= key < p_high; and the last key that was
+-- examined, if there may be more.
 CREATE FUNCTION {schema}.scan_1(
     p_name bytea, p_low bytea, p_high bytea, p_is_reverse bigint, p_limit bigint, p_rows bigint,
     p_bytes bigint, p_mark bigint, p_at_ms bigint,
@@ -150,8 +151,8 @@ BEGIN
 END $$;
 
 -- name: changes_1
--- Changes after a revision, one element of each array a change; ends with the revision that reaches a
--- limit. `nonces` are those of `p_after`, of `upto`, and of the revision of each change.
+-- Changes after a revision, as parallel arrays with one element for each change. Ends with the revision that
+-- reaches a limit. `nonces`: those of `p_after`, of `upto`, and of the revision of each change.
 CREATE FUNCTION {schema}.changes_1(
     p_name bytea, p_after bigint, p_limit bigint, p_bytes bigint, p_mark bigint,
     OUT revision bigint, OUT floor bigint, OUT nonce bytea, OUT marked bytea, OUT upto bigint,
@@ -210,8 +211,8 @@ BEGIN
 END $$;
 
 -- name: expired_1
--- Names of up to `p_limit` spaces with expired entries, and the last id looked at, null at the end. It
--- looks at no more than a thousand spaces, each by one step in the index of what expires.
+-- Names of up to `p_limit` spaces with expired entries, and the last id that was examined, or null at the end.
+-- Examines at most 1,000 spaces, each with one step in the index of expiry times.
 CREATE FUNCTION {schema}.expired_1(p_after bigint, p_limit bigint, OUT names bytea[], OUT following bigint)
 LANGUAGE plpgsql STABLE
 {settings} AS $$

@@ -16,8 +16,8 @@ from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.values import limits
-from keepstate.values.codec import canonical, packed
-from keepstate.values.contents import holds_pickle, inlined, open_contents, whole
+from keepstate.values.codec import canonical, pack_body
+from keepstate.values.contents import holds_pickle, inline_objects, open_contents, whole
 from keepstate.values.diff import unlike_keys
 from keepstate.values.merkle import MerkleValue, gather
 from keepstate.values.nodes import Entry
@@ -78,9 +78,9 @@ async def _read(unit: Unit, names: Sequence[str]) -> None:
 
 async def _stored(executor: Executor, session: HistorySession, key: bytes, name: str, entry: Entry) -> bytes:
     (encoding,) = await session.serve(whole([entry]))
-    body = await session.serve(inlined(encoding))
+    body = await session.serve(inline_objects(encoding))
     if not holds_pickle(body):
-        return join_record(key, name, packed(body))
+        return join_record(key, name, pack_body(body))
     if executor.home.pickle is None:
         raise InvalidError(
             f"document {name!r} of {executor.name!r} held a pickle; roll back with a handle that "

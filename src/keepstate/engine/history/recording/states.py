@@ -12,8 +12,8 @@ from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Entry as Stored
 from keepstate.values.codec import SIGNED, body_of, canonical
-from keepstate.values.contents import closed, open_contents, replanted, whole
-from keepstate.values.merkle import MerkleValue, shared
+from keepstate.values.contents import close_contents, open_contents, split_objects, whole
+from keepstate.values.merkle import MerkleValue, find_shared
 from keepstate.values.nodes import MAP_STYLE, Entry, item, refs_in
 from keepstate.values.patch import Edits
 from keepstate.values.refs import Fetching
@@ -27,7 +27,7 @@ def to_part(executor: Executor, key: bytes, stored: bytes) -> tuple[str, MerkleV
     """
     name, encoded = split_record(key, stored)
     if not encoded.startswith(SIGNED):
-        return name, replanted(body_of(encoded))
+        return name, split_objects(body_of(encoded))
     if executor.home.pickle is None:
         raise InvalidError(
             f"document {name!r} of {executor.name!r} contains a pickle; start to record with a handle "
@@ -60,7 +60,7 @@ def change_documents(root: bytes, puts: Mapping[str, MerkleValue], gone: list[st
 
 
 def _without_shared(value: MerkleValue, old: Entry) -> Fetching[MerkleValue]:
-    known = yield from shared((yield from whole((old,))), value.objects)
+    known = yield from find_shared((yield from whole((old,))), value.objects)
     return MerkleValue(
         value.encoding, {name: data for name, data in value.objects.items() if name not in known}
     )
@@ -72,7 +72,7 @@ def join_documents(documents: Mapping[str, MerkleValue]) -> Fetching[MerkleValue
         item(value.encoding, is_deep=bool(refs_in(value.encoding)), key=canonical(name))
         for name, value in documents.items()
     ]
-    made = yield from closed(MAP_STYLE, entries)
+    made = yield from close_contents(MAP_STYLE, entries)
     below = {name: data for value in documents.values() for name, data in value.objects.items()}
     return MerkleValue(made.encoding, below | made.objects)
 

@@ -1,7 +1,7 @@
--- Judges one batch and applies it.
+-- Checks one batch and applies it.
 --
 -- ARGV: conditions, mark, token, nonces, then KEY and condition for each check, then kind, KEY and value for each write.
--- Replies: applied REVISION NOW [the mark, where it is not the batch's own] · conflict KEY ACTUAL (no key: `at`) ·
+-- Replies: applied REVISION NOW [the mark, if it is not that of the batch] · conflict KEY ACTUAL (no key: `at`) ·
 -- unknown · stamped · large - SIZE · clock NOW · lost · format NUMBER · ruins · moving
 
 local AT, RETRY, SWEEPS, CLUSTER = 1, 2, 4, 8
@@ -26,7 +26,7 @@ end
 --> now
 --> leap
 
--- ---- what was answered before is answered again
+-- ---- a token with an answer gets the same answer again
 
 if found[2] then
   local _, applied_at = unpack_struct(RECORD, call('HGET', LOG, 'n' .. found[2]))
@@ -40,7 +40,7 @@ if answer then
   if till > now then return {kind, rest, number} end
 end
 
--- ---- judging
+-- ---- checks
 
 local kind, rest, number = nil, '', 0
 if is_retry and retry_of < floor then
@@ -96,7 +96,7 @@ end
 if write_count == 0 then return {'applied', revision, now, revision, nonce} end
 if not stored and call('EXISTS', LOG) + call('EXISTS', INDEX) + call('EXISTS', EXPIRY) > 0 then return {'ruins'} end
 
--- ---- applying
+-- ---- writes
 
 --> change
 
@@ -120,7 +120,7 @@ for n = 1, write_count do
   else
     local value, ttl = ARGV[i + 2], tonumber(sub(ARGV[i], 2))
     local till, m = ttl and now + ttl or 0, #puts
-    -- The value of an expired entry is told too: with this write it is removed.
+    -- The log also gets the value of an expired entry, because this write removes it.
     if head and byte(key) == WITH_VALUES then old = call('HGET', ENTRIES, key) end
     puts[m + 1], puts[m + 2], puts[m + 3] = key, value, 'h' .. key
     puts[m + 4] = pack(HEAD, own, created, till, #value)
@@ -147,7 +147,7 @@ for n, key in ipairs(gone or {}) do
   gone_fields[2 * n - 1], gone_fields[2 * n] = key, 'h' .. key
 end
 
--- A full server refuses a script's first write if that takes memory: a batch that only deletes begins with deleting.
+-- A full server rejects a script whose first write takes memory. So a batch that only deletes starts with a delete.
 if gone and #puts == 4 then call('ZREM', INDEX, unpack(gone)) end
 local own_nonce, own_token = sub(ARGV[4], 1, 8), token
 revision = own

@@ -1,7 +1,7 @@
 -- Reads whole revisions of the log.
 --
--- ARGV: mark, revision after which, limit. Replies: changes STATE UPTO, the nonces of the revision asked after and of
--- UPTO, then revision, nonce and changes of each record that has any · lost · format NUMBER · ruins. STATE says whether that revision can be asked for.
+-- ARGV: mark, revision to read after, limit. Replies: changes STATE UPTO, the nonces of that revision and of UPTO, then revision,
+-- nonce and changes of each record that has changes · lost · format NUMBER · ruins. STATE has the floor of the log.
 
 local mark, stored = ARGV[1], call('HGET', ENTRIES, 'm')
 --> state

@@ -1,4 +1,4 @@
--- Empties a space as its next revision, of which the state stays: no revision is ever used twice.
+-- Empties a space as its next revision. The state stays, so no revision number is used twice.
 --
 -- ARGV: mark, nonce, the client's clock. Replies: dropped REVISION NONCE · clock NOW · lost · format NUMBER · moving
 

@@ -1,5 +1,5 @@
--- Tries every command that the other scripts write with, on two keys that are gone afterwards: what a user may not do
--- must not come out in the middle of a batch.
+-- Tries each write command of the other scripts on two temporary keys, so that a missing permission shows when the store
+-- is opened, not in the middle of a batch.
 --
 -- Replies: the names of the commands that are forbidden.
 

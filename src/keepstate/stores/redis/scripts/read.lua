@@ -1,6 +1,6 @@
--- Reads entries together with the space's state, where their values may be more than fits into one answer.
+-- Reads entries and the space's state. Used when the values may be too large for one answer.
 --
--- ARGV: mark, the time to judge expiry at or nothing, then the keys. Replies: read STATE NOW, then head and value of each · large SIZE · lost · format NUMBER
+-- ARGV: mark, the time for judging expiry or nothing, then the keys. Replies: read STATE NOW, then head and value of each · large SIZE · lost · format NUMBER
 
 local mark, asked = ARGV[1], {'m'}
 for i = 3, #ARGV do asked[i - 1] = 'h' .. ARGV[i] end

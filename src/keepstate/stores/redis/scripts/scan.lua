@@ -1,7 +1,7 @@
 -- Reads one page of a scan.
 --
--- ARGV: mark, range's start and end for ZRANGEBYLEX in scan direction, limit, 'forward' or 'reverse', the time to judge
--- expiry at or nothing. Replies: page STATE NEXT NOW, then key, head and value of each · lost · format NUMBER · ruins
+-- ARGV: mark, range's start and end for ZRANGEBYLEX in scan direction, limit, 'forward' or 'reverse', the time for judging
+-- expiry or nothing. Replies: page STATE NEXT NOW, then key, head and value of each · lost · format NUMBER · ruins
 
 local mark, stored = ARGV[1], call('HGET', ENTRIES, 'm')
 --> state
@@ -11,7 +11,7 @@ local limit, command = tonumber(ARGV[4]), ARGV[5] == 'reverse' and 'ZREVRANGEBYL
 local start, looked, size, last, is_ended = ARGV[2], 0, 0, false, false
 local keys, heads = {}, {}
 repeat
-  -- One more than can be taken tells whether the page is the last.
+  -- One key more than fits shows whether there is another page.
   local wanted = math.min(limit - #keys, PAGE_ROWS - looked) + 1
   local rows = call(command, INDEX, start, ARGV[3], 'LIMIT', 0, wanted)
   local asked = {}

@@ -1,4 +1,4 @@
--- Adds a change to a record being made, if the log keeps changes of its section. All backends weigh records alike.
+-- Adds a change to a log record, if the log keeps changes of its section. All backends count the same record sizes.
 local function change(record, key, old, new, is_deleted, is_expired)
   local section = byte(key)
   record.size = record.size + CHANGE_BYTES + (is_deleted and 0 or #key)

@@ -1,2 +1,2 @@
--- Tells who waits that the space changed. Who may not publish still writes: hints are no part of a batch.
+-- Notifies listeners of the change. A client without the permission to publish can still write.
 redis.pcall('SPUBLISH', ENTRIES, '')

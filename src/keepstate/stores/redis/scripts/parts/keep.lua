@@ -1,4 +1,4 @@
--- Keeps what a retry is answered, `kind`, `number` and `rest`: its late original gets the same.
+-- Stores the answer to a retry (`kind`, `number`, `rest`). If the original arrives later, it gets the same answer.
 call('HSET', RETRIES, token, pack('>I8I8s', now + RETRY_KEPT_MS, number, kind) .. rest)
 local kept = call('HGETALL', RETRIES)
 for i = 1, #kept, 2 do

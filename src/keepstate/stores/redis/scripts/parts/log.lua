@@ -1,4 +1,4 @@
--- Writes `record` as that of `revision`, with `own_nonce` and `own_token`, and cuts the log where it is over its limits.
+-- Writes `record` under `revision`, with `own_nonce` and `own_token`. Trims the log if it exceeds its limits.
 do
   local name = pack('>I8', revision)
   local head = pack(RECORD, own_nonce, now, record.size, record.count) .. own_token

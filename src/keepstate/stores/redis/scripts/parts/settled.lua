@@ -1,5 +1,5 @@
--- While a cluster moves a slot, a key that is missing here is asked for elsewhere: a script that removes a key and makes
--- it again would fail half-way. So none writes then, and the client comes again when the slot has moved.
+-- While a cluster moves a slot, access to a key that is missing here is redirected. A script that removes a key and
+-- creates it again would fail half-way. So a script writes nothing then, and the client retries after the move.
 do
   local known = redis.pcall('EXISTS', ENTRIES .. ':missing')
   if type(known) == 'table' then return {'moving'} end

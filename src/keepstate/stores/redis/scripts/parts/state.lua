@@ -1,4 +1,4 @@
--- Takes the state `stored` and compares it with the `mark` that the client has seen.
+-- Unpacks the state `stored`, and compares it with `mark`, the last mark that the client has seen.
 if stored then
   local format = byte(stored)
   if format ~= FORMAT then return {'format', format} end

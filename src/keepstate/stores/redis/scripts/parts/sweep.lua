@@ -1,5 +1,5 @@
--- Removes at most `limit` expired entries, and no more than a batch may hold, as a revision of their own with
--- `own_nonce`; says how many in `swept`. Its first write takes no memory.
+-- Removes at most `limit` expired entries, and at most the bytes of a batch, as a separate revision with `own_nonce`.
+-- `swept` is their number. The first write takes no memory, so it works on a full server.
 local swept = 0
 do
   local keys = call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'LIMIT', 0, limit)
