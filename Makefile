@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test quick portable check bench deep theirs docs lock clean
 
-help: ## say what each word does
+help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 	@echo
 	@echo '  PYTHON=python3.13 VENV=.venv-3.13 chooses an interpreter and its folder; ARGS="..." goes to the command that is run.'
@@ -48,7 +48,7 @@ theirs: setup ## run LangGraph's own tests on our saver and store, in 15 minutes
 docs: setup ## run every example and command in the documents
 	@$(PYTEST) -q tests/docs $(ARGS)
 
-lock: setup ## resolve the newest versions anew into requirements-dev.txt and -bench.txt
+lock: setup ## resolve the newest versions again into requirements-dev.txt and -bench.txt
 	@rm -f uv.lock
 	@$(BIN)/uv export --quiet --python $(BIN)/python --all-extras --group test --no-emit-project --no-header --no-annotate \
 		--output-file requirements-dev.txt

@@ -33,11 +33,11 @@ WORDS = {
     "survives a kill": "acknowledged steps that a `kill -9` leaves",
     "steps a second": "steps a second, processes: {}",
     "steps a second in one session": "the same, all in one session: {}",
-    "known of what all were told": "known to the next step of what {} were told",
-    "moments a step": "moments of each step that another process reads again",
+    "known of what all were told": "messages to {} processes that the next step knows",
+    "moments a step": "past states per step that another process can read",
     "lines": "lines that say how state is kept",
     "store calls a step": "calls of a store in a step",
-    "kept a step": "kept of a step of 400 B",
+    "kept a step": "stored for a step of 400 B",
 }
 HERE = "here"
 

@@ -54,7 +54,7 @@ def test_each_way_has_its_figures_in_its_column() -> None:
         "|  | reading the context, after 60 turns | – | 0.95 ms |",
         "| persistence | acknowledged steps that a `kill -9` leaves | 0 % | 100 % |",
     ]
-    assert rows[-1] == "|  | kept of a step of 400 B | 0 B | 3.9 KB |"
+    assert rows[-1] == "|  | stored for a step of 400 B | 0 B | 3.9 KB |"
 
 
 def test_a_change_tells_what_was_done_again_and_what_was_lost() -> None:
