@@ -22,7 +22,7 @@ KeepstateError
 ├── TaskFailedError          an agent's task ended without a result
 └── StorageError             the store could not do it
     ├── StoreUnavailableError   the store was not reached, nothing written: retry later
-    │   └── OutcomeUnknownError    the write may or may not be applied: ask by its token
+    │   └── OutcomeUnknownError    the write may or may not be applied: call outcome(token)
     ├── StoreFullError          not enough space left
     ├── ClockError              a clock is wrong by more than an hour: set it
     ├── CorruptError            stored bytes are damaged: stop
