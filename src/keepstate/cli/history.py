@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, Final, Literal, cast, get_args
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -245,18 +245,7 @@ async def branch(
         space: The space.
         name: The branch to make or delete.
     """
-    _require_name(name, at, delete=delete)
-    async with session.opened() as ks:
-        history = ks.space(space).history
-        if name is None:
-            heads = [(each.name, each.head) async for each in history.branches()]
-            return await _list(ks, space, heads, session)
-        if delete:
-            return _report_deleted(
-                await history.delete_branch(name), f"branch {name!r} of {space!r}", session
-            )
-        await history.branch(name, at or "main")
-        return _write_commit(await history.find(name), session)
+    return await _name_commits("branch", space, name, at, session, delete=delete)
 
 
 async def tag(
@@ -273,43 +262,51 @@ async def tag(
         space: The space.
         name: The tag to make or delete.
     """
-    _require_name(name, at, delete=delete)
-    async with session.opened() as ks:
-        history = ks.space(space).history
-        if name is None:
-            heads = [(each.name, each.commit) async for each in history.tags()]
-            return await _list(ks, space, heads, session)
-        if delete:
-            return _report_deleted(await history.delete_tag(name), f"tag {name!r} of {space!r}", session)
-        await history.tag(name, at or "main")
-        return _write_commit(await history.find(at or "main"), session, f"tag {name}")
+    return await _name_commits("tag", space, name, at, session, delete=delete)
 
 
-def _require_name(name: str | None, at: str | None, *, delete: bool) -> None:
+async def _name_commits(
+    kind: Literal["branch", "tag"],
+    space: str,
+    name: str | None,
+    at: str | None,
+    session: Session,
+    *,
+    delete: bool,
+) -> int:
+    """List the branches or tags of a space, or make or delete one."""
     if name is None and (at is not None or delete):
         raise InvalidError("--at and --delete need a name; give one")
     if at is not None and delete:
         raise InvalidError("--at makes a name and --delete removes one; leave out one of them")
+    async with session.opened() as ks:
+        history, is_tag = ks.space(space).history, kind == "tag"
+        if name is None:
+            names = [each.name async for each in (history.tags() if is_tag else history.branches())]
+            return await _list(ks, space, names, session)
+        if delete:
+            what = f"{kind} {name!r} of {space!r}"
+            if not await (history.delete_tag(name) if is_tag else history.delete_branch(name)):
+                raise NotFoundError(f"there is no {what}")
+            session.write({"deleted": True}, f"{what} is deleted")
+            return exits.OK
+        await (history.tag if is_tag else history.branch)(name, at or "main")
+        commit = await history.find(at or "main" if is_tag else name)
+        return _write_commit(commit, session, *([f"tag {name}"] if is_tag else []))
 
 
-async def _list(ks: Keepstate, space: str, heads: Sequence[tuple[str, str]], session: Session) -> int:
-    """Print branches or tags, each a name and the id of a commit."""
-    if not heads:
+async def _list(ks: Keepstate, space: str, names: Sequence[str], session: Session) -> int:
+    """Print branches or tags with their commits."""
+    if not names:
         await require_space(ks, space)
-    commits = [await ks.space(space).history.find(name) for name, _ in heads]
-    if session.json:
-        for (name, id), commit in zip(heads, commits, strict=True):
-            write_json({"name": name, "commit": id, "number": commit.number})
-    elif heads:
-        pairs = zip(heads, commits, strict=True)
-        write_rows([[styled(name, "bold green"), *commit_row(commit)] for (name, _), commit in pairs])
-    return exits.OK
-
-
-def _report_deleted(existed: bool, what: str, session: Session) -> int:  # noqa: FBT001  the result
-    if not existed:
-        raise NotFoundError(f"there is no {what}")
-    session.write({"deleted": True}, f"{what} is deleted")
+    rows: list[list[Text]] = []
+    for name in names:
+        commit = await ks.space(space).history.find(name)
+        if session.json:
+            write_json({"name": name, "commit": commit.id, "number": commit.number})
+        else:
+            rows.append([styled(name, "bold green"), *commit_row(commit)])
+    write_rows(rows)
     return exits.OK
 
 

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
-from keepstate.engine.kernel.arguments import check_flag, check_text
+from keepstate.engine.kernel.arguments import check_choice, check_flag, check_text
 from keepstate.errors import InvalidError
 from keepstate.opening import check_file, check_url, shown_url
 from keepstate.values import limits
@@ -61,8 +61,7 @@ class FileBackend:
 
     def __post_init__(self) -> None:
         check_file("base_path", self.base_path)
-        if self.format not in ("json", "msgpack"):  # pyright: ignore[reportUnnecessaryContains]
-            raise InvalidError(f"`format` is {self.format!r}. Use 'json' or 'msgpack'.")
+        check_choice("format", self.format, "json", "msgpack")
         check_flag("compression", self.compression)
 
     @property
@@ -86,8 +85,7 @@ class SQLiteBackend:
 
     def __post_init__(self) -> None:
         check_file("path", self.path)
-        if self.durability not in ("full", "normal"):  # pyright: ignore[reportUnnecessaryContains]
-            raise InvalidError(f"`durability` is {self.durability!r}. Use 'full' or 'normal'.")
+        check_choice("durability", self.durability, "full", "normal")
 
     @property
     def store_url(self) -> str:
@@ -115,8 +113,7 @@ class RedisBackend:
         _check_scheme("url", self.url, ("redis", "rediss", "redis+cluster", "valkey", "valkeys"))
         check_text("key_prefix", self.key_prefix)
         limits.admit_count("connection_pool_size", self.connection_pool_size)
-        if type(self.db) is not int or self.db < 0:
-            raise InvalidError(f"`db` is {self.db!r}. Pass the number of a database, 0 or more.")
+        limits.admit_count("db", self.db, 0)
         if self.db and self.url.partition("://")[2].partition("?")[0].partition("/")[2]:
             raise InvalidError(f"the URL names a database, and `db` is {self.db}. Give the number once.")
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
 
 from keepstate._clock import Clock
 from keepstate._runner import Mode, Runner
-from keepstate.engine.kernel.arguments import reject_with
+from keepstate.binding import Resource
 from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import run_in_transaction
@@ -42,7 +41,7 @@ _REST_FACTOR: Final = 20
 _log = logging.getLogger("keepstate.managers")
 
 
-class Manager:
+class Manager(Resource):
     """The base class of every manager."""
 
     _kind: ClassVar[str]
@@ -78,17 +77,9 @@ class Manager:
 
     # ---- opening and closing
 
-    if not TYPE_CHECKING:  # type checkers report a plain `with` by themselves
-        __enter__ = __exit__ = reject_with
-
     async def __aenter__(self) -> Self:
         await self._binding.open()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """End subscriptions, and release the store. Its last user closes it.

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal, Unpack
 
 from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
-from keepstate.engine.kernel.arguments import check_text
+from keepstate.engine.kernel.arguments import check_choice, check_text
 from keepstate.errors import InvalidError
 from keepstate.sessions import forks
 from keepstate.sessions.context_fit import ordered
@@ -209,8 +209,7 @@ class Conversation:
             MergeConflictError: Both sides edited the same message and `prefer` is None. Nothing was changed.
             NotFoundError: This conversation has no fork of this name.
         """
-        if prefer not in (None, "ours", "theirs"):
-            raise InvalidError(f"`prefer` is {prefer!r}. Pass 'ours', 'theirs' or None.")
+        check_choice("prefer", prefer, "ours", "theirs", None)
         return await forks.merge(self._store, self.get_fork(fork)._store, fork, prefer)
 
 

@@ -179,8 +179,8 @@ class ConversationStore:
         self, after: int | None = None, *, original: bool = False
     ) -> AsyncIterator[tuple[int, Message]]:
         """Yield all messages with their numbers, in order, starting after the message `after`."""
-        if after is not None and (type(after) is not int or after < 0):
-            raise InvalidError(f"`after` is {after!r}. Pass the number of a message, from 0.")
+        if after is not None:
+            limits.admit_count("after", after, 0)
         documents = await self.current()
         if documents is None:
             return

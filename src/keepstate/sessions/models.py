@@ -78,22 +78,20 @@ class Model(Generic[M]):
         return again, {**unknown, **encoded}
 
     def decode_value(self, stored: object, label: str) -> M:
-        """Return the value of a stored form.
+        """Return the value of a stored form; without one, the value with all fields at their defaults.
 
         Raises:
             InvalidError: The stored form is not a valid value. The message names the difference.
+            NotFoundError: There is no stored form, and the model has fields without a default.
         """
+        if stored is None:
+            return self._empty_value(label)
         if isinstance(stored, self.kind):
             self._construct(self._to_fields(stored), label)
             return stored
         return self._construct(stored, label)
 
-    def empty_value(self, label: str) -> M:
-        """Return the value with all fields at their defaults.
-
-        Raises:
-            NotFoundError: The model has fields without a default.
-        """
+    def _empty_value(self, label: str) -> M:
         try:
             return self._construct({}, label)
         except InvalidError as error:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, Unpack, cast
 
 from keepstate.binding import Resource, StorageOptions, StoreBinding
-from keepstate.engine.kernel.arguments import check_text, check_text_keys
+from keepstate.engine.kernel.arguments import check_choice, check_text, check_text_keys, require_instance
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.space.joint_work import run_in_transaction
@@ -19,6 +19,7 @@ from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.sessions.namespace import make_deletion
 from keepstate.sessions.thread_records import MessagePage, MessageRecord, Thread, ThreadMessage, ThreadRecord
+from keepstate.values import limits
 
 T = TypeVar("T")
 
@@ -248,10 +249,8 @@ class ThreadMessages:
         Raises:
             NotFoundError: The thread, or a message given as cursor, does not exist.
         """
-        if type(limit) is not int or not 0 < limit <= _MOST:
-            raise InvalidError(f"`limit` is {limit!r}. Pass 1 to {_MOST}.")
-        if order not in ("asc", "desc"):
-            raise InvalidError(f"`order` is {order!r}. Pass 'asc' or 'desc'.")
+        limits.admit_count("limit", limit, most=_MOST)
+        check_choice("order", order, "asc", "desc")
         docs = _ThreadDocuments(self._binding, thread_id)
         thread = await docs.require_thread(docs.target)
         lower, upper = (after, before) if order == "asc" else (before, after)
@@ -385,8 +384,7 @@ def _make_record(
 
 
 def _check_metadata(metadata: object) -> dict[str, Any]:
-    if not isinstance(metadata, Mapping):
-        raise InvalidError(f"`metadata` is {metadata!r}. Pass a dict.")
+    require_instance("metadata", metadata, Mapping)
     return check_text_keys("`metadata`", cast("Mapping[str, Any]", metadata))
 
 

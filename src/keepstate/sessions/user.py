@@ -143,6 +143,4 @@ def _segment(kind: str) -> str:
 
 
 def _check_limit(limit: int) -> None:
-    limits.admit_count("limit", limit)
-    if limit > _MOST:
-        raise InvalidError(f"`limit` is {limit}. Pass at most {_MOST}.")
+    limits.admit_count("limit", limit, most=_MOST)

@@ -147,11 +147,7 @@ class ValidatedState(Resource, Generic[M]):
         """
         prefix = await self._namespace.to_read()
         stored = None if prefix is None else await self._namespace.target.documents.get(prefix + self._tail)
-        return (
-            self._model.empty_value(self._what)
-            if stored is None
-            else self._model.decode_value(stored, self._what)
-        )
+        return self._model.decode_value(stored, self._what)
 
     async def put(self, value: M | Mapping[str, Any]) -> M:
         """Store a value, given as an object or as fields, and return it.
@@ -187,11 +183,7 @@ class ValidatedState(Resource, Generic[M]):
             stored = await tx.documents.get(prefix + self._tail)
             new = cast("Any", change)
             if not isinstance(change, Mapping):
-                old = (
-                    self._model.empty_value(self._what)
-                    if stored is None
-                    else self._model.decode_value(stored, self._what)
-                )
+                old = self._model.decode_value(stored, self._what)
                 new = await apply_change(tx, prefix + self._tail, change, old)
             made, stored = self._model.encode_value(new, self._what, stored)
             await tx.documents.put(prefix + self._tail, stored, ttl_s=self._ttl_s)

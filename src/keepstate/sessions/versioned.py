@@ -12,10 +12,10 @@ from typing import Any, TypeVar, Unpack
 
 from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
 from keepstate.engine.history.merge import MergeRules
-from keepstate.engine.kernel.arguments import check_name
+from keepstate.engine.kernel.arguments import check_name, require_instance
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
-from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keepstate.errors import AlreadyExistsError, NotFoundError
 from keepstate.names import escape, shorten
 from keepstate.values import limits
 from keepstate.values.schema import register
@@ -134,8 +134,7 @@ class VersionedState(Resource):
         Raises:
             NotFoundError: The version does not exist.
         """
-        if type(version) is not int or version < 0:
-            raise InvalidError(f"`version` is {version!r}. Pass the number of a version, from 0.")
+        limits.admit_count("version", version, 0)
         try:
             return (await self._target.history.checkout(f"{self._branch}#{version + 1}"))["state"]
         except NotFoundError as error:
@@ -192,8 +191,7 @@ class VersionedState(Resource):
             InvalidError: The rules are none.
             NotFoundError: There is no such fork.
         """
-        if rules is not None and not isinstance(rules, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidError(f"`rules` is {rules!r}. Pass a dict of paths and rules.")
+        require_instance("rules", {} if rules is None else rules, Mapping)
         other = VersionedState.__new__(VersionedState)
         other._begin(self._binding, self.id, fork, closes=False)
         inside: dict[Any, Any] = {

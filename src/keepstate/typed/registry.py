@@ -63,19 +63,15 @@ class Registered:
             raise StateError(
                 f"Key {key.KEY!r} is registered with {options!r}. Pass StateKeyOptions.", state_key=key.KEY
             )
+        chosen: dict[str, Any] = {}
         for name, kind in (("persistent", bool), ("retain_on_uninstall", bool), ("scope", KeyScope)):
             if not isinstance(value := getattr(given, name), kind | None):
                 raise StateError(
                     f"Key {key.KEY!r} is registered with {name}={value!r}. Pass a {kind.__name__}.",
                     state_key=key.KEY,
                 )
-        return cls(
-            key,
-            key.PERSISTENT if given.persistent is None else given.persistent,
-            key.RETAIN_ON_UNINSTALL if given.retain_on_uninstall is None else given.retain_on_uninstall,
-            key.SCOPE if given.scope is None else given.scope,
-            owner,
-        )
+            chosen[name] = getattr(key, name.upper()) if value is None else value
+        return cls(key, **chosen, owner=owner)
 
     def is_like(self, other: Registered) -> bool:
         """Return whether both register the same class with the same options."""

@@ -11,6 +11,7 @@ from keepstate._runner import Lock
 from keepstate.binding import PRIVATE, Resource, StorageOptions, StoreBinding
 from keepstate.engine.events.record import Event
 from keepstate.engine.kernel.arguments import (
+    check_choice,
     check_duration_ms,
     check_flag,
     check_text,
@@ -88,8 +89,7 @@ class AgentRun(Resource):
         lease_ttl_s: float = 60.0,
         **storage: Unpack[StorageOptions],
     ) -> None:
-        if on_conflict not in ("rerun", "raise"):  # pyright: ignore[reportUnnecessaryContains]
-            raise InvalidError(f"`on_conflict` is {on_conflict!r}. Pass 'rerun' or 'raise'.")
+        check_choice("on_conflict", on_conflict, "rerun", "raise")
         if isinstance(storage.get("space"), Transaction):
             raise InvalidError(
                 "A run commits step by step and cannot be part of a transaction. Pass the space instead."
@@ -175,8 +175,7 @@ class AgentRun(Resource):
             LeaseLostError: Another process took over the run.
         """
         held = self._current_run()
-        if status not in ("finished", "failed"):  # pyright: ignore[reportUnnecessaryContains]
-            raise InvalidError(f"`status` is {status!r}. Pass 'finished' or 'failed'.")
+        check_choice("status", status, "finished", "failed")
         check_messages(messages)
         try:
             await held.commit(MutationBatch(), messages=messages, begins=False, status=status)

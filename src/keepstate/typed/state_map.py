@@ -166,21 +166,16 @@ class FrozenMap(StateMap):
         known = cast("type[StateKey[V, Any]]", key)
         return decode_value(known, found) if (found := self._encoded.get(known)) is not None else None
 
-    def get_mut(self, key: type[StateKey[V, Any]]) -> NoReturn:
+    def _refuse(self, key: AnyKey, *_: object, **__: object) -> NoReturn:
         """Raise `StateError`, because a snapshot is immutable."""
-        raise _frozen(key)
+        check_key(key)
+        raise StateError(
+            f"Key {key.KEY!r} is in a snapshot, which is immutable. Add an update to a batch, or change "
+            "`ext.copy()`.",
+            state_key=key.KEY,
+        )
 
-    def insert(self, key: type[StateKey[V, Any]], value: V) -> NoReturn:
-        """Raise `StateError`, because a snapshot is immutable."""
-        raise _frozen(key)
-
-    def remove(self, key: type[StateKey[V, Any]]) -> NoReturn:
-        """Raise `StateError`, because a snapshot is immutable."""
-        raise _frozen(key)
-
-    def get_or_insert_default(self, key: type[StateKey[V, Any]]) -> NoReturn:
-        """Raise `StateError`, because a snapshot is immutable."""
-        raise _frozen(key)
+    get_mut = insert = remove = get_or_insert_default = _refuse
 
     def copy(self) -> StateMap:
         """Return an independent mutable map; each value is decoded on first access."""
@@ -191,15 +186,6 @@ class FrozenMap(StateMap):
     def freeze(self) -> FrozenMap:
         """Return this map."""
         return self
-
-
-def _frozen(key: AnyKey) -> StateError:
-    check_key(key)
-    return StateError(
-        f"Key {key.KEY!r} is in a snapshot, which is immutable. Add an update to a batch, or change "
-        "`ext.copy()`.",
-        state_key=key.KEY,
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

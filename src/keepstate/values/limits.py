@@ -70,7 +70,7 @@ COUNT: Final = 2**31 - 1
 """The largest number of items that a caller may ask for."""
 
 
-def admit_count(name: str, number: int) -> None:
-    """Raise `InvalidError` unless the argument is an int from 1 to `COUNT`."""
-    if type(number) is not int or not 0 < number <= COUNT:
-        raise InvalidError(f"`{name}` is {number!r}. It must be 1 to {COUNT}.")
+def admit_count(name: str, number: object, least: int = 1, most: int = COUNT) -> None:
+    """Raise `InvalidError` unless the argument is an int between two bounds, which are allowed."""
+    if type(number) is not int or not least <= number <= most:
+        raise InvalidError(f"`{name}` is {number!r}. It must be {least} to {most}.")

@@ -12,7 +12,9 @@ from typing import Any, Final, Literal, Protocol, overload
 
 import msgspec
 
+from keepstate.engine.kernel.arguments import check_choice
 from keepstate.errors import InvalidError
+from keepstate.values import limits
 from keepstate.values.codec import Codec
 from keepstate.values.schema import CLASSES
 from keepstate.values.types import kind_of
@@ -163,10 +165,8 @@ def view(
     _check_mapping(state)
     if focus == "full":
         return dict(state)
-    if focus != "recent":
-        raise InvalidError(f"`focus` is {focus!r}. Use 'full' or 'recent'.")
-    if type(max_chars) is not int or max_chars < 1:
-        raise InvalidError(f"`max_chars` is {max_chars!r}. Pass 1 or more.")
+    check_choice("focus", focus, "full", "recent")
+    limits.admit_count("max_chars", max_chars)
     return _format_recent(state, max_chars)
 
 

@@ -36,6 +36,11 @@ class Transitions(Generic[S]):
         if not self.allows(current, wanted):
             raise self.make_error(id, current, wanted)
 
+    def check_update(self, id: str, current: S, wanted: S) -> None:
+        """Raise `TransitionError` unless the state stays the same or the transition is allowed."""
+        if current != wanted:
+            self.check(id, current, wanted)
+
     def make_error(self, id: str, current: S, wanted: S | str) -> TransitionError:
         """Return the error of a transition that is not allowed."""
         now, then = _state_name(current), _state_name(wanted)

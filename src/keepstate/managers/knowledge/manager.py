@@ -20,7 +20,6 @@ from keepstate.engine.kernel.arguments import check_duration_ms, check_text
 from keepstate.engine.kernel.stored import to_datetime, to_milliseconds
 from keepstate.engine.queue.tasks import format_error
 from keepstate.engine.space.joint_work import read_ahead
-from keepstate.errors import InvalidError
 from keepstate.managers.arguments import (
     check_age,
     require_counts,
@@ -39,7 +38,6 @@ from keepstate.managers.knowledge.records import (
     SourceState,
     SyncStatus,
     add_counts,
-    check_count,
     check_progress,
     subtract_document,
     summarize_base,
@@ -89,7 +87,7 @@ class KnowledgeStateManager(Manager):
             before, run = await _read_progress(base)
             kept = progress
             if before is not None:
-                _check_transition(before, progress.status)
+                INDEXING_STEPS.check_update(base.id, before.status, progress.status)
                 run += progress.processed_documents < before.processed_documents
                 kept = replace(
                     progress,
@@ -124,7 +122,7 @@ class KnowledgeStateManager(Manager):
         async def work(base: Namespace) -> IndexingProgress:
             before, run = await _read_progress(base)
             if before is not None:
-                _check_transition(before, status)
+                INDEXING_STEPS.check_update(base.id, before.status, status)
             known = before or IndexingProgress(base.id)
             after = replace(known, status=status, error=error, completed_at=completed_at)
             check_record("progress", after, IndexingProgress)
@@ -283,9 +281,9 @@ class KnowledgeStateManager(Manager):
 
         Completed again in the same run, it counts once, with its latest sizes.
         """
-        brought = IndexedDocument(
-            check_count("embeddings", embeddings), check_count("size_bytes", size_bytes)
-        )
+        require_integers(embeddings=embeddings, size_bytes=size_bytes)
+        brought = IndexedDocument(embeddings, size_bytes)
+        require_counts(brought, "embeddings", "size_bytes")
 
         async def work(base: Namespace) -> None:
             before, run = await _read_progress(base, document_id)
@@ -324,8 +322,7 @@ class KnowledgeStateManager(Manager):
         They stay listed and counted as failed until `complete_document`. After `fail_document`, or when the
         time is over, they can be returned again.
         """
-        if type(limit) is not int or not 0 < limit <= CHANGED_AT_ONCE:
-            raise InvalidError(f"`limit` is {limit!r}. Pass 1 to {CHANGED_AT_ONCE}.")
+        limits.admit_count("limit", limit, most=CHANGED_AT_ONCE)
         base, lease_ms = self._namespace(knowledge_base_id), check_duration_ms("lease_s", lease_s)
 
         async def hand_out(base: Namespace, names: Sequence[str]) -> list[FailedDocument]:
@@ -419,11 +416,6 @@ async def _is_known(base: Namespace) -> bool:
     async for _ in base.collection().ids():
         return True
     return False
-
-
-def _check_transition(before: IndexingProgress, status: IndexingStatus) -> None:
-    if before.status is not status:
-        INDEXING_STEPS.check(before.knowledge_base_id, before.status, status)
 
 
 def _is_due(kept: dict[str, Any], oldest_ms: int) -> bool:

@@ -253,10 +253,3 @@ def check_progress(progress: IndexingProgress) -> None:
             f"`total_documents` is {total}, and {progress.processed_documents} are processed and "
             f"{progress.failed_documents} failed. Pass a total of {done} or more, or 0 if it is not known."
         )
-
-
-def check_count(name: str, count: object) -> int:
-    """Check that a count is a whole number of 0 or more, and return it."""
-    if type(count) is not int or count < 0:
-        raise InvalidError(f"`{name}` is {count!r}. Pass a whole number, 0 or more.")
-    return count

@@ -340,8 +340,8 @@ async def _require_live(speech: Namespace) -> None:
 async def _put_stt(speech: Namespace, state: STTState) -> None:
     session, before = await _read(speech, "session", "stt")
     _reject_ended(_require_session(speech, session))
-    if before is not None and before.status is not state.status:
-        TRANSCRIPTION_STEPS.check(speech.id, before.status, state.status)
+    if before is not None:
+        TRANSCRIPTION_STEPS.check_update(speech.id, before.status, state.status)
     await speech.put(state, "stt")
 
 

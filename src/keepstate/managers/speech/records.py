@@ -53,11 +53,9 @@ SESSION_STEPS: Final = Transitions(
         _A.CREATED: {_A.ACTIVE, _A.ENDED, _A.FAILED},
         _A.ACTIVE: {_A.PAUSED, _A.ENDED, _A.FAILED},
         _A.PAUSED: {_A.ACTIVE, _A.ENDED, _A.FAILED},
-        _A.ENDED: set[AudioSessionStatus](),
-        _A.FAILED: set[AudioSessionStatus](),
     },
 )
-"""Allowed transitions; the same status again is not a transition."""
+"""Allowed transitions. ENDED and FAILED are final, and the same status again is not a transition."""
 
 TRANSCRIPTION_STEPS: Final = Transitions(
     "transcription in session",

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Final, cast
 
-from keepstate.engine.kernel.arguments import check_duration_ms, check_text
+from keepstate.engine.kernel.arguments import check_duration_ms, check_flag, check_text
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.errors import InvalidError
 from keepstate.managers.arguments import check_interval
 from keepstate.managers.backends import Backend, format_settings
 from keepstate.managers.binding import ManagerStorage
 from keepstate.stores.protocol import Store
+from keepstate.values import limits
 
 _MOST_SHARDS: Final = 1_000
 
@@ -51,13 +51,11 @@ class StateConfig:
     record: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, truth in (("auto_save", self.auto_save), ("record", self.record)):
-            if type(truth) is not bool and not (name == "record" and truth is None):
-                raise InvalidError(f"`{name}` is {truth!r}. Pass True or False.")
+        check_flag("auto_save", self.auto_save)
+        check_flag("record", self.record is None or self.record)
         check_interval("save_interval", self.save_interval)
         check_text("key_prefix", self.key_prefix)
-        if type(self.shards) is not int or not 0 < self.shards <= _MOST_SHARDS:
-            raise InvalidError(f"`shards` is {self.shards!r}. Pass 1 to {_MOST_SHARDS}.")
+        limits.admit_count("shards", self.shards, most=_MOST_SHARDS)
         if self.ttl is not None:
             check_duration_ms("ttl", self.ttl)
 

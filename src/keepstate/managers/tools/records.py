@@ -31,8 +31,6 @@ EXECUTION_STEPS: Final = Transitions(
         _S.RUNNING: {_S.COMPLETED, _S.FAILED, _S.TIMED_OUT, _S.CANCELLED},
         _S.FAILED: {_S.RUNNING, _S.CANCELLED},
         _S.TIMED_OUT: {_S.RUNNING, _S.CANCELLED},
-        _S.COMPLETED: set[ToolExecutionStatus](),
-        _S.CANCELLED: set[ToolExecutionStatus](),
     },
 )
 """Allowed transitions: only a failure can be tried again, and a completed execution stays completed."""

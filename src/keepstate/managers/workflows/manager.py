@@ -28,7 +28,6 @@ from keepstate.managers.workflows.records import (
     WorkflowStatus,
     check_allowed,
     check_initial_state,
-    check_number,
     check_step,
     check_within,
     is_complete,
@@ -269,7 +268,7 @@ class WorkflowStateManager(Manager):
 
     async def get_step(self, workflow_id: str, step_number: int) -> StepState | None:
         """Return a step, or None if it was not reported, or the workflow was resumed from before it."""
-        check_number("step_number", step_number, 1)
+        limits.admit_count("step_number", step_number)
         namespace = self._namespace(workflow_id)
         now = await find_workflow(namespace)
         return None if now is None else await _find_step(namespace, now, step_number)
@@ -292,7 +291,7 @@ class WorkflowStateManager(Manager):
         """
         check_record("checkpoint", checkpoint, WorkflowCheckpoint)
         check_record_id("checkpoint_id", checkpoint.checkpoint_id)
-        check_number("step", checkpoint.step, 0)
+        limits.admit_count("step", checkpoint.step, 0)
         namespace = self._namespace(checkpoint.workflow_id)
 
         async def work(inside: Namespace) -> str:

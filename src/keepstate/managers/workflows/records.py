@@ -9,6 +9,7 @@ from enum import Enum
 from math import inf
 from typing import Any, Final
 
+from keepstate.engine.kernel.arguments import check_choice
 from keepstate.engine.kernel.transitions import Transitions
 from keepstate.errors import InvalidError
 from keepstate.managers.records import check_record, encode_canonical, record, stored_enum
@@ -27,27 +28,14 @@ class WorkflowStatus(Enum):
     CANCELLED = "cancelled"
 
 
+_W = WorkflowStatus
 WORKFLOW: Final = Transitions(
     "workflow",
     {
-        WorkflowStatus.PENDING: (
-            WorkflowStatus.RUNNING,
-            WorkflowStatus.PAUSED,
-            WorkflowStatus.FAILED,
-            WorkflowStatus.CANCELLED,
-        ),
-        WorkflowStatus.RUNNING: (
-            WorkflowStatus.PAUSED,
-            WorkflowStatus.COMPLETED,
-            WorkflowStatus.FAILED,
-            WorkflowStatus.CANCELLED,
-        ),
-        WorkflowStatus.PAUSED: (
-            WorkflowStatus.RUNNING,
-            WorkflowStatus.FAILED,
-            WorkflowStatus.CANCELLED,
-        ),
-        WorkflowStatus.FAILED: (WorkflowStatus.RUNNING, WorkflowStatus.CANCELLED),
+        _W.PENDING: {_W.RUNNING, _W.PAUSED, _W.FAILED, _W.CANCELLED},
+        _W.RUNNING: {_W.PAUSED, _W.COMPLETED, _W.FAILED, _W.CANCELLED},
+        _W.PAUSED: {_W.RUNNING, _W.FAILED, _W.CANCELLED},
+        _W.FAILED: {_W.RUNNING, _W.CANCELLED},
     },
 )
 """COMPLETED and CANCELLED are final."""
@@ -202,7 +190,7 @@ def check_initial_state(state: WorkflowState) -> None:
     """Raise `InvalidError` for a state that a workflow cannot start with."""
     check_record("state", state, WorkflowState)
     for name in ("total_steps", "current_step", "steps_completed"):
-        check_number(name, getattr(state, name), 0)
+        limits.admit_count(name, getattr(state, name), 0)
     check_within(state, state.current_step)
     if state.steps_completed not in (0, state.current_step):
         raise InvalidError(
@@ -227,16 +215,9 @@ def check_within(state: WorkflowState, step: int) -> None:
 def check_step(step: StepState) -> None:
     """Raise `InvalidError` for an invalid step."""
     check_record("step", step, StepState)
-    check_number("step_number", step.step_number, 1)
-    if step.status not in STEP.table:
-        raise InvalidError(f"`status` is {step.status!r}. Use one of {', '.join(STEP.table)}.")
+    limits.admit_count("step_number", step.step_number)
+    check_choice("status", step.status, *STEP.table)
     if step.duration_ms is not None and not 0 <= step.duration_ms < inf:
         raise InvalidError(
             f"`duration_ms` is {step.duration_ms!r}. Pass a number of milliseconds, 0 or more."
         )
-
-
-def check_number(name: str, number: object, least: int) -> None:
-    """Raise `InvalidError` for a value that is not an int of at least `least`."""
-    if type(number) is not int or not least <= number <= limits.COUNT:
-        raise InvalidError(f"`{name}` is {number!r}. Pass an int of {least} or more.")

@@ -41,7 +41,7 @@ from keepstate.stores.protocol import (
     ScanOptions,
     Write,
 )
-from keepstate.stores.wrappers.keyless import RECORD, list_spaces, reject_record_space
+from keepstate.stores.wrappers.keyless import RECORD, StoreWithRecord, reject_record_space
 from keepstate.stores.wrappers.sealing import (
     MOST_OVERHEAD_BYTES,
     STORE_ID_BYTES,
@@ -68,7 +68,7 @@ _ATTEMPTS: Final = 64
 __all__ = ["EncryptedStore", "KeyRing"]
 
 
-class EncryptedStore(StoreWrapper):
+class EncryptedStore(StoreWithRecord):
     """A store that seals each value with AES-256-GCM, bound to its key.
 
     Reading raises `CorruptError` for changed or cut bytes, for a row that was moved, written without
@@ -331,17 +331,6 @@ class EncryptedStore(StoreWrapper):
         opened = self._sealer.open(space, entry.key, entry.value)
         opened.require_unaltered(space, entry, now_ms)
         return Entry(entry.key, opened.value, opened.version_of(entry), entry.created, entry.expires_at_ms)
-
-    # ---- all spaces
-
-    async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """List spaces, without the wrapper's own."""
-        return await list_spaces(self._store, prefix, after, limit)
-
-    async def drop(self, space: str) -> None:
-        """Empty a space."""
-        reject_record_space(space)
-        await self._store.drop(space)
 
 
 def _as_stored(check: Check, original: int | None, actual: int | None) -> Check:

@@ -41,16 +41,22 @@ def reject_record_space(space: str) -> None:
         )
 
 
-async def list_spaces(
-    store: StoreBase | StoreWrapper, prefix: str, after: str | None, limit: int
-) -> list[str]:
-    """Return a page of the names of spaces, without the space of the record."""
-    limits.admit_count("limit", limit)
-    names = await store.spaces(prefix, after=after, limit=min(limit + 1, limits.COUNT))
-    return [name for name in names if name != ENCRYPTION_SPACE][:limit]
+class StoreWithRecord(StoreWrapper):
+    """A wrapper around sealed values, which neither lists nor drops the space of the record."""
+
+    async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
+        """Return the names of spaces, without the space of the record."""
+        limits.admit_count("limit", limit)
+        names = await self._store.spaces(prefix, after=after, limit=min(limit + 1, limits.COUNT))
+        return [name for name in names if name != ENCRYPTION_SPACE][:limit]
+
+    async def drop(self, space: str) -> None:
+        """Remove a space."""
+        reject_record_space(space)
+        await self._store.drop(space)
 
 
-class KeylessStore(StoreWrapper):
+class KeylessStore(StoreWithRecord):
     """A wrapper that forwards reads, drops and sweeps, and rejects writes and the space of the record.
 
     Args:
@@ -90,15 +96,6 @@ class KeylessStore(StoreWrapper):
         """Read the log."""
         reject_record_space(space)
         return await self._store.changes(space, after, limit=limit)
-
-    async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """List spaces."""
-        return await list_spaces(self._store, prefix, after, limit)
-
-    async def drop(self, space: str) -> None:
-        """Empty a space."""
-        reject_record_space(space)
-        await self._store.drop(space)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Apply batches without writes.

@@ -76,17 +76,11 @@ class MeasuredStore(StoreWrapper):
         try:
             outcomes = await work
         except Exception as error:  # reported, and raised again
-            self._report_failure("apply", began_s, error)
+            self._report("apply", began_s, failures=[error])
             raise
         failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-        self._report(
-            "apply",
-            began_s,
-            count=count,
-            conflicts=sum(type(outcome) is Conflict for outcome in outcomes),
-            errors=len(failures),
-            error=type(failures[0]).__name__ if failures else None,
-        )
+        conflicts = sum(type(outcome) is Conflict for outcome in outcomes)
+        self._report("apply", began_s, count=count, conflicts=conflicts, failures=failures)
         return outcomes
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
@@ -124,13 +118,10 @@ class MeasuredStore(StoreWrapper):
         try:
             answer = await work
         except Exception as error:  # reported, and raised again
-            self._report_failure(operation, began_s, error)
+            self._report(operation, began_s, failures=[error])
             raise
         self._report(operation, began_s, count=count(answer))
         return answer
-
-    def _report_failure(self, operation: Operation, began_s: float, error: Exception) -> None:
-        self._report(operation, began_s, errors=1, error=type(error).__name__)
 
     def _report(
         self,
@@ -139,16 +130,15 @@ class MeasuredStore(StoreWrapper):
         *,
         count: int = 0,
         conflicts: int = 0,
-        errors: int = 0,
-        error: str | None = None,
+        failures: Sequence[Exception] = (),
     ) -> None:
         measurement = Measurement(
             operation=operation,
             duration_s=self._clock.monotonic_s() - began_s,
             count=count,
             conflicts=conflicts,
-            errors=errors,
-            error=error,
+            errors=len(failures),
+            error=type(failures[0]).__name__ if failures else None,
         )
         try:
             self._tell(measurement)

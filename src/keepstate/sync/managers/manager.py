@@ -6,28 +6,22 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from datetime import timedelta
-from types import TracebackType
 from typing import Self, TypeVar
 
 from keepstate._finish import finish
 from keepstate.managers import manager as managers
 from keepstate.managers.sizes import AlertCallback, ManagerSize
-from keepstate.sync.twin import Twin
+from keepstate.sync.binding import Resource
 
 Inner = TypeVar("Inner", bound=managers.Manager)
 
 
-class Manager(Twin[Inner]):
+class Manager(Resource[Inner]):
     """The base class of every manager."""
 
     def __enter__(self) -> Self:
         finish(self._inner.__aenter__())
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
         """End subscriptions, and release the store. Its last user closes it.
