@@ -1,5 +1,5 @@
 """`KVStore`, the base class of your own key-value store."""
 
-from keepstate.workspace.kv import KVStore
+from keepstate.stores.kv import KVStore
 
 __all__ = ["KVStore"]

@@ -29,7 +29,7 @@ from keepstate.engine.kernel.arguments import check_path
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.kv import KeyValues, KeyValueStore
+from keepstate.stores.kv import KeyValueStore, KVStore
 from keepstate.stores.protocol import HasMode, Store
 from keepstate.stores.urls import TIERED, OpensUrls, StoreUrl, backend_class, reject_url_as_path, shown
 from keepstate.stores.wrappers.keyless import reject_writes_if_encrypted
@@ -168,7 +168,7 @@ def _owned(store: AnyStore, mode: Mode) -> PassedStore:
     return PassedStore(store, mode, own=own)
 
 
-def source_over(values: KeyValues) -> PassedStore:
+def source_over(values: KVStore) -> PassedStore:
     """Return the source of the store of a blocking handle on a caller's key-value store."""
     return _owned(KeyValueStore(values, runner=runner_of("blocking")), "blocking")
 

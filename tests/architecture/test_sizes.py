@@ -1,4 +1,4 @@
-"""A file is read in one sitting, and a function on one screen."""
+"""A file is read in one sitting, a function on one screen, and a folder grows only on purpose."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from tests.architecture.tree import python_files, shown
-from tools.sizes import code_lines
+from tools.sizes import BUDGETS, UNPACKED_BYTES, by_folder, code_lines, lengths, unpacked_bytes
 
 LONGEST_FILE = 500
 LONGEST_FUNCTION = 59
+LEAST_USED = 0.9
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -29,6 +30,22 @@ def test_no_function_is_60_lines_long() -> None:
     }
 
     assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+def test_no_folder_is_over_its_budget() -> None:
+    over = {folder: lines for folder, lines in by_folder(lengths()).items() if lines > BUDGETS.get(folder, 0)}
+
+    assert over == {}, "cut, or raise the budget in tools/sizes.py and say in the commit what it adds"
+
+
+def test_no_budget_is_left_far_above_what_was_cut() -> None:
+    used = by_folder(lengths())
+
+    assert [folder for folder, budget in BUDGETS.items() if used[folder] < LEAST_USED * budget] == []
+
+
+def test_the_wheel_unpacks_within_its_budget() -> None:
+    assert unpacked_bytes() <= UNPACKED_BYTES
 
 
 def functions(tree: ast.Module) -> Iterator[Function]:

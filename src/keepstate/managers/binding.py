@@ -159,36 +159,27 @@ class SubjectBinding(StoreBinding):
 
     Args:
         kind: The kind of its subjects: the first segment of all names.
-        persistence, url, redis_url, file_path, space: See `ManagerStorage`.
+        storage: The arguments of the manager that name its storage.
         records: Whether the spaces of subjects record every version of their documents.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-        records: bool = True,
-        _mode: Mode = "async",
-    ) -> None:
+    def __init__(self, kind: str, storage: ManagerStorage, *, records: bool = True) -> None:
         self.kind, self._records, self._is_closed = kind, records, False
         self._namespaces: OrderedDict[str, Namespace] = OrderedDict()
+        persistence, space = storage.get("persistence"), storage.get("space")
+        mode = storage.get("_mode", "async")
         check_storage(persistence, space)
-        given = {"url": url, "redis_url": redis_url, "file_path": file_path}
-        named = {name: value for name, value in given.items() if value is not None}
+        given = {name: storage.get(name) for name in ("url", "redis_url", "file_path")}
+        named = {name: cast("str", value) for name, value in given.items() if value is not None}
         if space is not None and (persistence is not None or named):
             raise InvalidError("`space` names the storage already. Pass no other storage with it.")
         opened: Keepstate | None = None
         if space is None and (persistence is None or isinstance(persistence, str | Backend)):
-            opened = Keepstate(OpenStore(url_of(persistence, named), _mode, makes_folder=True))
+            opened = Keepstate(OpenStore(url_of(persistence, named), mode, makes_folder=True))
         elif named and not isinstance(persistence, Keepstate):
             url_of("memory", named)  # raises for names that have no effect
         passed = cast("Store | Keepstate | None", persistence) if opened is None else opened
-        super().__init__({"persistence": passed, "space": space, "_mode": _mode})
+        super().__init__({"persistence": passed, "space": space, "_mode": mode})
         self._is_own = self._is_own or opened is not None
 
     @property

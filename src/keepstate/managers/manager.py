@@ -54,7 +54,7 @@ class Manager(Resource):
     def __init__(self, **storage: Unpack[ManagerStorage]) -> None:
         if unknown := sorted(storage.keys() - ManagerStorage.__annotations__.keys()):
             raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}")
-        self._binding = SubjectBinding(self._kind, records=self._records, **storage)
+        self._binding = SubjectBinding(self._kind, storage, records=self._records)
         self._sweep_s, self._due_s = _SWEEP_S, self._clock.monotonic_s() + _SWEEP_S
         self._init_local()
 

@@ -46,7 +46,7 @@ _FILES: Final = frozenset({"file", "sqlite"})
 """Backends whose path may hold any character, because it names a file."""
 
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,40}")
-_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%]*\]|[^:\[\]]*)(:\d*)?")
+_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%]*\]|[^:\[\]]*)(:[0-9]{0,9})?")
 _HALF_QUOTED: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
 _USER: Final = re.compile(r"[\w.-]+")
 _OPTION: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
@@ -147,6 +147,11 @@ class StoreUrl(msgspec.Struct, frozen=True):
     def backend(self) -> str:
         """The scheme of the store behind the tier."""
         return self.scheme.removeprefix(TIERED)
+
+    def servers(self) -> list[tuple[str, str]]:
+        """Return the host of each server, without brackets, and its port; empty where the URL has none."""
+        found = [match.groups("") for each in self.host.split(",") if (match := _HOST.fullmatch(each))]
+        return [(host.strip("[]"), port[1:]) for host, port in found]
 
     def parse_options(self, kind: type[T], *, others: frozenset[str] = frozenset()) -> T:
         """Parse the options into a struct of typed fields.

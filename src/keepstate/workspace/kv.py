@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -26,54 +25,10 @@ from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError
 from keepstate.opening import OpenStore, PassedStore, source_of, source_over
+from keepstate.stores.kv import KVStore
 from keepstate.stores.protocol import CONTENT_NAMED, Store
 from keepstate.values import limits
 from keepstate.values.pickles import SignedPickle
-
-
-class KVStore(ABC):
-    """Bytes by name. Subclass it with `get`, `set`, `delete` and `keys`; override more methods for speed.
-
-    With a method `cas(key, expected, value) -> bool`, several processes may use the store at once. `cas`
-    writes only if the current value is `expected` (None for an absent one). Without it there must be only one
-    writer.
-    """
-
-    @abstractmethod
-    def get(self, key: str) -> bytes | None:
-        """Return a value, or None."""
-
-    @abstractmethod
-    def set(self, key: str, value: bytes) -> None:
-        """Write a value. The value must be durable when this returns, as far as the store is durable."""
-
-    @abstractmethod
-    def delete(self, key: str) -> None:
-        """Delete a value. Deleting an absent value does nothing."""
-
-    @abstractmethod
-    def keys(self, prefix: str = "") -> Iterable[str]:
-        """Return the keys with a prefix, in any order."""
-
-    def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
-        """Return the values that exist."""
-        found = {key: self.get(key) for key in keys}
-        return {key: value for key, value in found.items() if value is not None}
-
-    def set_many(self, values: Mapping[str, bytes]) -> None:
-        """Write values, one by one."""
-        for key, value in values.items():
-            self.set(key, value)
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """Yield keys with a prefix, and their values."""
-        for key in list(self.keys(prefix)):
-            value = self.get(key)
-            if value is not None:
-                yield key, value
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self.get(key) is not None
 
 
 class Memory(KVStore):

@@ -24,10 +24,11 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.space import Transaction, begin_transaction
 from keepstate.errors import InvalidError, NotFoundError
+from keepstate.stores.kv import KVStore
 from keepstate.stores.protocol import Store
 from keepstate.values.codec import Codec
 from keepstate.values.pickles import SignedPickle
-from keepstate.workspace.kv import MEMORY_URL, KVStore, WorkspaceBinding, close_dropped
+from keepstate.workspace.kv import MEMORY_URL, WorkspaceBinding, close_dropped
 from keepstate.workspace.task_events import TaskEvent, to_storable
 
 

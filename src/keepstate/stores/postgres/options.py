@@ -54,9 +54,8 @@ def connection_parameters(url: StoreUrl) -> dict[str, str]:
         for name in ("host", "port"):
             if name in url.options:
                 raise InvalidError(f"{url} names its {name} twice. Write it before the path or as an option.")
-        hosts = [_host_and_port(text, url) for text in url.host.split(",")]
-        parameters["host"] = ",".join(host for host, _ in hosts)
-        parameters["port"] = ",".join(port for _, port in hosts)
+        parameters["host"] = ",".join(host for host, _ in url.servers())
+        parameters["port"] = ",".join(port for _, port in url.servers())
     if url.user:
         parameters["user"] = url.user
     if url.password is not None:
@@ -64,16 +63,3 @@ def connection_parameters(url: StoreUrl) -> dict[str, str]:
     if url.path:
         parameters["dbname"] = url.path
     return parameters
-
-
-def _host_and_port(text: str, url: StoreUrl) -> tuple[str, str]:
-    host, bracket, rest = text.removeprefix("[").partition("]")
-    if bracket:
-        colon, port = rest[:1], rest[1:]
-    else:
-        host, colon, port = text.partition(":")
-    if (colon and colon != ":") or (port and not port.isdigit()):
-        raise InvalidError(
-            f"{text!r} in {url} is not a host and port. Write one such as db.example:5432 or [::1]:5432."
-        )
-    return host, port

@@ -13,7 +13,7 @@ from keepstate.stores.urls import StoreUrl
 
 CLUSTER: Final = "redis+cluster"
 _TLS = "rediss"
-_PORT = 6379
+_PORT = "6379"
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -44,14 +44,12 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
 def addresses(url: StoreUrl) -> list[Address]:
     """Return the servers that a URL names; an `InvalidError` shows the syntax."""
     found: list[Address] = []
-    for part in url.host.split(","):
-        host, colon, port = part.rpartition(":")
-        if not colon or part.endswith("]"):
-            host, port = part, str(_PORT)
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise InvalidError(f"{url} does not name a server in {part!r}. Write {url.scheme}://HOST:PORT")
-        found.append(Address(host, int(port)))
+    for host, port in url.servers():
+        address = Address(host, int(port or _PORT))
+        if not host or not 0 < address.port < 65_536:
+            where = f" in '{address}'" if host else ""
+            raise InvalidError(f"{url} does not name a server{where}. Write {url.scheme}://HOST:PORT")
+        found.append(address)
     if len(found) > 1 and url.scheme != CLUSTER:
         raise InvalidError(f"{url} names several servers. Only {CLUSTER}:// has more than one.")
     return found
