@@ -261,7 +261,7 @@ class WorkflowContract(ManagerStage):
         for step in (StepState(step_number=0), StepState(step_number=-1), done(4)):
             with pytest.raises(InvalidError):
                 await workflows.update_step("w", step)
-        with pytest.raises(InvalidError, match="pending, running"):
+        with pytest.raises(InvalidError, match="'pending', 'running'"):
             await workflows.update_step("w", StepState(step_number=1, status="finished"))
 
         assert await workflows.list_steps("w") == []

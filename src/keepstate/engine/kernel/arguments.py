@@ -186,7 +186,8 @@ def check_attribution(
 def check_choice(what: str, chosen: object, *choices: object) -> None:
     """Raise `InvalidError` unless the argument is one of the choices."""
     if chosen not in choices:
-        raise InvalidError(f"`{what}` is {chosen!r}. Pass {' or '.join(map(repr, choices))}.")
+        *others, last = map(repr, choices)
+        raise InvalidError(f"`{what}` is {chosen!r}. Pass {', '.join(others)} or {last}.")
 
 
 def check_flag(what: str, flag: object) -> bool:
