@@ -1,4 +1,4 @@
-"""WHAT stands in a store, at a terminal? The `keepstate` command.
+"""WHAT does a store contain, at a terminal? The `keepstate` command.
 
 Not an API boundary: the commands and their output are, and `docs/reference/commands.md` lists them. Programs
 use the spaces of `keepstate.open` instead.

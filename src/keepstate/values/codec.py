@@ -23,7 +23,7 @@ from keepstate.values.schema import CLASSES, Registry
 from keepstate.values.types import LEAF_READERS
 
 FORMAT: Final = 1
-"""The number of the encoding; it goes into digests and stands in the first byte."""
+"""The number of the encoding; it is part of digests, and the first byte."""
 PLAIN: Final = bytes((FORMAT,))
 COMPRESSED: Final = bytes((FORMAT | 0x10,))
 """zstd over the encoding."""

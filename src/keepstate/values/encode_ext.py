@@ -31,11 +31,11 @@ _SUPERSEDED: Final = (
     *(str, int, float, complex, bytes, list, dict, set, frozenset, tuple),
     *(datetime, date, time, timedelta, Decimal, UUID, PurePath),
 )
-"""Types whose subclasses are told to be stored as these."""
+"""Types as which errors advise to store their subclasses."""
 
 
 Pickling: TypeAlias = Callable[[object], bytes | None]
-"""Returns what stands for an object of a class that is not registered, or None if it may not be pickled."""
+"""Returns the stored form of an object of an unregistered class, or None if it may not be pickled."""
 
 
 class Lowering:

@@ -281,7 +281,7 @@ RuleName: TypeAlias = Literal[
 Rule: TypeAlias = RuleName | Callable[[Any, Any, Any], Any]
 """A name, or a function of base, ours and theirs to the merged value; `MISSING` is nothing, on either way."""
 Pattern: TypeAlias = tuple[Step | None, ...]
-"""A path; None stands for any one step."""
+"""A path; None matches any one step."""
 
 
 class ValueConflict(msgspec.Struct, frozen=True):

@@ -297,7 +297,7 @@ class History:
             rules: How to resolve conflicts, by path: `refuse` (the default), `ours`, `theirs`, `counter`,
                 `maximum`, `minimum`, `append`, `union`, `last_writer`, or a plain function of base, ours and
                 theirs. A missing value is `MISSING`, both as an argument and as the result. In a path, None
-                stands for any step; `()` is the rule for everything else.
+                matches any step; `()` is the rule for everything else.
             message: The commit message. The default names `source`.
             author: The author of the commit.
 

@@ -16,7 +16,7 @@ from keepstate.values.merkle import MerkleValue, gather
 from keepstate.values.types import MISSING
 
 MergeRules = Mapping[Any, Rule]
-"""Rules by path. None in a path stands for any step; `()` is the rule where no other applies."""
+"""Rules by path. None in a path matches any step; `()` is the rule if no other applies."""
 
 _SHOWN: Final = 3
 _SHOWN_CHARS: Final = 40

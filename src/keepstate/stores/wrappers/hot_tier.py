@@ -50,7 +50,7 @@ class KnownRevisions:
                 self._start_epoch()
 
     def forget(self) -> None:
-        """Make everything that was asked until now doubtful."""
+        """Mark the answers to all requests until now as unverified."""
         with self._lock:
             self._start_epoch()
 

@@ -1,10 +1,10 @@
 """WHICH state survives kills?
 
 Several processes work on one store, each with several tasks or threads, while they and the store's server are
-killed; afterwards `keepstate_testing.proof` judges what they wrote down. Invariant: nothing here catches an
-error that the store's protocol does not name, and a call that was killed before its answer counts as unknown.
+killed. Afterwards `keepstate_testing.proof` judges their records. Invariant: this package catches only errors
+that the store's protocol names, and a call that was killed before its answer counts as unknown.
 
-To add one: an action in `workload`, and in `promises` what it must have come to.
+To add one: an action in `workload`, and its required result in `promises`.
 """
 
 from keepstate_testing.chaos.plan import Crash as Crash

@@ -35,8 +35,8 @@ class Crew:
     """The processes that work on the store of a plan.
 
     Attributes:
-        orders: What each worker was told, those that were killed included.
-        faults: What went otherwise than it should with the processes themselves.
+        orders: The orders of each worker, including killed ones.
+        faults: Failures of the processes themselves.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -86,7 +86,7 @@ class Crew:
         self._start(place)
 
     def pause(self, place: int, seconds: float) -> None:
-        """Stop one in its tracks and let it go on: what it holds may have run out by then."""
+        """Suspend a worker for a while and resume it. Its leases may have expired by then."""
         pid = self._workers[place].pid
         assert pid is not None
         with suppress(ProcessLookupError):  # it has ended by itself, which is told later
@@ -95,7 +95,7 @@ class Crew:
             os.kill(pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """Tell them to end, and wait until they have."""
+        """Order the workers to end, and wait for their ends."""
         self.orders[0].stop.touch()
         until_s = time.monotonic() + _ENDS_WITHIN_S
         for process in self._workers.values():

@@ -1,7 +1,7 @@
 """The promises of a space's parts to the workload: counters, accounts, the queue, leases.
 
-Pure functions of what the clients noted and of the space's end. The log tells each step of a document, so
-that not only its last value is judged.
+Pure functions of the clients' records and of the space's end. The log has each step of a document, so every
+value is judged and not only the last one.
 """
 
 from __future__ import annotations

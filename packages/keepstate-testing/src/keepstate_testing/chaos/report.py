@@ -27,16 +27,16 @@ class Report(msgspec.Struct, kw_only=True):
     """The result of a run.
 
     Attributes:
-        worker_kills: How many workers were killed.
-        server_crashes: How often a server was killed.
-        pauses: How often a worker was stopped for a while.
+        worker_kills: The number of killed workers.
+        server_crashes: The number of kills of a server.
+        pauses: The number of pauses of workers.
         unanswered: The number of batches without an answer.
-        history_lost: How often a client was told that the store had lost history.
-        samples: In how many samples an order of the operations was searched for, trusting no revision.
-        too_long: In how many the search was given up.
-        findings: The broken promises, and how many operations were judged.
-        faults: What workers, or the judge, could not go on after.
-        judging_s: How long it took to judge, in seconds.
+        history_lost: The number of `HistoryLostError`s of clients.
+        samples: The number of samples in which an order was searched without trusting revisions.
+        too_long: The number of searches that were given up.
+        findings: The broken promises, and the number of judged operations.
+        faults: Errors that stopped a worker or the judge.
+        judging_s: The duration of the judgement, in seconds.
     """
 
     worker_kills: int = 0
@@ -64,7 +64,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def judge(report: Report, url: str, orders: Sequence[worker.Order]) -> None:
-    """Add to a report what the store at `url` and the workers' files show. The workers must be gone."""
+    """Judge the store at `url` and the workers' files, and add the result. The workers must have ended."""
     begun_s = time.monotonic()
     histories = load(order.history for order in orders if order.history.exists())
     report.faults += [order.fault.read_text() for order in orders if order.fault.exists()]

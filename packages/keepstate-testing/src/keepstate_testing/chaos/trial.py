@@ -1,4 +1,4 @@
-"""A trial by chaos: workers work on a store, they and its server are killed, and what is left is judged."""
+"""A trial by chaos: workers use a store while they and its server are killed; then the rest is judged."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PAUSE_S: Final = (0.05, 0.8)
 
 
 def run(plan: Plan) -> Report:
-    """Return what a trial came to.
+    """Run a trial and return its report.
 
     It lasts as long as was planned, and until a worker and the server, if there is one, were killed once.
-    Blocks; what it has started has ended when it returns.
+    Blocks. All its processes have ended when it returns.
     """
     crew, dice = Crew(plan), random.Random(plan.seed)
     report = Report(findings=Findings())

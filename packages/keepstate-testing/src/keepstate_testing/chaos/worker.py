@@ -65,12 +65,12 @@ class Order(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> Path:
-        """The file that is there if it could not go on."""
+        """The file that exists if the worker failed."""
         return self.folder / f"{self.launch}.fault"
 
 
 def main(order: Order) -> None:
-    """Work until it is told to end, or its parent has gone."""
+    """Work until the order to end, or until the parent has ended."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         if order.prepare is not None:

@@ -1,8 +1,8 @@
-"""The work of one client of the chaos: an endless mixture of all that a space is used for.
+"""The work of one client of the chaos: an endless mixture of all operations of a space.
 
-A client belongs to a worker and works on one space after the other: when a space has reached so many
-revisions, all go on to the next, so that each space's log is whole when it is judged. Where clients are
-tasks, some lose patience: their action is cancelled, and what it was about to hear counts as unheard.
+A client belongs to a worker and works on one space after the other. After a fixed number of revisions all
+clients move to the next space, so each space's log is whole when it is judged. Some clients that are tasks
+cancel an action, and its answer counts as not received.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from keepstate_testing.proof.recorded_store import RecordedStore
 from keepstate_testing.proof.recorder import Recorder
 
 SPACE_REVISIONS: Final = 4_000
-"""After so many revisions the clients go on to the next space; less than half of what a log keeps."""
+"""Revisions after which the clients move to the next space; less than half of a log's limit."""
 
 COUNTER: Final = "count"
 DONE: Final = "done"
@@ -61,7 +61,7 @@ class Client:
     Args:
         ks: A handle on the recorded store.
         store: The recorded store.
-        recorder: Takes what the client knows of its own work.
+        recorder: Records the client's own operations.
         runner: The runner of its mode.
         name: Its name.
         seed: The seed of its choices, together with its name.

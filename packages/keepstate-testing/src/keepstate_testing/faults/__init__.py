@@ -1,10 +1,10 @@
 """WHICH faults does a store meet?
 
-Faults between a store and what it stands on, made on purpose: lines that lose what they carry. Invariant: a
-fault comes when it is ordered, or from a seed, never by chance.
+Deliberate faults between a store and its server or disk, such as lines that lose data. Invariant: a fault
+happens when it is ordered, or by a seed, never by chance.
 
-To add one: a module that says in its first line what goes wrong; what chooses the moment stays apart from
-what makes it happen.
+To add one: a module whose first line names the fault. The code that chooses the moment is separate from the
+code that makes the fault.
 """
 
 from keepstate_testing.faults.mishaps import LOST_ANSWERS as LOST_ANSWERS

@@ -1,7 +1,7 @@
 """A disk beneath a store: all calls that change a file pass through it, and are recorded, refused or cut.
 
-`DiskFiles` puts a disk below a file store, `vfs.beneath_sqlite` below SQLite. Both tell it of the same calls
-in the same words, so one fault and one recorder serve both. Reads pass by: damage is made by `flip`.
+`DiskFiles` puts a disk below a file store, `vfs.beneath_sqlite` below SQLite. Both pass the same calls in the
+same form, so one fault and one recorder serve both. Reads do not pass through it; `flip` makes damage.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ Event: TypeAlias = Opened | Wrote | Cut | Synced | Replaced | Removed | FolderSy
 
 
 class Disk:
-    """Does what it is asked; a subclass does less."""
+    """A disk that executes every call; subclasses refuse or cut some."""
 
     def asked(self, call: Call, path: str, size_bytes: int = 0, at: int = 0) -> int:
         """Return how many bytes of a write to take; raises `OSError` to refuse the call."""
         return size_bytes
 
     def did(self, event: Event) -> None:
-        """Hear of what the system did."""
+        """Receive a call that the system has executed."""
 
 
 class FailingDisk(Disk):
-    """Fails the calls that it was told to; it counts those that it lets pass."""
+    """A disk that fails chosen calls, and counts those that pass."""
 
     def __init__(self) -> None:
         self.passed: list[tuple[Call, str]] = []
@@ -184,7 +184,7 @@ class DiskFiles(Files):
     """The file store's calls, by way of a disk.
 
     Args:
-        disk: What they pass through.
+        disk: The disk that the calls pass through.
     """
 
     def __init__(self, disk: Disk) -> None:

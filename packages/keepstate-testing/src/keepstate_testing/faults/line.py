@@ -1,6 +1,7 @@
 """One line through the proxy: a client's connection, the server's, and what lies between them.
 
-A request is what a client sends until the server answers. What befalls it is asked once, at its first bytes.
+A request is the data that a client sends until the server answers. Its mishap is chosen once, at its first
+bytes.
 All methods belong to the proxy's thread.
 """
 
@@ -18,7 +19,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class End:
-    """One socket of a line, with what is still to be sent there."""
+    """One socket of a line, with the data still to be sent there."""
 
     def __init__(self, link: socket.socket, line: Line) -> None:
         link.setblocking(False)
@@ -34,7 +35,7 @@ class End:
         self.flush()
 
     def flush(self) -> None:
-        """Send what is due, as much as the other side takes."""
+        """Send the data that is due, as much as the other side accepts."""
         while self._outbox and self._outbox[0][0] <= SYSTEM_CLOCK.monotonic_s():
             due_s, data = self._outbox.popleft()
             try:
@@ -51,7 +52,7 @@ class End:
         return self._outbox[0][0] if self._outbox else None
 
     def shut(self) -> None:
-        """Tell the other side that nothing more will come."""
+        """Signal the end of the data to the other side."""
         if not self.is_shut:
             self.is_shut = True
             self.link.shutdown(socket.SHUT_WR)
@@ -101,7 +102,7 @@ class Line:
             self._reply(data)
 
     def advance(self) -> None:
-        """Send what has become due, and passes an end on when all before it is sent."""
+        """Send the data that has become due, and pass an end on after all data before it."""
         for end in self.ends:
             end.flush()
         if self.client.has_ended and self.server.due_s is None and not self.is_late:
@@ -118,7 +119,7 @@ class Line:
             end.link.close()
 
     def release(self) -> None:
-        """Let a held request go on to the server; the client no longer hears the reply."""
+        """Pass a held request on to the server; the client no longer gets the reply."""
         held, self._held = bytes(self._held), bytearray()
         self.server.send(held)
 

@@ -27,7 +27,7 @@ class CutReply:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Request and reply arrive whole, each later by so many seconds."""
+    """Request and reply arrive whole, each later by the given seconds."""
 
     request_s: float = 0.0
     reply_s: float = 0.0
@@ -35,7 +35,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class HalfClose:
-    """The server gets the request; the client hears the end, on a line that still takes what it sends."""
+    """The server gets the request. The client receives an end, on a line that still accepts its data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
-"""Power cuts: what a disk may hold when the power goes at any moment, made from a record of what was written.
+"""Power cuts: possible contents of a disk after a power cut at any moment, computed from recorded writes.
 
 The model is the system's promise and nothing more:
 
-* Of a file, only what its last sync saw is sure. Each page or sector that was written since may hold what it
-  held at any moment since then, and the file may have any length that it had since then. To cut a file off is
-  one change: as a whole it happened, or nothing after it did.
-* Of a folder, only what its last sync saw is sure. Of the names made, replaced and removed since then any may
-  have reached the disk: those up to a moment, or some and not others.
+* Of a file, only the content at its last sync is certain. Each page or sector that was written since may have
+  its content of any moment since then, and the file any length of that time. Truncating a file is one change:
+  either it happened as a whole, or nothing after it did.
+* Of a folder, only its names at the last sync are certain. Any of the names that were made, replaced and
+  removed since may have reached the disk: those up to a moment, or some and not others.
 * A sector of 512 bytes is written whole or not at all.
 """
 
@@ -44,7 +44,7 @@ _FRUITLESS: Final = 3
 
 
 class Marked(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The workload was told that so many of its steps are done; `is_closed` after the store was closed."""
+    """The number of acknowledged steps of the workload; `is_closed` after the store was closed."""
 
     steps: int
     is_closed: bool = False
@@ -56,7 +56,7 @@ TEARINGS: Final[Sequence[Tearing]] = ("none", "prefix", "pages", "sectors", "all
 
 
 class Recorder(Disk):
-    """Records what the system did, with the workload's own marks in between."""
+    """Records the system's calls, with the workload's own marks in between."""
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []
@@ -75,7 +75,7 @@ class Recorder(Disk):
         self.moments.append(event)
 
     def mark(self, steps: int, *, is_closed: bool = False) -> None:
-        """Say that the caller was told that so many steps are done."""
+        """Record that this number of steps was acknowledged."""
         self.moments.append(Marked(steps, is_closed))
 
 
@@ -84,7 +84,7 @@ class Image:
     """The content of the disk after a cut.
 
     `files` by name; `acknowledged` steps had been answered, `closed` of them before the store was last
-    closed; `place` says where the power went, and `tearing` what became of what was not synced.
+    closed; `place` names the moment of the cut, and `tearing` the fate of data that was not synced.
     """
 
     files: dict[str, bytes]
@@ -109,13 +109,13 @@ class Image:
 
 
 def places(moments: Sequence[Moment], after: int = 0) -> dict[str, list[int]]:
-    """Return where the power may go, by what happened just before: `"Wrote keepstate.db-wal"`.
+    """Return the possible moments of a cut, named by the call just before: `"Wrote keepstate.db-wal"`.
 
-    It goes as late as it can without another change: what was acknowledged in between is to be kept too.
+    Each is as late as possible before the next change, so steps that were acknowledged in between count too.
 
     Args:
         moments: The record.
-        after: How many of them are over for good.
+        after: The number of moments before which no cut happens.
     """
     found: dict[str, list[int]] = defaultdict(list)
     kind = None
@@ -137,13 +137,13 @@ def images(
     after: int = 0,
     seen: set[bytes] | None = None,
 ) -> Iterator[Image]:
-    """Yield so many images, no two alike; fewer if the record has no more.
+    """Yield `count` different images; fewer if the record has no more.
 
     Args:
         moments: The record.
         count: How many.
-        chance: What chooses.
-        after: How many of the moments are over for good.
+        chance: The source of random choices.
+        after: The number of moments before which no cut happens.
         seen: The digests of images that do not count again; it is added to.
     """
     kinds, seen, fruitless = places(moments, after), set[bytes]() if seen is None else seen, 0
@@ -160,7 +160,7 @@ def images(
 
 
 def image(moments: Sequence[Moment], cut: int, place: str, chance: random.Random) -> Image:
-    """Return one of the images that a cut after so many moments may leave."""
+    """Return one possible image of a cut after this number of moments."""
     return next(_cut_at(moments, [(cut, place)], chance))
 
 

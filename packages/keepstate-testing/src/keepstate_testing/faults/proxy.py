@@ -25,12 +25,12 @@ _ANSWERED_WITHIN_S = 10.0
 
 
 class Proxy:
-    """A line to one server that spoils what it is told to; a context manager, in both modes.
+    """A line to one server that spoils chosen requests; a context manager, in both modes.
 
     Args:
         port: The port of the server.
         host: The interface.
-        plan: What happens to requests for which nothing was ordered by `spoil`; None lets all through.
+        plan: The mishaps of requests without an order by `spoil`; None lets all through.
     """
 
     def __init__(self, port: int, *, host: str = _HOST, plan: Plan | None = None) -> None:
@@ -67,7 +67,7 @@ class Proxy:
     # ---- what is to happen
 
     def spoil(self, *mishaps: Mishap, chosen: Chosen = every_request) -> None:
-        """Order mishaps for the next requests of those `chosen`, one for each, before the plan is asked."""
+        """Order mishaps for the next requests of those `chosen`, one for each. They precede the plan."""
         self._ordered.extend((mishap, chosen) for mishap in mishaps)
 
     @property
@@ -76,7 +76,7 @@ class Proxy:
         return len(self._ordered)
 
     def release(self) -> int:
-        """Let the requests that are `Late` go on to the server, oldest first.
+        """Pass the requests that are `Late` on to the server, oldest first.
 
         Returns:
             How many the server has answered, or hung up on, meanwhile.

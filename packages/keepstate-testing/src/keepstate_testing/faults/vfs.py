@@ -62,7 +62,7 @@ def _file_system() -> str:
 
 
 def _install() -> _System:
-    """Stack the system's files, the disk and the checksums, once a process: SQLite lets go of none."""
+    """Stack the system's files, the disk and the checksums, once per process: SQLite releases none."""
     if not _installed:
         default = apsw.vfs_names()[0]
         _installed.append(_System())

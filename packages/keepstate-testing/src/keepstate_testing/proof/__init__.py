@@ -1,11 +1,11 @@
-"""Was anything lost, invented, torn, or told in an impossible order?
+"""Was anything lost, invented, torn, or answered in an impossible order?
 
-Clients write down what they are about to do, and what they were told; checkers compare that with the log and
-the entries that are there in the end. Invariant: a checker is a pure function of what was written down. What
-a client did not hear the end of may have happened or not; what it heard must have.
+Clients record each operation before it begins, and its answer. Checkers compare the records with the log and
+the final entries. Invariant: a checker is a pure function of the records. An operation without an answer may
+have happened or not; an acknowledged one must have.
 
-To add one: a module with a function of a `History` and an `End` that gives `Findings`, and histories in which
-it finds what was planted.
+To add one: a module with a function of a `History` and an `End` that returns `Findings`, and histories with
+planted errors that it finds.
 """
 
 from keepstate_testing.proof.ending import End as End

@@ -49,7 +49,7 @@ async def settle(store: Store, attempts: Iterable[Attempt]) -> None:
 
 
 async def read_end(store: Store, space: str) -> End:
-    """Return a space as it is now; no client may write to it at the same time.
+    """Return the present content of a space. No client may write to it at the same time.
 
     Raises:
         CompactedError: Its log was cut: the run was too long for one space.

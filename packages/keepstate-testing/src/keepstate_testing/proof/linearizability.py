@@ -1,10 +1,10 @@
-"""The checker that trusts no revision: searches for an order in which a few keys explain all that was told.
+"""The checker that trusts no revision: searches an order of operations that explains all answers.
 
-The algorithm of Wing and Gong (1993) in Lowe's form (2017): take, of the calls that could come next, one
-after the other that the state allows, go back where none is left, and never look twice at the same calls with
-the same state. It can take long where many calls overlap, so it gets samples and a limit.
+The algorithm of Wing and Gong (1993) in Lowe's form (2017): of the calls that may come next, try each that
+the state allows, backtrack if none is left, and never try the same calls with the same state twice. It can
+take long if many calls overlap, so it gets samples of a few keys, and a limit.
 
-Values are told apart by their checksums: a sample is of use where no value is written twice.
+Values are distinguished by their checksums, so a sample is useful only if no value is written twice.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def is_linearizable(calls: Sequence[Call], keys: int, *, steps: int = STEPS) -> 
 
 
 class _ClaimState:
-    """A list of beginnings and ends in order of time, from which what is placed is taken out.
+    """A list of beginnings and ends in order of time, without the calls that are placed already.
 
-    The node 0 stands before all; beginnings and ends are the others, `behind` and `before` their links.
+    Node 0 is before all; the others are beginnings and ends, linked by `behind` and `before`.
     """
 
     def __init__(self, calls: Sequence[Call], keys: int) -> None:
@@ -77,7 +77,7 @@ class _ClaimState:
         self._heard = sum(call.heard for call in calls)
 
     def run(self, steps: int) -> bool | None:
-        """Return the answer, None after so many steps without one."""
+        """Return the answer, or None after the limit of steps."""
         placed, placed_heard = 0, 0
         known: set[tuple[int, State]] = set()
         path: list[tuple[int, State]] = []
@@ -124,8 +124,8 @@ class _ClaimState:
 def sample(history: History, keys: Sequence[bytes], *, most: int) -> list[Call]:
     """Return the first calls of a space, as far as they concern some keys without expiry or stamps.
 
-    What has not ended when the next one begins may have seen what is not in the sample: of that, reads are
-    left out, and batches count as unheard.
+    A call that has not ended when the next call after the sample begins may have seen later writes. Such
+    reads are left out, and such batches count as unanswered.
     """
     values, places = _values(history, keys), {key: place for place, key in enumerate(keys)}
     calls = [
@@ -144,7 +144,7 @@ def _cut(call: Call, next_ns: int) -> Call | None:
 
 
 def _values(history: History, keys: Collection[bytes]) -> dict[tuple[bytes, int], int | None]:
-    """Return which value each version of a key names, as clients were told."""
+    """Return the value of each version of a key, by the answers to clients."""
     found: dict[tuple[bytes, int], int | None] = {(key, 0): None for key in keys}
     for look in history.looks:
         for key in look.found.keys() & keys:

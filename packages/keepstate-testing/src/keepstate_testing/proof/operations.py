@@ -1,7 +1,7 @@
-"""The words of a history: what clients did to a space, and what they saw there.
+"""Operations of a recorded history: the calls of clients on a space, and their answers.
 
-Times are nanoseconds of the machine's monotonic clock, which its processes share. Values stand as checksums:
-a million operations fit into memory.
+Times are nanoseconds of the machine's monotonic clock, which its processes share. Values are stored as
+checksums, so a million operations fit into memory.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class Demand(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Took(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The batch was told to have taken this revision, at this time of the space."""
+    """The answer that a batch has taken this revision, at this time of the space."""
 
     revision: int
     now_ms: int
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The batch was told not to have applied.
+    """The answer that a batch was not applied.
 
-    `actual` is what was found under `key`, or the revision of the space where `key` is None. `reason` stands
-    in their place if the store was not reached or did not take the batch at all. `wall_ms` is the client's
-    clock when it was told.
+    `actual` is the version found under `key`, or the revision of the space if `key` is None. `reason`
+    replaces them if the store was not reached or did not accept the batch. `wall_ms` is the client's clock
+    at the answer.
     """
 
     key: bytes | None
@@ -145,22 +145,22 @@ Histories: TypeAlias = dict[str, History]
 
 
 def checksum(value: bytes) -> int:
-    """Return what stands for a value in a history."""
+    """Return the form of a value in a history."""
     return crc32(value)
 
 
 def checksum_of_log(changes: Sequence[Change]) -> int:
-    """Return what stands for some changes in a history."""
+    """Return the form of changes in a history."""
     return crc32(msgspec.msgpack.encode(changes))
 
 
 def saw(entry: Entry) -> Saw:
-    """Return what a history keeps of an entry."""
+    """Return the form of an entry in a history."""
     return Saw(entry.version, entry.created, entry.expires_at_ms, crc32(entry.value))
 
 
 def wrote(write: Write) -> Wrote:
-    """Return what a history keeps of a write."""
+    """Return the form of a write in a history."""
     if isinstance(write, Put):
         return Wrote(write.key, crc32(write.value), write.ttl_ms, write.stamp)
     return Wrote(write.key, None)

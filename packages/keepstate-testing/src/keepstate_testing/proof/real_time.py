@@ -1,8 +1,8 @@
-"""The order of real time: what ended before another began must stand before it.
+"""The order of real time: an operation that ended before another began must come before it.
 
-A batch stands at the revision that it was told, a read at the one it saw. A refused batch says what it found
-under one key; it stands at the first revision not before its time at which that was so. The space's own time
-runs forward in the same order.
+A batch has the revision of its answer, a read the revision that it saw. A rejected batch names the version
+that it found under one key; it has the first revision, not before its time, at which that was true. The
+space's own time advances in the same order.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from keepstate_testing.proof.operations import Attempt, Look
 
 
 class Placed(msgspec.Struct):
-    """An operation, the revision at which it stands, and the space's time there, if it was told.
+    """An operation, its revision, and the space's time there, if the answer had it.
 
-    Where that follows from what ended before, `find` returns the first revision from the given one on at
-    which the operation could have been, None if there is none.
+    If the revision depends on earlier operations, `find` returns the first possible revision from the given
+    one on, or None.
     """
 
     began_ns: int
@@ -33,11 +33,11 @@ class Placed(msgspec.Struct):
 def disorder(
     operations: Sequence[Placed], began_of: Mapping[int, int]
 ) -> Iterator[tuple[Attempt | Look, str]]:
-    """Yield the operations that stand where they cannot, each with the reason.
+    """Yield the operations whose revision is impossible, each with the reason.
 
     Args:
         operations: All of one space, in any order.
-        began_of: When the batch of a revision began; nothing for the store's own.
+        began_of: The begin of a revision's batch; None for the store's own batches.
     """
     by_begin = sorted(operations, key=_began)
     by_end = sorted(operations, key=_ended)

@@ -1,4 +1,4 @@
-"""A store that writes down what is done to it: all of the engine can work on it, and all of it is proven."""
+"""A store that records its calls, so that everything that the engine does on it can be checked."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ _SURELY_NOT: Final = (StoreUnavailableError, StoreFullError, InvalidError)
 
 
 class RecordedStore(StoreWrapper):
-    """Hands everything on to a store, and each batch, read, scan and page of the log to a recorder.
+    """Passes each call to a store, and each batch, read, scan and page of the log to a recorder.
 
-    Each batch gets a token, by which its outcome can be asked for after its sender has died.
+    Each batch gets a token, by which its outcome can be found after its sender has died.
 
     Args:
-        store: What is recorded.
-        recorder: Where to write.
-        launch: What no other recorded store on these spaces has; up to 8 bytes.
+        store: The store to record.
+        recorder: The recorder of this process.
+        launch: A name that no other recorded store on these spaces has; up to 8 bytes.
     """
 
     def __init__(self, store: StoreBase | StoreWrapper, recorder: Recorder, launch: int) -> None:
@@ -73,7 +73,7 @@ class RecordedStore(StoreWrapper):
         return await self.apply_checked(batches, self.check_batches(batches))
 
     async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Apply what is admitted."""
+        """Apply batches that were checked."""
         numbers = [self._recorder.number() for _ in batches]
         named = [
             batch if batch.token else msgspec.structs.replace(batch, token=self._token(batch.space, number))
@@ -153,7 +153,7 @@ class RecordedStore(StoreWrapper):
         return changes
 
     async def drop(self, space: str) -> None:
-        """Refuse: a dropped space has no log that tells what it was."""
+        """Reject the call, because a dropped space has no log."""
         raise InvalidError(f"{space!r} is recorded and cannot be dropped; take another space")
 
 

@@ -1,8 +1,7 @@
 """A history on its way to a file that survives its writer.
 
-One file a process, to which each record is appended with one `write`: what was written down is there, even
-if the process is killed with its next instruction. A record that a kill has cut is the last one, and is left
-out.
+Each process has one file, and appends each record with one `write`. So a record survives, even if the process
+is killed at its next instruction. Only the last record can be cut by a kill; it is left out.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Began(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 
 
 class Applied(msgspec.Struct, frozen=True, array_like=True, tag="a", gc=False):
-    """A batch was told to have applied."""
+    """The answer that a batch was applied."""
 
     number: int
     at_ns: int
@@ -53,7 +52,7 @@ class Applied(msgspec.Struct, frozen=True, array_like=True, tag="a", gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="f", gc=False):
-    """A batch was told not to have applied."""
+    """The answer that a batch was not applied."""
 
     number: int
     at_ns: int
@@ -106,16 +105,16 @@ class Recorder:
         os.write(self._file, b"".join(parts))
 
     def note(self, space: str, what: str, about: str = "", number: int = 0) -> None:
-        """Append what a client says of its own work."""
+        """Append a client's record of its own work."""
         self.write(DurableMark(Note(space, what, about, number)))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
 
 def load(paths: Iterable[Path]) -> Histories:
-    """Return what the files tell, by space."""
+    """Return the records of the files, by space."""
     histories: Histories = {}
     for path in paths:
         _load_one(path, histories)

@@ -1,6 +1,6 @@
-"""A space in replay: what it must hold after each revision, if batches did what they were told to have done.
+"""A replayed space: its required content after each revision, by the answers to batches.
 
-Written from the protocol's text, apart from the stores: it is what they are measured by.
+Written from the protocol's text, independently of the stores: it is their yardstick.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Replay:
         return None
 
     def misseen(self, look: Look) -> str | None:
-        """Return what a look has seen otherwise than it is, None if it is right."""
+        """Return the first wrong entry of a read, or None."""
         for key, seen in look.found.items():
             visible = self.live(key, look.judged_ms)
             expected = visible is None if seen is None else visible is not None and is_same(visible, seen)
@@ -82,7 +82,7 @@ class Replay:
     # ---- how it changes
 
     def apply(self, attempt: Attempt, revision: int, now_ms: int) -> list[Logged]:
-        """Apply a batch, and return what the log must tell of it."""
+        """Apply a batch, and return its required log record."""
         logged: list[Logged] = []
         for index, write in enumerate(attempt.writes):
             key = write.key + stamp_suffix(revision, index) if write.stamp else write.key
@@ -104,7 +104,7 @@ class Replay:
         return Saw(revision, created, expires_at_ms, write.checksum)
 
     def follow(self, change: Change) -> None:
-        """Do what the log tells of a revision that no batch explains."""
+        """Apply the log record of a revision that no batch explains."""
         if change.deleted:
             self._set(change.key, None, change.revision)
         else:
@@ -126,7 +126,7 @@ class Replay:
 
 
 def holds(check: Demand, entry: Saw | None) -> bool:
-    """Return whether a check holds for what a reader sees."""
+    """Return whether a check holds for the visible entry."""
     if check.version is not None:
         return check.version == (entry.version if entry else ABSENT)
     return check.created == (entry.created if entry else ABSENT)
@@ -140,7 +140,7 @@ def is_same(expected: Saw, seen: Saw) -> bool:
 
 
 def told(change: Change) -> Logged:
-    """Return what the log does tell of a write."""
+    """Return the log record of a write."""
     return Logged(change.key, change.deleted, None if change.new is None else checksum(change.new))
 
 

@@ -1,9 +1,9 @@
-"""The witness checker: takes the revisions that clients were told as claims, and tries to prove them wrong.
+"""The witness checker: treats the revisions in answers as claims, and tries to refute them.
 
-If every claim holds, the revisions are themselves an order of all operations: each batch changed what it says
-under the checks that it made, each reader saw what was there, and no client was told of a past that another
-had already left behind. That is strict serializability, in time linear in the history. A store whose
-revisions lie together with all that is read under them is what `linearizability` is for.
+If every claim holds, the revisions are an order of all operations: each batch made its changes under its
+checks, each reader saw the present content, and no answer was older than an earlier answer. That is strict
+serializability, checked in linear time. `linearizability` finds a store whose revisions and reads are wrong
+in the same way.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Witness:
         self._now_ms = self._swept_ms = 0
 
     def findings(self) -> Findings:
-        """Return what was found, having looked at all."""
+        """Check everything and return the findings."""
         for change in self._end.log:
             self._log[change.revision].append(change)
         for look in self._history.looks:
@@ -150,7 +150,7 @@ class _Witness:
         return Kind.GHOST
 
     def _value_of(self, change: Change) -> int | None:
-        """Return the checksum of what a change wrote, None where neither log nor end still tell."""
+        """Return the checksum of a written value, or None if neither the log nor the end has it."""
         left = self._end.entries.get(change.key)
         logged = told(change).checksum
         return left.checksum if logged is None and left and left.version == change.revision else logged

@@ -1,12 +1,12 @@
 """WHERE do real servers for tests come from?
 
-Private PostgreSQL, Redis, Valkey and cluster servers, started from pip wheels or from what the system has,
+Private PostgreSQL, Redis, Valkey and cluster servers, started from pip wheels or the system's programs,
 as root or not, without docker. Invariant: they listen on the loopback interface only, on ports of their
 own, keep everything in one temporary folder, and neither a process nor a folder outlives the process that
 started them, however it ends.
 
-To add one: a class over `Server` that says how to prepare a folder, what to run and when it is ready, in a
-file of its own, and a `find_*` in `binaries`.
+To add one: a subclass of `Server` in its own file, which prepares a folder, names the command and detects
+readiness; and a `find_*` in `binaries`.
 """
 
 from keepstate_testing.servers.account import Account as Account

@@ -25,14 +25,14 @@ _LOOK_EVERY_S = 0.02
 class RedisCluster:
     """A cluster on the loopback interface, a context manager like a single server.
 
-    Each of `nodes` is a server of its own, to be killed and started again alone; the masters stand first, as
-    the cluster was formed. A failover changes the roles: `master_of` asks the cluster itself.
+    Each of `nodes` is a separate server, which can be killed and started alone. The first masters come first.
+    A failover changes the roles; `master_of` reads them from the cluster.
 
     Args:
-        masters: How many nodes share the slots; a cluster can only fail over with three or more.
-        replicas: How many replicas each master has.
+        masters: The number of nodes that share the slots; a cluster can fail over only with three or more.
+        replicas: The number of replicas of each master.
         server: The kind of its nodes: `Redis` or `Valkey`.
-        node_timeout_ms: After how long without an answer a node is held for dead.
+        node_timeout_ms: Milliseconds without an answer after which a node counts as dead.
         appendonly: As with `Redis`.
         settings: Further settings of every node.
     """
@@ -123,7 +123,7 @@ class RedisCluster:
 
     @contextmanager
     def forgetful_failover(self, key: str) -> Generator[Redis]:
-        """Have a replica take over that misses exactly what the block writes.
+        """Make a replica take over that misses exactly the writes of the block.
 
         Yields the master that answers for `key`. It still acknowledges, and at the end of the block it is
         killed: its replica, cut off and stopped meanwhile, takes its place. What was written before the block

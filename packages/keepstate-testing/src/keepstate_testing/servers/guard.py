@@ -1,11 +1,11 @@
-"""Starts server processes that end with the process that asked for them.
+"""Starts server processes that end with the process that started them.
 
-One `Guard` a process runs the program `keeper`, in a session of its own, and asks it over a pipe to start
+One `Guard` a process runs the program `keeper`, in its own session, and orders it over a pipe to start
 servers. Only this process holds the pipe's write end: when it ends, by whatever means (return, Ctrl-C,
 SIGKILL), the kernel closes the pipe, and the keeper kills all servers and removes their folder.
 `PR_SET_PDEATHSIG` would not do: it fires when the *thread* that started the server ends, is lost on entering
-a user namespace, exists on Linux only, and leaves the folders behind. Forked children of this process let go
-of the pipe. The one thing that this cannot outlive is a SIGKILL of the keeper itself.
+a user namespace, exists on Linux only, and leaves the folders behind. Forked children of this process close
+the pipe. Only a SIGKILL of the keeper itself leaves servers behind.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Guard:
         return folder
 
     def spawn(self, command: Sequence[str], *, folder: Path, log: Path, account: Account) -> Process:
-        """Start a server in `folder`, under `account`; what it says is appended to `log`.
+        """Start a server in `folder`, under `account`. Its output is appended to `log`.
 
         Raises:
             StoreUnavailableError: The account cannot run it.
@@ -83,7 +83,7 @@ class Guard:
         self._answers.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: gives up what is the parent's, without a word to the keeper."""
+        """Close the parent's pipe in a forked child, without a message to the keeper."""
         self.let_go()
         self._keeper.returncode = 0
 

@@ -1,10 +1,10 @@
 """Starts and ends server processes; also the program that does it for a test process, and outlives it.
 
 The program makes one folder for all servers of the test process that runs it, prints the folder's path, and
-then starts what it is asked to. End of file on its standard input means that the test process is gone,
-however it went: the keeper then kills every server with all its children and removes the folder. The servers
-are its own children, so that there is no moment in which one runs unwatched, and orphans of a killed server
-come to it, so that none stays behind as a zombie where init collects none (many containers).
+then starts servers on request. End of file on its standard input means that the test process has ended, in
+whatever way. The keeper then kills every server with all its children and removes the folder. The servers are
+its own children, so none ever runs unwatched. Orphans of a killed server become its children, so none stays
+as a zombie in containers whose init collects none.
 
 It needs the standard library only: no state of the test process (its path, its environment) can keep it
 from starting.
@@ -36,7 +36,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One row of the process table. `born` tells a process from a later one under the same pid."""
+    """One row of the process table. `born` distinguishes a process from a later one with the same pid."""
 
     pid: int
     parent: int
@@ -135,7 +135,7 @@ def _free_shared_memory(postmaster_pid: Path) -> None:
 
 
 def main() -> None:
-    """Make the folder, starts what is asked for, and at the end of input clears all away."""
+    """Make the folder, start servers on request, and remove everything at the end of input."""
     signal.signal(signal.SIGCHLD, _collect_the_dead)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -22,12 +22,12 @@ _RESERVED = {
 
 
 class Redis(Server):
-    """One Redis server, in memory only unless told otherwise.
+    """One Redis server, in memory only unless an option says otherwise.
 
     Args:
-        appendonly: Writes the append-only file, so that what was acknowledged survives `kill`.
+        appendonly: Writes the append-only file, so that acknowledged writes survive `kill`.
         appendfsync: When that file is forced to the disk. A killed server loses nothing under `always` and
-            `no`; under `everysec` it may lose what waits behind a slow sync.
+            `no`; under `everysec` it may lose writes that wait for a slow sync.
         settings: Further server settings, by their names in redis.conf.
         cluster_node_timeout_ms: Makes it a cluster node, without slots yet, that holds others for dead
             after this time.

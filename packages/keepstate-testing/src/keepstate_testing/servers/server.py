@@ -114,7 +114,7 @@ class Server(ABC):
         self._launched().signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused server go on (SIGCONT)."""
+        """Resume a paused server (SIGCONT)."""
         self._launched().signal(signal.SIGCONT)
 
     def restart(self) -> Self:
@@ -181,7 +181,7 @@ class Server(ABC):
         return self._process
 
     def _launch_again(self) -> None:
-        """Launch an ended server again if that may do better, on another port if no client knows this one."""
+        """Launch an ended server again if that may succeed, on another port if no client knows this one."""
         log = self._log_tail()
         self.kill()
         if not any(cause in log for cause in _PASSING_CAUSES):
@@ -205,7 +205,7 @@ class Server(ABC):
 
     @abstractmethod
     def _prepare(self, folder: Path) -> None:
-        """Fill the new folder with what the first start needs."""
+        """Fill the new folder with the files for the first start."""
 
     @abstractmethod
     def _command(self) -> Sequence[str]:

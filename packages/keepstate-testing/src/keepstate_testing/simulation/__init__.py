@@ -6,8 +6,7 @@ engine and `StoreBase` are the real ones, over the spaces of the memory store; t
 delays, repeats and reorders. Invariant: nothing in a world reads a real clock, real randomness, or the order
 of a set.
 
-To add one: a workload in `workloads/` that says what its steps do and what must hold in the end, and its row
-in `workloads.every`.
+To add one: a workload in `workloads/` with its steps and its final check, and its row in `workloads.every`.
 """
 
 from keepstate_testing.simulation.dials import Dials

@@ -8,22 +8,22 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Dials:
-    """Shares of calls to which something happens (0 to 1), and lengths of time.
+    """Shares of calls with a fault (0 to 1), and durations.
 
     Attributes:
-        refused: The store is away: surely nothing was applied.
+        refused: The store is away, and certainly nothing was applied.
         lost_request: The request never arrives, and the client cannot know.
-        lost_reply: It applied, and the answer was lost.
+        lost_reply: The call applied, and its answer was lost.
         late: The client gives up on it, and it arrives afterwards.
         repeated: It arrives, is answered, and arrives again.
         split: Only some batches of a flush are answered.
         failed_read: A read, scan or log page fails.
         delayed: It takes a while to arrive, or to be answered.
-        longest_delay_s: How long at most.
+        longest_delay_s: The longest delay.
         lost_hint: A hint of a change is lost.
         cancelled: The caller gives up in the middle of an operation.
-        paused: A process stands still between two steps.
-        longest_pause_s: How long at most; leases last 2 s.
+        paused: A process pauses between two steps.
+        longest_pause_s: The longest pause; leases last 2 s.
         clock_jumps: A clock of the world jumps, by up to a minute.
     """
 

@@ -1,8 +1,8 @@
 """An event loop whose time is virtual and whose order is a seed's.
 
 It never waits: if nothing is ready, time jumps to the next timer. If there is no timer either, the tasks that
-still wait would wait for ever, which is raised at once. What is ready at one moment runs in an order that
-the seed decides; asyncio promises none between tasks.
+still wait would wait for ever, and an error is raised at once. The seed decides the order of callbacks that
+are ready at one moment; asyncio promises none between tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """Runs tasks in virtual time, without threads, sockets or signals.
 
     Args:
-        random: Decides the order of what is ready at once.
+        random: Decides the order of callbacks that are ready at once.
     """
 
     _ready: deque[asyncio.Handle]

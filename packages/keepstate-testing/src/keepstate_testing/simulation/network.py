@@ -21,7 +21,7 @@ class FarEnd(Protocol):
     """The far end of a client's line."""
 
     def deliver(self, who: str, batches: Sequence[Batch]) -> list[Outcome]:
-        """Apply what has arrived, at one moment."""
+        """Apply everything that has arrived, at one moment."""
         ...
 
     def floors(self, batches: Sequence[Batch]) -> list[int]:
@@ -35,7 +35,7 @@ class Network:
     Attributes:
         dials: Its shares of faults; calm once the world heals.
         faults: The number of faults.
-        trace: What happened, line by line.
+        trace: The events, line by line.
         violations: Broken promises found where no client waits for an answer.
     """
 
@@ -159,7 +159,7 @@ class Network:
 
 
 def _known_again(batches: Sequence[Batch], outcomes: Sequence[Outcome]) -> list[Batch]:
-    """Return those that the store would know again: what was refused at its first coming, no log keeps."""
+    """Return the batches that the store would recognize. A log has no rejected batches."""
     return [
         batch
         for batch, outcome in zip(batches, outcomes, strict=True)

@@ -1,8 +1,7 @@
 """The oracle of right answers: a plain model of each space, moved by the same deliveries.
 
-Deliveries reach the store one after the other, so that its answers have one order: that of the calls. What is
-compared is every answer, at the moment it is given. A later question is whether the clients then heard what
-was answered; `Witness` asks that.
+Deliveries reach the store one after the other, so its answers have one order: that of the calls. The oracle
+compares every answer at the moment it is given. `Witness` later compares the answers that the clients got.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Oracle:
         return max((model.now_ms for model in self._models.values()), default=0)
 
     def _asked(self, space: str) -> ModelSpace:
-        """Return the model of a space that is asked now: that is when a space looks at the clock."""
+        """Return the model of a space at the present time of the clock."""
         model = self.model(space)
         now_ms = self._wall.now_ms()
         if now_ms > model.now_ms or model.revision == 0:  # what there is nothing of remembers no time
@@ -74,7 +73,7 @@ class Oracle:
         return None if known is None else known[1]
 
     def follow(self, space: str) -> None:
-        """Let the model follow what the store itself has removed; anything else is a fault."""
+        """Apply the store's own removals to the model; any other change is a fault."""
         state, model = self._heap.state_of(space), self.model(space)
         if state.revision != model.revision:
             self._asked(space)
@@ -90,7 +89,7 @@ class Oracle:
     # ---- what was read
 
     def read(self, space: str, keys: Sequence[bytes], at_ms: int | None, reading: Reading) -> None:
-        """Raise `AssertionError` unless the reading is what the model has now."""
+        """Raise `AssertionError` unless the reading equals the model."""
         model = self._asked(space)
         expected = Reading([model.live(key, at_ms) for key in keys], model.revision, model.now_ms)
         assert reading == expected, f"{space!r} read {reading}, and should have {expected}"
@@ -98,7 +97,7 @@ class Oracle:
     def scan(
         self, space: str, prefix: bytes, after: bytes | None, limit: int, at_ms: int | None, page: Page
     ) -> None:
-        """Raise `AssertionError` unless the upward page is what the model has now."""
+        """Raise `AssertionError` unless the upward page equals the model."""
         model = self._asked(space)
         told, present = (page.revision, page.now_ms), (model.revision, model.now_ms)
         assert told == present, f"{space!r}: a page of {told} at {present}"

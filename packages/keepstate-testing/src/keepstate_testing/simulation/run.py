@@ -84,13 +84,13 @@ def simulate(
     dials: Dials | None = None,
     workloads: Sequence[type[Workload]] = EVERY,
 ) -> Report:
-    """Run a world and judges it. Meanwhile the limits of values and batches are 1/64 of what they are.
+    """Run a world and judge it. During the run the limits of values and batches are 1/64 of the real ones.
 
     Args:
-        seed: Decides all that happens in it.
-        steps: How many steps its actors take together.
-        dials: How bad it is; without them the seed decides.
-        workloads: What its actors do.
+        seed: Decides everything in it.
+        steps: The number of steps of all its actors together.
+        dials: The rates of faults; without them the seed decides.
+        workloads: The work of its actors.
 
     Raises:
         BrokenPromiseError: Something was lost, doubled, torn, out of order, or waits for ever.

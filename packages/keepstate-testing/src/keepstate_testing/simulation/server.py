@@ -13,15 +13,15 @@ from keepstate_testing.simulation.oracle import Oracle
 
 
 class Server(MemoryStore):
-    """Applies and answers what arrives, each at one moment.
+    """Applies and answers calls that arrive, each at one moment.
 
     Args:
         clock: The server's.
         network: Keeps the trace.
 
     Attributes:
-        oracle: Says what it should answer.
-        applied_at_s: When each revision of a space came about, in virtual time.
+        oracle: Has the right answers.
+        applied_at_s: The virtual time of each revision of a space.
     """
 
     def __init__(self, clock: ProcessClock, network: Network) -> None:
@@ -35,7 +35,7 @@ class Server(MemoryStore):
     # ---- batches
 
     def deliver(self, who: str, batches: Sequence[Batch]) -> list[Outcome]:
-        """Apply what has arrived."""
+        """Apply calls that have arrived."""
         outcomes = self._apply_now(batches)
         for batch, outcome in zip(batches, outcomes, strict=True):
             self._network.note(f"{who} {batch.space} {len(batch.writes)} writes: {outcome!r}")
@@ -49,7 +49,7 @@ class Server(MemoryStore):
         return [self._heap.state_of(batch.space).floor for batch in batches]
 
     def _follow(self, space: str) -> None:
-        """Take note of what has just become of a space, the store's own removals too."""
+        """Record the present content of a space, including the store's own removals."""
         self.oracle.follow(space)
         timed, revision = self._timed.get(space, 0), self._heap.state_of(space).revision
         for new in range(timed + 1, revision + 1):
@@ -63,7 +63,7 @@ class Server(MemoryStore):
         self._follow(space)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
-        """Remove what has expired."""
+        """Remove expired entries."""
         removed = await self._sweep(prefix, limit)
         for space in self._heap.spaces:
             self._follow(space)
@@ -93,7 +93,7 @@ class Server(MemoryStore):
         return page
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Tell of changes."""
+        """Notify listeners of changes."""
         changes = await self._changes(space, after, limit)
         self.oracle.changes(space, after, changes)
         return changes
@@ -109,6 +109,6 @@ class Server(MemoryStore):
         self._listening.pop(listener, None)
 
     def notify(self, space: str) -> None:
-        """Tell all lines."""
+        """Notify all lines."""
         for listener in list(self._listening):
             listener(space)

@@ -51,14 +51,14 @@ class SimulatedStore(StoreBase):
     # ---- what the caller is told
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Apply through the line, and tell the witness of the answers."""
+        """Apply through the line, and pass the answers to the witness."""
         asked = self._witness.sent(batches)
         outcomes = await super().apply(batches)
         self._witness.answered(asked, outcomes)
         return outcomes
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Read through the line, and tell the witness of the answer."""
+        """Read through the line, and pass the answer to the witness."""
         asked = self._witness.asked(space)
         reading = await super().read(space, keys, at_ms=at_ms)
         self._witness.told(space, asked, keys, reading, at_ms)
@@ -74,7 +74,7 @@ class SimulatedStore(StoreBase):
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:
-        """Scan through the line, and tell the witness of the answer."""
+        """Scan through the line, and pass the answer to the witness."""
         asked = self._witness.asked(space)
         page = await super().scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
         if not reverse:

@@ -33,9 +33,9 @@ from keepstate_testing.simulation.oracle import Oracle
 
 
 class Asked:
-    """A question on its way: when it was asked, and the highest revision that any client had been told then.
+    """A request on its way: its time, and the highest revision that any client had seen then.
 
-    A batch is also what will stand in the history.
+    A batch is also the future entry of the history.
     """
 
     __slots__ = ("at_least", "attempt", "batch", "began")
@@ -46,13 +46,13 @@ class Asked:
 
 
 class Witness:
-    """Compares what the clients of a world were told with what happened.
+    """Compares the answers that the clients of a world got with the events.
 
     Args:
-        oracle: Knows what happened.
+        oracle: Knows the events.
 
     Attributes:
-        findings: What was judged in the end.
+        findings: The final judgement.
     """
 
     def __init__(self, oracle: Oracle) -> None:
@@ -88,7 +88,7 @@ class Witness:
     def told(
         self, space: str, asked: Asked, keys: Sequence[bytes], reading: Reading, at_ms: int | None
     ) -> None:
-        """Take note of what a read was answered."""
+        """Record the answer to a read."""
         self._hear(space, reading.revision, asked.at_least)
         found = {key: _saw(entry) for key, entry in zip(keys, reading.entries, strict=True)}
         self._look(space, asked, reading.revision, reading.now_ms, found, None, at_ms)
@@ -141,7 +141,7 @@ class Witness:
         return asked
 
     def answered(self, asked: Sequence[Asked], outcomes: Sequence[Outcome]) -> None:
-        """Take note of what the caller of `apply` was answered."""
+        """Record the answer to the caller of `apply`."""
         for one, outcome in zip(asked, outcomes, strict=True):
             batch = one.batch
             assert batch is not None
@@ -175,7 +175,7 @@ class Witness:
     # ---- the end
 
     async def judge(self, store: Store) -> None:
-        """Raise `AssertionError` if no order explains what was told, or a refusal was none."""
+        """Raise `AssertionError` if no order explains the answers, or a rejection was wrong."""
         for batch, outcome in self._refused:
             if (applied := self._oracle.applied_at(batch)) is not None:
                 raise AssertionError(f"{batch} is at {applied}, and its caller was told {outcome}")

@@ -47,7 +47,7 @@ class Fate(Enum):
 
 
 class _Handle(Keepstate):
-    """A handle whose parts tell the time by a clock of the world."""
+    """A handle whose parts use a clock of the world."""
 
     turned: ProcessClock
 
@@ -96,8 +96,8 @@ class World:
 
     Args:
         seed: Decides everything.
-        steps: How many steps all actors take together.
-        dials: How bad it is; without them the seed decides.
+        steps: The number of steps of all actors together.
+        dials: The rates of faults; without them the seed decides.
         loop: Virtual time.
 
     Attributes:
@@ -105,11 +105,11 @@ class World:
         server: The store.
         wall: The store's clock.
         network: The line to it.
-        oracle: Says what the store should answer.
-        witness: Knows who was told what.
-        processes: Who uses it.
-        taken: How many steps were taken.
-        operations: How many operations of the engine they made.
+        oracle: Has the right answers of the store.
+        witness: Knows the answers that clients got.
+        processes: The users of the store.
+        taken: The number of steps taken.
+        operations: The number of operations of the engine.
     """
 
     def __init__(self, seed: int, steps: int, dials: Dials | None, loop: VirtualLoop) -> None:
@@ -230,9 +230,9 @@ class World:
         return stuck
 
     async def heal(self) -> None:
-        """End all trouble, and return when what was under way has arrived.
+        """End all faults, and return after everything under way has arrived.
 
-        A space's time stands still while its store's clock is behind it, so that clock is set right too.
+        A space's time does not advance while its store's clock is behind it, so that clock is corrected too.
         """
         self.network.note("the world heals")
         self.wall.jump(max(self.oracle.latest_ms() - self.wall.now_ms(), 0))

@@ -1,4 +1,4 @@
-"""Lost history: a server that forgot what it acknowledged is noticed by each kind of call."""
+"""Lost history: each kind of call notices that a server lost acknowledged writes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ CALLS: dict[str, Call] = {
     "judge": lambda store, space: outcome_of(store, space, checks=[Check(A, version=3)]),
     "drop": lambda store, space: store.drop(space),
 }
-"""Every kind of call on a space; the ones that differ in how a server is asked stand apart."""
+"""Every kind of call on a space; calls with different requests to a server are listed separately."""
 
 
 class NoticesLostFloors(Stage):
-    """A store on a server, whose handles compare what they saw last with what the server has now."""
+    """A store on a server, whose handles compare the last mark that they saw with the present one."""
 
     async def replace_floor(self, store: StoreBase, space: str) -> None:
         """Give the floor of a space another nonce: the server lost that revision and made it again."""

@@ -119,7 +119,7 @@ class Counting(Workload):
         raise AssertionError(f"watches have heard up to {heard} of {last} after 30 s of quiet")
 
     async def verify(self) -> None:
-        """Compare documents with what was told, and watches with documents."""
+        """Compare documents with the answers, and watches with documents."""
         names: list[str] = []
         for document in _NAMES:
             value = await self.judge.space.documents.get(document, {"n": 0, "names": []})

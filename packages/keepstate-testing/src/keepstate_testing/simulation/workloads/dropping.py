@@ -11,7 +11,7 @@ _SPACE = "scratch"
 
 
 class Dropping(Workload):
-    """Versions told to writers only ever rise, whatever was dropped between."""
+    """The versions that writers get only rise, whatever was dropped in between."""
 
     weight: ClassVar[float] = 0.7
 

@@ -1,4 +1,4 @@
-"""Documents with a time to live, and a sweep that removes what has expired and nothing else."""
+"""Documents with a time to live, and a sweep that removes only expired entries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST_S = 4.0
 
 
 class Expiring(Workload):
-    """Compare the end only: what a reader finds at each moment is compared where the store answers."""
+    """Compare the end only: the oracle compares each answer of the store."""
 
     async def act(self, actor: Actor) -> None:
         """Put, updates, deletes or read a document that will expire, or sweeps."""

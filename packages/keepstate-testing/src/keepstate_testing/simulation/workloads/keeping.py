@@ -54,7 +54,7 @@ class Keeping(Workload):
         assert value is None or value == _value(value["name"]), "a large value is not what was put"
 
     async def verify(self) -> None:
-        """Collect, and read what is left."""
+        """Collect garbage, and read the rest."""
         await self.judge.process.ks.sweep()
         documents = self.judge.process.ks.space(_SPACE).documents
         for key in _NAMES:

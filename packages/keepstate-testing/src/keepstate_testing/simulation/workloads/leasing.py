@@ -1,4 +1,4 @@
-"""Leases, held too long by processes that stand still, and writes that only a present holder may make."""
+"""Leases, held too long by paused processes, and writes that only the present holder may make."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Leasing(Workload):
         self._believe(actor, self.fates[name])
 
     def _believe(self, actor: Actor, fate: Fate) -> None:
-        """Let some go on with a lease that was refused, as a process does that does not look."""
+        """Let some actors continue with a rejected lease, like a process that ignores the error."""
         if fate is Fate.REFUSED and self.world.random.random() < 0.6:
             del self.held[actor.name]
 

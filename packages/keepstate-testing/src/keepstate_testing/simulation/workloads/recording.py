@@ -1,4 +1,4 @@
-"""Event streams: each event once, in one order, for who reads and for who follows."""
+"""Event streams: each event once, in one order, for readers and followers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Recording(Workload):
         raise AssertionError(f"a follower heard {self._heard[-1:]} and not {number} after 30 s")
 
     async def verify(self) -> None:
-        """Compare what is read, what was heard and what was told."""
+        """Compare the stored events, the followed ones and the answers."""
         names: list[str] = []
         for stream in _STREAMS:
             read = await self.judge.space.events.read(stream=stream, limit=100_000)

@@ -136,7 +136,7 @@ class WorkingCopy(Workload):
     # ---- the end
 
     async def finish(self) -> None:
-        """Work off what is left, as long as leases and wait of failed tasks may last."""
+        """Finish the remaining tasks, as long as leases and delays of failed tasks may last."""
         queue = self.judge.space.queue
         for _ in range(120):
             asked_ms = self._now_ms()

@@ -37,7 +37,7 @@ class Workload(ABC):
 
     @abstractmethod
     async def verify(self) -> None:
-        """Raise `AssertionError` if something is not as it was told to be."""
+        """Raise `AssertionError` if the state contradicts the answers."""
 
     @property
     def judge(self) -> Actor:
