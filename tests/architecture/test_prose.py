@@ -30,6 +30,7 @@ AVOIDED = {
 """What is avoided, by pattern, and what to write."""
 
 KIT = ROOT / "packages"
+EXAMPLES = ROOT / "examples"
 
 UNREVISED: tuple[str, ...] = ()
 """Files and folders whose texts are still to be rewritten."""
@@ -47,6 +48,10 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the comments and strings of code, or the lines of a page without its code."""
     source = path.read_text(encoding="utf-8")
+    if path.suffix in {".lua", ".sql"}:
+        for number, line in enumerate(source.splitlines(), 1):
+            yield number, re.sub(r"`[^`]*`", "", line.partition("--")[2])
+        return
     if path.suffix == ".py":
         kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -64,14 +69,19 @@ def revised(paths: list[Path]) -> list[Path]:
 
 
 def sources() -> list[Path]:
-    """Return the files of the package and of the test kit that are written by hand."""
-    ours = {PACKAGE, KIT}
+    """Return the files of the package, the test kit and the examples that are written by hand."""
+    ours = {PACKAGE, KIT, EXAMPLES}
     return [path for path in python_files() if ours & set(path.parents) and "/sync/" not in shown(path)]
+
+
+def scripts() -> list[Path]:
+    """Return the scripts and statements that run on servers."""
+    return sorted([*PACKAGE.rglob("*.lua"), *PACKAGE.rglob("*.sql")])
 
 
 def pages() -> list[Path]:
     """Return the pages of the documentation."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *KIT.glob("*/*.md")])
 
 
 def test_each_summary_begins_with_a_verb_or_a_noun() -> None:
@@ -90,7 +100,7 @@ def test_no_text_says(pattern: str) -> None:
     avoided = re.compile(pattern, re.IGNORECASE)
     found = [
         f"{shown(path)}:{line} {match[0]!r}: write {AVOIDED[pattern]}"
-        for path in revised([*sources(), *pages()])
+        for path in revised([*sources(), *scripts(), *pages()])
         for line, text in texts(path)
         for match in avoided.finditer(text)
     ]
