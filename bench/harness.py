@@ -195,7 +195,8 @@ class Table:
 
     def _blocks(self, operations: int, blocks: int) -> list[list[Item]]:
         """Return the keys and values of each block; the first one warms up."""
-        wanted = max(64, int(operations * self._scale))
+        wanted = max(8 if self.is_quick else 64, int(operations * self._scale))
+        blocks = min(blocks, 1) if self.is_quick else blocks
         return [
             [(KEYS[number % len(KEYS)], VALUES[(number + block) % len(VALUES)]) for number in range(wanted)]
             for block in range(blocks + 1)
@@ -258,7 +259,7 @@ class Table:
 
     @property
     def is_quick(self) -> bool:
-        """Whether only to show that it runs."""
+        """Whether only to show that it runs, in as few operations as give every figure."""
         return self._scale < 1
 
     def scaled(self, count: int, *, least: int) -> int:

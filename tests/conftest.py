@@ -1,8 +1,7 @@
-"""What every test lives by: how much Hypothesis tries, that a skip is loud, and who runs alone."""
+"""What every test lives by: how much Hypothesis tries and that a skip is loud."""
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import signal
@@ -86,18 +85,6 @@ def shared_data(request: pytest.FixtureRequest) -> Path:
         f"{request.node.nodeid} asks for shared_data: mark it with the file, pytest.mark.shared(PATH)"
     )
     return path
-
-
-@pytest.fixture(autouse=True)
-def company(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
-    """Keep the suite's other processes waiting while a test marked `alone` measures time."""
-    if not hasattr(request.config, "workerinput"):
-        yield
-        return
-    mode = fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH
-    with (tmp_path_factory.getbasetemp().parent / "company").open("w") as lock:
-        fcntl.flock(lock, mode)
-        yield
 
 
 def path_in_shared(item: pytest.Item) -> Path | None:

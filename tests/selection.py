@@ -22,6 +22,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import spent_s
+
 TESTS = Path(__file__).parent
 
 SERVER_FIXTURES = frozenset(
@@ -146,6 +148,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def processor_s() -> float:
-    """Return the processor time of this process and of its children that have ended."""
+    """Return the processor time of this process, of its children that have ended and of forked programs."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + spent_s()

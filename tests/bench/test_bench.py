@@ -43,7 +43,6 @@ def test_each_group_is_tried() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("group", ROWS)
 def test_a_quick_run_writes_a_row_for_each_budget(group: str, tmp_path: Path) -> None:

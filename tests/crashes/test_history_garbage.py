@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -18,6 +17,7 @@ import keepstate
 from tests.crashes.history_company import Collected, Told, collect_once, judge
 from tests.crashes.history_stage import STORIES
 from tests.engine.conftest import url_of
+from tests.processes import Program
 from tests.tally import Tally, first_seed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,12 +63,9 @@ def test_collectors_beside_four_writing_processes_lose_nothing(
 def beside_writers(url: str, seconds: float, seed: int) -> tuple[list[Told], Collected]:
     """Let four processes write while two collectors are at work here; returns what each of them did."""
     writers = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.processes.write_history", url, SPACE, name),
-                *(",".join(other for other in NAMES if other != name), str(seconds), str(seed)),
-            ],
-            cwd=ROOT,
+        Program(
+            *("-m", "tests.processes.write_history", url, SPACE, name),
+            *(",".join(other for other in NAMES if other != name), seconds, seed),
             stdout=subprocess.PIPE,
         )
         for name in NAMES
@@ -83,9 +80,7 @@ def beside_writers(url: str, seconds: float, seed: int) -> tuple[list[Told], Col
     return [msgspec.json.decode(one, type=Told) for one in told], collected
 
 
-async def collect_beside(
-    url: str, writers: list[subprocess.Popen[bytes]], seconds: float, seed: int
-) -> Collected:
+async def collect_beside(url: str, writers: list[Program], seconds: float, seed: int) -> Collected:
     """Collect as long as somebody writes, and once more: on a busy machine they begin late."""
     collected, end = Collected(), time.monotonic() + seconds
 

@@ -7,7 +7,6 @@ of all operations, in which what ended before another began stands before it.
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.urls import StoreUrl
-from tests.processes import PROCESSES
+from tests.processes import PROCESSES, Program
 from tests.processes.work_through_tiers import SPACES
 from tests.server_fixtures import running
 from tests.tally import first_seed
@@ -41,14 +40,12 @@ def findings(
     worker = PROCESSES / "work_through_tiers.py"
     files, enough = [folder / f"{number}.records" for number in (1, 2)], folder / "enough"
     processes = [
-        subprocess.Popen(
-            [sys.executable, str(worker), tiers, url, cache.url, str(file), str(enough), str(launch),
-             str(first_seed() + launch), str(operations)],
+        Program(
+            *(worker, tiers, url, cache.url, file, enough, launch, first_seed() + launch, operations),
             stderr=subprocess.PIPE,
-            text=True,
         )
         for launch, file in enumerate(files, 1)
-    ]  # fmt: skip
+    ]
     for _ in range(kills):
         time.sleep(0.3)
         cache.kill()

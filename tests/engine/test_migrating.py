@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from keepstate.engine.space.migration import migrate
 from keepstate.stores.protocol import Batch, Put
 from keepstate.values.schema import CLASSES
 from tests.engine.trips import NAME, Trip, know_trips
+from tests.processes import Program
 
 ROOT = Path(__file__).parents[2]
 BIG = "x" * 1_500_000
@@ -221,12 +221,7 @@ def test_two_processes_of_old_and_new_code_work_on_one_store(tmp_path: Path) -> 
     with sync.open(url) as ks:
         ks.space("run/1").documents.put("start", 0)
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.processes.add_to_versioned_object", url, code, "60"],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        Program("-m", "tests.processes.add_to_versioned_object", url, code, 60, stderr=subprocess.PIPE)
         for code in ("old", "new", "migrating")
     ]
     for process in processes:

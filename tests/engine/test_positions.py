@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.values import limits
-from tests.processes import PROCESSES
+from tests.processes import PROCESSES, run
 
 WRAPPED = ("encrypted", "tiered", "warm")
 KINDS = ("file", "sqlite", "redis", "valkey", "postgres", *WRAPPED)
@@ -32,9 +30,7 @@ KEPT, LOST, STRANGERS = 3, 4, 9
 
 def process(url: str, command: str, **arguments: Any) -> Any:
     """Return what a process of its own answers."""
-    words = [sys.executable, str(PROCESSES / "use_positions.py"), url, command, json.dumps(arguments)]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    assert ended.returncode == 0, ended.stderr
+    ended = run(PROCESSES / "use_positions.py", url, command, json.dumps(arguments))
     return json.loads(ended.stdout)
 
 

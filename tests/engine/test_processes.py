@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import keepstate
 from keepstate.engine.documents.watch import DocumentChange
-from tests.processes import PROCESSES
+from tests.processes import PROCESSES, Program, run
 
 COUNTING = PROCESSES / "count_document.py"
 
 
 def count_up(url: str) -> float:
     """Let 4 processes count one document up 500 times each, and return how long the longest update took."""
-    command = [sys.executable, str(COUNTING), url, "500"]
-    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    workers = [Program(COUNTING, url, 500, stdout=subprocess.PIPE) for _ in range(4)]
     return max(float(worker.communicate(timeout=100)[0]) for worker in workers)
 
 
@@ -46,8 +44,8 @@ async def test_eight_processes_complete_each_of_a_hundred_tasks_once(shared_url:
         queue = ks.space("shared").queue
         for number in range(100):
             await queue.put(number, id=f"t{number}")
-        command = [sys.executable, str(PROCESSES / "complete_tasks.py"), shared_url]
-        workers = [subprocess.Popen([*command, f"w{n}"], stdout=subprocess.PIPE, text=True) for n in range(8)]
+        command = (PROCESSES / "complete_tasks.py", shared_url)
+        workers = [Program(*command, f"w{n}", stdout=subprocess.PIPE) for n in range(8)]
         done = [name for worker in workers for name in worker.communicate(timeout=100)[0].split()]
 
         assert sorted(done) == sorted(f"t{number}" for number in range(100))
@@ -56,9 +54,7 @@ async def test_eight_processes_complete_each_of_a_hundred_tasks_once(shared_url:
 
 @pytest.mark.slow
 async def test_a_kill_between_parts_and_their_entry_leaves_nothing_visible(shared_url: str) -> None:
-    killed = subprocess.run(
-        [sys.executable, str(PROCESSES / "die_between_parts.py"), shared_url], timeout=60, check=False
-    )
+    killed = run(PROCESSES / "die_between_parts.py", shared_url, check=False)
 
     async with keepstate.open(shared_url) as ks:
         assert killed.returncode == -signal.SIGKILL
@@ -73,8 +69,8 @@ async def test_a_watch_misses_nothing_of_what_another_process_changes_in_three_s
 ) -> None:
     found: list[DocumentChange] = []
     async with keepstate.open(shared_url) as ks, ks.space("shared").documents.watch() as changes:
-        command = [sys.executable, str(PROCESSES / "change_documents.py"), shared_url, "3"]
-        writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command = (PROCESSES / "change_documents.py", shared_url, 3)
+        writer = Program(*command, stdout=subprocess.PIPE)
         async with asyncio.timeout(60):
             async for change in changes:
                 found.append(change)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from keepstate import Event, EventStream, Projection, Space, Transaction, sync
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, PrunedError, UnsupportedError
 from tests.engine.conftest import Turned
-from tests.processes import project_orders
+from tests.processes import Program, project_orders
 
 ORDERS = [{"customer": f"c{n % 3}", "amount": n} for n in range(30)]
 
@@ -304,9 +303,7 @@ def killed_again_and_again(url: str, orders: sync.EventStream, *, kills: int, co
         )
     met = 0
     for _ in range(kills):
-        process = subprocess.Popen(
-            [sys.executable, project_orders.__file__, url], stdout=subprocess.PIPE, text=True
-        )
+        process = Program(project_orders.__file__, url, stdout=subprocess.PIPE)
         with process:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
             time.sleep(chance.uniform(0, 0.04))

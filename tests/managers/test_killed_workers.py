@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ import pytest
 
 import keepstate
 from keepstate import AgentCoordinationState, OrchestrationStateManager, TaskQueueState, TeamState
+from tests.processes import Program
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 8
@@ -74,7 +73,7 @@ def let_work(url: str, tasks: int, kills: int) -> int:
 
 
 @contextmanager
-def workers(url: str, tasks: int) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
+def workers(url: str, tasks: int) -> Iterator[dict[int, Program]]:
     running = {number: begin(url, number, tasks) for number in range(WORKERS)}
     try:
         yield running
@@ -84,9 +83,8 @@ def workers(url: str, tasks: int) -> Iterator[dict[int, subprocess.Popen[bytes]]
             worker.wait()
 
 
-def begin(url: str, number: int, tasks: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.processes.work_in_team", url, f"worker {number}", str(tasks)]
-    return subprocess.Popen(command, cwd=ROOT)
+def begin(url: str, number: int, tasks: int) -> Program:
+    return Program("-m", "tests.processes.work_in_team", url, f"worker {number}", tasks)
 
 
 async def seen(url: str) -> tuple[dict[str, int], tuple[int, int, int, int]]:

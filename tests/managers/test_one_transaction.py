@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import keepstate
 from keepstate import AgentStateStore, OrchestrationStateManager, WorkflowStateManager
-from tests.managers.stores import ROOT, url_of
+from tests.managers.stores import url_of
+from tests.processes import run
 
 STEPS = 4
 
@@ -38,8 +37,8 @@ def test_a_process_killed_between_any_two_steps_leaves_all_or_nothing(
 
 
 def work(url: str, record: bool, *, killed_before: int) -> int:
-    command = [sys.executable, "-m", "tests.processes.die_in_step", url, str(int(record)), str(killed_before)]
-    return subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode
+    words = ("-m", "tests.processes.die_in_step", url, int(record), killed_before)
+    return run(*words, check=False).returncode
 
 
 async def seen(url: str) -> tuple[int, int, int, int | None, int]:

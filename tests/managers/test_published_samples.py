@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import pytest
 from tests.managers.sample_checks import CHECKS
 from tests.managers.samples import Sample, Stage, read_samples
 from tests.managers.views import Views, views_of
+from tests.processes import run
 
 KINDS = {"state", "agent", "workflow", "team", "base", "tools", "speech"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,13 +68,6 @@ def seen_again(url: str) -> Views:
     """Return what managers show in another process; of memory, other managers of this one."""
     if url.startswith("memory:"):
         return asyncio.run(views_of(url))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.managers.views", url],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run("-W", "error", "-m", "tests.managers.views", url)
     views: Views = json.loads(done.stdout)
     return views

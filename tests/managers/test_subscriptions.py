@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +35,7 @@ from keepstate.stores.protocol import Reading
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values.schema import CLASSES
 from tests.contracts.managers.trouble import TroubledStore
+from tests.processes import run
 
 ROOT = Path(__file__).resolve().parents[2]
 Told = list[tuple[str, Any, Any]]
@@ -89,8 +88,7 @@ def test_what_another_process_writes_is_told_exactly_and_in_order(
         async with StateManager(StateConfig(backend=url, shards=shards)) as state:
             state.subscribe("*", into(told))
             await state.get("n")
-            command = [sys.executable, "-c", WRITER, url, str(shards)]
-            await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True, timeout=60)
+            await asyncio.to_thread(run, "-c", WRITER, url, shards)
             await state.drain()
 
     asyncio.run(listen())

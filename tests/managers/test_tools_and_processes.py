@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from keepstate import EffectStatus, InvalidError, ToolExecution, TransitionError, sync
+from tests.processes import Program
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,9 +23,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return server
 
 
-def call(url: str, what: str, file: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.processes.call_tool", url, what, str(file)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def call(url: str, what: str, file: Path) -> Program:
+    return Program("-m", "tests.processes.call_tool", url, what, file, stdout=subprocess.PIPE)
 
 
 @pytest.mark.slow

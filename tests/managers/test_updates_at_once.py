@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from keepstate import StateConfig, StateManager
-from tests.managers.stores import ROOT, url_of
+from tests.managers.stores import url_of
+from tests.processes import Program
 from tests.processes.count_up_state import count_up
 
 WHO, TIMES = 4, 500
@@ -37,8 +36,8 @@ async def test_processes_lose_no_update(
     kind: str, record: bool, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = url_of(kind, request, tmp_path)
-    words = [sys.executable, "-m", "tests.processes.count_up_state", url, str(int(record)), str(TIMES)]
-    processes = [subprocess.Popen(words, cwd=ROOT) for _ in range(WHO)]
+    words = ("-m", "tests.processes.count_up_state", url, int(record), TIMES)
+    processes = [Program(*words) for _ in range(WHO)]
     try:
         codes = [process.wait(timeout=100) for process in processes]
     finally:

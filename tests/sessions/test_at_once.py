@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -28,7 +27,7 @@ from keepstate.sessions import (
 from keepstate.stores.memory import MemoryStore
 from tests.contracts.sessions.stage import BusyStore
 from tests.engine.conftest import Turned
-from tests.processes import answer_first_requests, append_to_session
+from tests.processes import Program, answer_first_requests, append_to_session
 
 MANY = 80
 """More than an operation of a part has attempts."""
@@ -58,10 +57,8 @@ async def test_first_requests_of_one_chat_at_once_lose_no_answer(ks: Keepstate) 
 
 
 async def test_first_requests_of_one_chat_in_many_processes_lose_no_answer(shared_url: str) -> None:
-    program = [sys.executable, answer_first_requests.__file__, shared_url]
-    running = [
-        subprocess.Popen([*program, name, "5"], stdout=subprocess.PIPE, text=True) for name in "abcd"
-    ]  # 20 requests
+    program = (answer_first_requests.__file__, shared_url)
+    running = [Program(*program, name, 5, stdout=subprocess.PIPE) for name in "abcd"]  # 20 requests
     answers = [line for process in running for line in process.communicate()[0].splitlines()]
     assert [process.returncode for process in running] == [0, 0, 0, 0]
 
@@ -211,10 +208,7 @@ async def test_a_function_that_raises_leaves_nobody_in_the_line(turned: Turned) 
 
 @pytest.mark.slow
 def test_many_processes_write_one_conversation(shared_url: str) -> None:
-    processes = [
-        subprocess.Popen([sys.executable, append_to_session.__file__, shared_url, name, "12"])
-        for name in "abc"
-    ]
+    processes = [Program(append_to_session.__file__, shared_url, name, 12) for name in "abc"]
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
 
     with keepstate.sync.open(shared_url) as ks:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from keepstate.errors import ConflictError, StoreUnavailableError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome
 from keepstate.stores.wrappers.wrapper import StoreWrapper
-from tests.processes import book_flight
+from tests.processes import Program, book_flight, run
 from tests.sessions.test_machine import Booking
 
 
@@ -107,16 +106,11 @@ def test_a_run_that_is_killed_at_random_makes_each_transition_once(tmp_path: Pat
         machine = sync.AgentStateMachine("booking", persistence=ks, work=book_flight.WORK)
         machine.transition("new_task")
         for _ in range(kills):
-            process = subprocess.Popen(
-                [sys.executable, book_flight.__file__, url], stdout=subprocess.PIPE, text=True
-            )
-            with process:
+            with Program(book_flight.__file__, url, stdout=subprocess.PIPE) as process:
                 assert process.stdout is not None and process.stdout.readline() == "ready\n"
                 time.sleep(chance.uniform(0, 0.05))
                 process.kill()
-        subprocess.run(
-            [sys.executable, book_flight.__file__, url], check=True, timeout=60, stdout=subprocess.DEVNULL
-        )
+        run(book_flight.__file__, url)
 
         assert machine.refresh() == "done"
         assert machine.data == {"steps": book_flight.STEPS, "done": book_flight.STEPS, "feedback": "yes"}

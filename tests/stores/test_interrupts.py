@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-_ROOT = Path(__file__).parents[2]
+from tests.processes import run
 
 
 def storm(url: str, *, seed: int, rounds: int) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.processes.write_while_interrupted", url, str(seed), str(rounds)],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = run("-m", "tests.processes.write_while_interrupted", url, seed, rounds)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

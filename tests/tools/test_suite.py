@@ -21,15 +21,6 @@ def test_it(shared_data):
 """
 WARNS = "import warnings\ndef test_it():\n    warnings.warn('old')\n"
 HANGS = "import pytest, signal\n@pytest.mark.timeout(0.2)\ndef test_it():\n    signal.pause()\n"
-MEETS = """
-import pytest
-@pytest.mark.parametrize("run", range(8))
-@pytest.mark.alone
-def test_alone(run, tmp_path_factory):
-    meeting = tmp_path_factory.getbasetemp().parent / "meeting"
-    with meeting.open("x"):
-        meeting.unlink()
-"""
 
 
 @pytest.mark.parametrize(
@@ -68,12 +59,6 @@ def test_a_hanging_test_times_out_and_the_next_one_runs(tmp_path: Path) -> None:
 
 def test_a_run_without_any_test_fails(tmp_path: Path) -> None:
     assert suite(tmp_path, "").returncode == pytest.ExitCode.NO_TESTS_COLLECTED
-
-
-def test_tests_marked_alone_never_meet_in_two_processes(tmp_path: Path) -> None:
-    done = suite(tmp_path, MEETS, "-n", "2", "--dist", "load")
-
-    assert "8 passed" in done.stdout
 
 
 def suite(folder: Path, test: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:

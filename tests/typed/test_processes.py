@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 import keepstate
 from keepstate import AgentRun, KeyedState
-from tests.processes import PROCESSES
+from tests.processes import PROCESSES, Program
 from tests.processes.step_through_run import KEYS, TOOLS, Calls, Last, Sum, main
 
 SCRIPT = PROCESSES / "step_through_run.py"
@@ -20,8 +19,7 @@ SCRIPT = PROCESSES / "step_through_run.py"
 
 def stepped(url: str, steps: int, *, timeout_s: float) -> None:
     """Let two processes take so many steps each on one thread, and asserts that all of it was kept."""
-    command = [sys.executable, str(SCRIPT), url]
-    workers = [subprocess.Popen([*command, run_id, str(steps)]) for run_id in ("r1", "r2")]
+    workers = [Program(SCRIPT, url, run_id, steps) for run_id in ("r1", "r2")]
     assert [worker.wait(timeout=timeout_s) for worker in workers] == [0, 0]
     asyncio.run(kept(url, steps))
 
@@ -77,10 +75,9 @@ def test_of_a_step_whose_process_is_killed_all_is_there_or_nothing(shared_url: s
 
     taken = [0]
     for after_s in (0.0, 0.04, 0.12):
-        command = [sys.executable, str(SCRIPT), shared_url, "r", "10000", "0.5"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
+        with Program(SCRIPT, shared_url, "r", "10000", "0.5", stdout=subprocess.PIPE) as worker:
             assert worker.stdout is not None
-            assert worker.stdout.readline() == b"begun\n"
+            assert worker.stdout.readline() == "begun\n"
             time.sleep(after_s)
             worker.kill()
         taken.append(asyncio.run(check()))

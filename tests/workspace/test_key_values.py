@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +17,7 @@ from keepstate import Cache, Disk, InvalidError, StoreFullError
 from keepstate._files import make_folder
 from keepstate.kv import KVStore
 from keepstate.workspace import Memory, kv
+from tests.processes import Program
 from tests.workspace.plain import Plain
 
 PART = "keepstate:object/state/00aa"
@@ -174,7 +173,7 @@ while done < 50:
     done += store.cas("n", before, str(int(before or b"0") + 1).encode())
 store.close()
 """
-    workers = [subprocess.Popen([sys.executable, "-W", "error", "-c", source]) for _ in range(3)]
+    workers = [Program("-W", "error", "-c", source) for _ in range(3)]
 
     assert [worker.wait(timeout=60) for worker in workers] == [0, 0, 0]
     assert Disk(tmp_path).get("n") == b"150"

@@ -28,7 +28,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.stores.protocol import Applied, Batch, Put
 from tests.engine.history.conftest import history_of
-from tests.processes import PROCESSES
+from tests.processes import PROCESSES, Program
 
 WORKER = PROCESSES / "archive_repeatedly.py"
 LONG = [f"message {number} " * 5 for number in range(300)]
@@ -273,8 +273,7 @@ async def test_a_kill_while_archiving_loses_nothing(tmp_path: Path, kills: int) 
     url = f"sqlite:///{tmp_path}/keepstate.db?durability=normal"
     random = Random(kills)
     for number in range(kills):
-        command = [sys.executable, str(WORKER), url, str(tmp_path / "old.archive")]
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE)
+        worker = Program(WORKER, url, tmp_path / "old.archive", stdout=subprocess.PIPE)
         assert worker.stdout is not None
         for _ in range(1 if number else 3):  # ready, and in the first life archived twice
             worker.stdout.readline()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import keepstate
 from keepstate.engine.space.keepstate import Keepstate
 from tests.engine.history.conftest import history_of
-from tests.processes import PROCESSES
+from tests.processes import PROCESSES, Program
 
 COMMITTING = PROCESSES / "commit_fifty_times.py"
 NAMES = ("w0", "w1", "w2", "w3")
@@ -18,8 +15,7 @@ NAMES = ("w0", "w1", "w2", "w3")
 
 def commit_at_once(url: str, how: str) -> None:
     """Let four processes commit fifty times each."""
-    command = [sys.executable, str(COMMITTING), url]
-    workers = [subprocess.Popen([*command, name, how]) for name in NAMES]
+    workers = [Program(COMMITTING, url, name, how) for name in NAMES]
     assert [worker.wait(timeout=110) for worker in workers] == [0] * 4
 
 

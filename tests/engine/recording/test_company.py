@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from keepstate import CorruptError, InvalidError, Keepstate, SignedPickle
 from keepstate.engine.kernel import layout
 from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.values import codec
-from tests.processes import PROCESSES
+from tests.processes import PROCESSES, Program
 
 UPDATING = PROCESSES / "update_recorded_documents.py"
 NAMES = ("w0", "w1", "w2", "w3")
@@ -45,9 +44,8 @@ async def test_four_processes_record_each_of_their_changes(shared_url: str, open
     opened.append(keepstate.open(shared_url))
     space = opened[-1].space("run/1", record=True)
     await space.documents.put("shared", 0)
-    command = [sys.executable, str(UPDATING), shared_url]
-    workers = [await asyncio.create_subprocess_exec(*command, name) for name in NAMES]
-    assert [await asyncio.wait_for(worker.wait(), 100) for worker in workers] == [0] * 4
+    workers = [Program(UPDATING, shared_url, name) for name in NAMES]
+    assert [await asyncio.to_thread(worker.wait, 100) for worker in workers] == [0] * 4
 
     whole = {f"{name}/{n}": {"by": name, "number": n + 42 + 7 * (n < 1)} for name in NAMES for n in range(7)}
     assert dict(await space.at()) == whole | {"shared": 200}

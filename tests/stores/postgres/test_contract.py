@@ -16,10 +16,11 @@ from keepstate.stores.base import StoreBase
 from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.postgres.options import read_options
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.store_contract import LosesReplies, Persists, SharedAcrossProcesses, StoreContract
+from keepstate.testing.store_contract import LosesReplies, Persists, StoreContract
+from tests.stores.forked import SharedAcrossForks
 
 
-class TestPostgres(ConfirmsServersClock, NoticesLostFloors, Persists, SharedAcrossProcesses, StoreContract):
+class TestPostgres(ConfirmsServersClock, NoticesLostFloors, Persists, SharedAcrossForks, StoreContract):
     _url: str
 
     @pytest.fixture(autouse=True)

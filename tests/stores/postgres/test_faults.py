@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -31,6 +30,7 @@ from keepstate.stores.postgres.connection import RefusedStatement
 from keepstate.stores.postgres.options import read_options
 from keepstate.stores.protocol import ABSENT, Applied, Batch, Check, Conflict, Put
 from keepstate.stores.urls import StoreUrl
+from tests.processes import Program
 from tests.stores.postgres.conftest import Rows, applied, opened, outcome_of, value_of
 
 KEY = b"\x02doc"
@@ -73,15 +73,14 @@ def with_default(url: str, setting: str) -> str:
 
 
 @pytest.fixture
-def appenders() -> Iterator[Callable[[str, int], list[subprocess.Popen[str]]]]:
+def appenders() -> Iterator[Callable[[str, int], list[Program]]]:
     """Start three processes that append to one log so often, and return them when each has begun."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Program] = []
 
-    def start(url: str, times: int) -> list[subprocess.Popen[str]]:
+    def start(url: str, times: int) -> list[Program]:
         for i in range(3):
-            command = [sys.executable, "-c", APPENDER, url, f"worker{i}", str(times)]
-            pipe = subprocess.PIPE
-            started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True))
+            command = ("-c", APPENDER, url, f"worker{i}", times)
+            started.append(Program(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         for worker in started:
             assert worker.stdout is not None
             assert worker.stdout.readline() == "0\n"
@@ -93,7 +92,7 @@ def appenders() -> Iterator[Callable[[str, int], list[subprocess.Popen[str]]]]:
         worker.communicate()
 
 
-def assert_ended_well(workers: list[subprocess.Popen[str]]) -> None:
+def assert_ended_well(workers: list[Program]) -> None:
     for worker in workers:
         _, complaint = worker.communicate(timeout=60)
         assert worker.returncode == 0, complaint
@@ -124,7 +123,7 @@ def terminate_others(admin: Rows) -> int:
 
 @pytest.mark.slow
 def test_a_server_killed_in_mid_write_loses_no_acknowledged_write(
-    own_server: Postgres, appenders: Callable[[str, int], list[subprocess.Popen[str]]]
+    own_server: Postgres, appenders: Callable[[str, int], list[Program]]
 ) -> None:
     workers = appenders(own_server.url, 150)
     acknowledged = [0, 0, 0]
@@ -158,7 +157,7 @@ def test_a_server_killed_in_mid_write_loses_no_acknowledged_write(
 
 @pytest.mark.slow
 def test_sessions_ended_in_mid_commit_never_apply_twice(
-    postgres_url: str, admin: Rows, appenders: Callable[[str, int], list[subprocess.Popen[str]]]
+    postgres_url: str, admin: Rows, appenders: Callable[[str, int], list[Program]]
 ) -> None:
     workers = appenders(postgres_url, 100)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 import subprocess
-import sys
 import time
 
 import pytest
@@ -18,6 +17,7 @@ from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.postgres.options import connection_parameters, read_options
 from keepstate.stores.protocol import Durability, Put
 from keepstate.stores.urls import StoreUrl
+from tests.processes import Program
 from tests.stores.postgres.conftest import Rows, applied, opened, value_of
 
 KEY = b"\x02doc"
@@ -121,12 +121,11 @@ def test_no_repr_or_error_shows_the_password() -> None:
 @pytest.mark.slow
 def test_many_processes_may_open_an_empty_database_at_once(postgres_url: str) -> None:
     openers = [
-        subprocess.Popen(
-            [sys.executable, "-c", OPENER, postgres_url],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        Program(
+            "-c", OPENER, postgres_url, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         for _ in range(8)
-    ]  # fmt: skip
+    ]
 
     for round_ in range(15):
         for opener in openers:

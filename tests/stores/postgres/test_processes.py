@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 import time
 
@@ -13,6 +12,7 @@ from keepstate._finish import finish
 from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.protocol import Put
 from keepstate.testing.store_contract.company import COUNTER
+from tests.processes import Program
 from tests.stores.postgres.conftest import Rows, applied, opened, value_of
 from tests.stores.postgres.pooler import Pooler
 
@@ -29,8 +29,8 @@ def number(admin: Rows, query: str) -> int:
 
 @pytest.mark.slow
 def test_four_processes_lose_none_of_2000_increments(store: PostgresStore) -> None:
-    command = [sys.executable, "-m", INCREMENTER, store.url, "s", "500"]
-    workers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    command = ("-m", INCREMENTER, store.url, "s", "500")
+    workers = [Program(*command, stderr=subprocess.PIPE) for _ in range(4)]
 
     for worker in workers:
         _, complaint = worker.communicate(timeout=100)

@@ -18,10 +18,11 @@ from keepstate.stores.redis import RedisStore
 from keepstate.stores.redis.encoding import STATE_FIELD
 from keepstate.stores.redis.wire import pack
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.store_contract import LosesReplies, Persists, SharedAcrossProcesses, StoreContract
+from keepstate.testing.store_contract import LosesReplies, Persists, StoreContract
+from tests.stores.forked import SharedAcrossForks
 
 
-class RedisContract(ConfirmsServersClock, NoticesLostFloors, Persists, SharedAcrossProcesses, StoreContract):
+class RedisContract(ConfirmsServersClock, NoticesLostFloors, Persists, SharedAcrossForks, StoreContract):
     url: str
 
     def make_store(self, tmp_path: Path) -> RedisStore:

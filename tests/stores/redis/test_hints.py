@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ from keepstate_testing.servers import Redis, RedisCluster
 from keepstate.stores.protocol import Put
 from keepstate.stores.redis import RedisStore
 from keepstate.testing.store_contract.stage import applied, changed
+from tests.processes import Program
 from tests.stores.redis.stage import A, RedisStage
 
 SOON_S = 0.1
@@ -156,9 +156,7 @@ class TestHints(RedisStage):
     ) -> None:
         store = await self.open(redis_server.url)
         listener = store.listen([space])
-        worker = subprocess.Popen(
-            [sys.executable, "-c", WRITER, store.url, space, "3.5"], stdout=subprocess.PIPE, text=True
-        )
+        worker = Program("-c", WRITER, store.url, space, "3.5", stdout=subprocess.PIPE)
         upto = 0
         while worker.poll() is None:
             await listener.wait(1)

@@ -13,6 +13,7 @@ from keepstate_testing.store_abilities import ConfirmsLeaps, KeepsLeaps
 
 from keepstate.stores.sqlite import SqliteStore
 from keepstate.testing.store_contract import Clocked, KeepsTime, SharedAcrossProcesses, StoreContract
+from tests.stores.forked import SharedAcrossForks
 
 
 class TestSqliteFull(Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, SharedAcrossProcesses):
@@ -24,7 +25,7 @@ class TestSqliteFull(Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, SharedAcross
 class TestWholeSqliteFull(TestSqliteFull, StoreContract): ...
 
 
-class TestSqliteNormal(Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, SharedAcrossProcesses, StoreContract):
+class TestSqliteNormal(Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, SharedAcrossForks, StoreContract):
     def make_store(self, tmp_path: Path) -> SqliteStore:
         return SqliteStore(
             tmp_path / "keepstate.db", durability="normal", runner=self.runner(), clock=self.clock

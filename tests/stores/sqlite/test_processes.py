@@ -20,6 +20,7 @@ from keepstate.errors import ClosedError, KeepstateError, UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Put
 from keepstate.stores.sqlite import database as databases
+from tests.processes import Program
 from tests.stores.sqlite.conftest import Opens
 
 # Newer Pythons warn of every fork of a process with threads: here that is the subject.
@@ -68,10 +69,9 @@ print(longest_s, flush=True)
 
 
 @contextmanager
-def started(script: str, *arguments: object) -> Generator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
+def started(script: str, *arguments: object) -> Generator[tuple[Program, IO[str], IO[str]]]:
     """Start a process and yield it with its standard input and output."""
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Program("-c", script, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -293,6 +294,17 @@ class Shared(Stage):
         assert await revision_of(store, space) == 2
 
 
+class WorkerProcess(Protocol):
+    """A process that works on the store, such as a `subprocess.Popen`."""
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def communicate(self, *, timeout: float) -> tuple[str, str]: ...
+
+
 class SharedAcrossProcesses(Shared):
     """Several processes on one store, which each opens by its URL."""
 
@@ -300,7 +312,7 @@ class SharedAcrossProcesses(Shared):
         """Return the URL by which another process opens the store, where `store.url` is not enough."""
         return store.url
 
-    def start_process(self, store: StoreBase, space: str, times: int) -> subprocess.Popen[str]:
+    def start_process(self, store: StoreBase, space: str, times: int) -> WorkerProcess:
         """Start a process that opens the store and increments the space's counter."""
         worker = "keepstate.testing.store_contract.incrementer"
         command = [sys.executable, "-m", worker, self.store_url(store), space, str(times)]

@@ -6,9 +6,8 @@ The whole contract runs over memory; what lasts and what processes share, over S
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ from keepstate.testing.store_contract import (
     SharedAcrossProcesses,
     StoreContract,
 )
-from tests.processes import PROCESSES
+from tests.processes import PROCESSES, Program
 
 KEY = bytes(range(32))
 
@@ -60,10 +59,9 @@ TestEncryptedMachine = EncryptedMachine.TestCase
 class Workers(SharedAcrossProcesses):
     """Other processes need the key beside the URL."""
 
-    def start_process(self, store: StoreBase, space: str, times: int) -> subprocess.Popen[str]:
+    def start_process(self, store: StoreBase, space: str, times: int) -> Program:
         worker = PROCESSES / "increment_encrypted.py"
-        command = [sys.executable, str(worker), self.store_url(store), space, str(times), KEY.hex()]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return Program(worker, self.store_url(store), space, times, KEY.hex(), stdout=PIPE, stderr=PIPE)
 
 
 class TestEncryptedSqlite(Clocked, KeepsTime, Workers):

@@ -6,9 +6,8 @@ because no code of the tiers knows what is cold.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 from urllib.parse import quote
 
@@ -33,7 +32,7 @@ from keepstate.testing.store_contract import (
     SharedAcrossProcesses,
     StoreContract,
 )
-from tests.processes import PROCESSES
+from tests.processes import PROCESSES, Program
 
 
 def as_base(store: Any) -> StoreBase:
@@ -93,11 +92,10 @@ class Workers(SharedAcrossProcesses):
 
     options = ""
 
-    def start_process(self, store: StoreBase, space: str, times: int) -> subprocess.Popen[str]:
+    def start_process(self, store: StoreBase, space: str, times: int) -> Program:
         worker = PROCESSES / "increment_tiered.py"
         url = f"tiered+{self.store_url(store)}{self.options}"
-        command = [sys.executable, str(worker), url, space, str(times)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return Program(worker, url, space, times, stdout=PIPE, stderr=PIPE)
 
 
 class TestTieredSqlite(Clocked, KeepsTime, Workers):
