@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
+import multiprocessing
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from itertools import islice
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median
-from subprocess import PIPE
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -26,7 +23,7 @@ from bench import sides
 from bench.conflicts import conflicts
 from bench.harness import Figure, Table, apart
 from bench.tiers import tiers
-from bench.ways import WAYS, InMemory, Persisted, Stateless, Way
+from bench.ways import WAYS, InMemory, Persisted, Stateless, Way, work
 from keepstate import sync
 from keepstate._finish import finish
 from keepstate.stores.base import StoreBase
@@ -180,34 +177,41 @@ def _kept_bytes(store: StoreBase, case: Case) -> int:
 
 
 class _Worker:
-    """A process that does steps."""
+    """A process that does steps, forked from one that has imported the ways."""
 
     def __init__(self, case: Case) -> None:
-        command = [sys.executable, "-m", "bench.ways", case.name, case.place]
-        root = Path(__file__).parents[1]
-        self._process = subprocess.Popen(command, cwd=root, stdin=PIPE, stdout=PIPE, text=True)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["bench.ways"])
+        self._orders, orders = context.Pipe()
+        self._process = context.Process(target=work, args=(case.name, case.place, orders))
+        self._process.start()
+        orders.close()
 
-    def ask(self, *words: object) -> None:
-        """Tell it what to do."""
-        assert self._process.stdin is not None
-        print(*words, file=self._process.stdin, flush=True)
+    def ask(self, what: str, session: str, count: int = 0) -> None:
+        """Order steps of a session, or what is known of it."""
+        self._orders.send((what, session, count))
 
-    def answers(self, count: int) -> list[str]:
-        """Return so many lines."""
-        assert self._process.stdout is not None
-        lines = list(islice(self._process.stdout, count))
-        assert len(lines) == count
-        return lines
+    def answers(self, count: int) -> list[int]:
+        """Return so many answers."""
+        return [self._orders.recv() for _ in range(count)]
 
     def kill(self) -> int:
-        """Kill it as `kill -9` does, and return how many lines it has still said."""
+        """Kill it as `kill -9` does, and return how many steps it has still acknowledged."""
         self._process.kill()
-        said, _ = self._process.communicate()
-        return said.count("\n")
+        self._process.join()
+        acknowledged = 0
+        with suppress(EOFError, OSError):
+            while self._orders.poll():
+                self._orders.recv()
+                acknowledged += 1
+        self.end()
+        return acknowledged
 
     def end(self) -> None:
         """Let it come to its end."""
-        self._process.communicate()
+        self._orders.close()
+        self._process.join()
+        self._process.close()
 
 
 def _processes(table: Table, case: Case) -> None:
@@ -225,7 +229,7 @@ def _processes(table: Table, case: Case) -> None:
         _rate(workers[:1], one, steps=1)  # whose writes are checked, and so tell what others wrote
         table.figure(case.told("steps a second in one session", shared, "steps", of=PROCESSES))
         workers[0].ask("known", one)
-        known = int(workers[0].answers(1)[0]) / 2 / (PROCESSES * steps + 1)
+        known = workers[0].answers(1)[0] / 2 / (PROCESSES * steps + 1)
         table.figure(case.told("known of what all were told", 100 * known, "%", of=PROCESSES))
         _kill(table, case, workers.pop(), steps)
     finally:

@@ -1,16 +1,16 @@
 """One agent that keeps its state in five ways, each written as an application would write it, and no longer.
 
-As a process, `python -m bench.ways WAY PLACE`, it does what it is told by lines: `steps SESSION COUNT` prints
-a line for each step that it has done, and `known SESSION` how many messages the agent is given by then.
+A process that runs `work` takes orders: `steps` of a session, each of which it acknowledges, and `known`, to
+which it answers how many messages the agent is given by then.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import sys
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from textwrap import dedent
 from typing import Any, Protocol
 
@@ -230,22 +230,18 @@ def _body_lines(written: Any) -> int:
     return len([line for line in ast.unparse(tree).splitlines() if line.strip()]) - 1
 
 
-def main() -> None:
-    """Do steps as it is told, and say what is done as soon as it is."""
-    way, place = WAYS[sys.argv[1]], sys.argv[2]
+def work(name: str, place: str, orders: Connection) -> None:
+    """Do steps as ordered, and acknowledge each as soon as it is done; a process of the bench runs it."""
     opened: dict[str, Way] = {}
-    for line in sys.stdin:
-        what, session, *count = line.split()
-        if session not in opened:
-            opened[session] = way(place, session)
-        if what == "known":
-            print(opened[session].count(), flush=True)
-        for number in range(int(count[0]) if count else 0):
-            opened[session].step(f"step {number}")
-            print(number, flush=True)
+    with suppress(EOFError):
+        while True:
+            what, session, count = orders.recv()
+            if session not in opened:
+                opened[session] = WAYS[name](place, session)
+            if what == "known":
+                orders.send(opened[session].count())
+            for number in range(count):
+                opened[session].step(f"step {number}")
+                orders.send(number)
     for each in opened.values():
         each.close()
-
-
-if __name__ == "__main__":
-    main()

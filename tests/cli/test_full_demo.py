@@ -54,19 +54,19 @@ def test_nothing_is_lost_or_done_twice_when_agent_and_conductor_are_killed(
 ) -> None:
     url = request.getfixturevalue(store)
 
-    ended = play("--workers", "2", "--most", "100", "--json", "--url", url)
+    ended = play("--workers", "2", "--most", "48", "--json", "--url", url)
 
     assert ended.code == 0, ended.err
     told = ended.json()
     assert told["equal"]
-    assert (told["modules"], told["commits"], told["agents"]) == (100, 100, ["ada", "ben"])
+    assert (told["modules"], told["commits"], told["agents"]) == (48, 48, ["ada", "ben"])
     assert (told["workers_killed"], told["workers_recovered"], told["conductors_killed"]) == (1, 1, 1)
     assert told["modules_taken_over"] >= 1
-    assert told["stood_still"] and 66 <= told["paused_at"] <= 100
+    assert told["stood_still"] and 32 <= told["paused_at"] <= 48
     assert told["counted"] == told["recounted"]
     assert {name: told["counted"][name] for name in told["counted_by_agents"]} == told["counted_by_agents"]
     # One for each module, the killed agent's too, and a claim for each of them.
-    assert told["transactions"] >= 200
+    assert told["transactions"] >= 96
     assert told["transactions_per_second"] == pytest.approx(
         told["transactions"] / told["seconds"], rel=0.01, abs=0.1
     )

@@ -36,7 +36,8 @@ class Size:
 
 DEEP = [pytest.mark.deep, pytest.mark.timeout(1200)]
 SIZES = [
-    pytest.param(Size(0, 50, steps=300), id="short", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+    pytest.param(Size(0, 20, steps=300), id="short", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+    pytest.param(Size(20, 50, steps=300), id="rest of the short", marks=DEEP),
     *(pytest.param(Size(n, n + 250), id=f"long from {n}", marks=DEEP) for n in range(50, 1050, 250)),
 ]
 if ALONE is not None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -43,6 +43,7 @@ class Program:
         stdout: `PIPE` makes `self.stdout` a text file, `DEVNULL` drops it, None inherits it.
         stderr: As `stdout`.
         environment: Environment variables that differ from those of this process.
+        modules: What it imports besides keepstate and takes long, such as a framework.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Program:
         stdout: int | None = None,
         stderr: int | None = None,
         environment: Mapping[str, str] | None = None,
+        modules: Sequence[str] = (),
     ) -> None:
         self.args = [str(word) for word in words]
         self.returncode: int | None = None
@@ -59,6 +61,7 @@ class Program:
             "words": self.args,
             "environment": {**os.environ, **(environment or {})},
             "folder": os.getcwd(),
+            "modules": modules,
         }
         (in_fd, self.stdin), (out_fd, self.stdout), (err_fd, self.stderr) = (
             _input(stdin),
@@ -92,11 +95,11 @@ class Program:
         readers = [
             threading.Thread(target=read, args=each, daemon=True)
             for each in enumerate((self.stdout, self.stderr))
-            if each[1] is not None
+            if each[1] is not None and not each[1].closed
         ]
         for reader in readers:
             reader.start()
-        if self.stdin is not None:
+        if self.stdin is not None and not self.stdin.closed:
             self.stdin.write(input)
             self.stdin.close()
         until_s = None if timeout is None else time.monotonic() + timeout

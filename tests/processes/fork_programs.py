@@ -3,9 +3,9 @@
 What programs need is imported once, before the first of them. Each one then runs in a fork as a fresh
 interpreter would run it: its words, environment, folder, streams and exit status are its own.
 
-A request is one message on the socket: JSON with `words`, `environment` and `folder`, and four descriptors:
-stdin, stdout, stderr and a pipe for the end. The answer is the process id. At its end the pipe gets one line:
-the exit status, and the seconds of processor time.
+A request is one message on the socket: JSON with `words`, `environment`, `folder` and `modules`, and four
+descriptors: stdin, stdout, stderr and a pipe for the end. The answer is the process id. When the program has
+ended, the pipe gets one line: the exit status, and the seconds of processor time.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ import socket
 import sys
 import types
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 REQUEST_BYTES = 1 << 20
 
 
-def main(channel_fd: int, modules: list[str]) -> dict[str, Any] | None:
+def main(channel_fd: int, modules: Sequence[str]) -> dict[str, Any] | None:
     """Serve requests until the socket is closed; in a fork, return its request instead."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for module in modules:
-        importlib.import_module(module)
-    gc.collect()
-    gc.freeze()
+    imported(modules)
     channel = socket.socket(fileno=channel_fd)
     woken, wakes = os.pipe()
     for fd in (woken, wakes):
@@ -52,6 +50,7 @@ def main(channel_fd: int, modules: list[str]) -> dict[str, Any] | None:
         if not message:
             return None
         request: dict[str, Any] = json.loads(message)
+        imported(request["modules"])
         if (pid := os.fork()) == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -66,6 +65,15 @@ def main(channel_fd: int, modules: list[str]) -> dict[str, Any] | None:
         for fd in fds[:3]:
             os.close(fd)
         channel.send(str(pid).encode())
+
+
+def imported(modules: Sequence[str]) -> None:
+    """Import modules, and hide their objects from the garbage collector: it would copy them in each fork."""
+    if missing := [module for module in modules if module not in sys.modules]:
+        for module in missing:
+            importlib.import_module(module)
+        gc.collect()
+        gc.freeze()
 
 
 def report_ends(ends: dict[int, int]) -> None:

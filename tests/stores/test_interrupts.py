@@ -10,6 +10,8 @@ import pytest
 
 from tests.processes import run
 
+SEEDS = [1, pytest.param(2, marks=pytest.mark.deep)]
+
 
 def storm(url: str, *, seed: int, rounds: int) -> dict[str, Any]:
     done = run("-m", "tests.processes.write_while_interrupted", url, seed, rounds)
@@ -35,7 +37,7 @@ def assert_others_unharmed(found: dict[str, Any]) -> None:
     assert applied <= counted <= applied + unknown
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["memory", "file", "json", "normal", "full"])
 def test_ctrl_c_at_any_moment_leaves_an_embedded_store_whole(tmp_path: Path, name: str, seed: int) -> None:
     url = {
@@ -52,7 +54,7 @@ def test_ctrl_c_at_any_moment_leaves_an_embedded_store_whole(tmp_path: Path, nam
     assert_others_unharmed(found)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_ctrl_c_at_any_moment_leaves_a_redis_store_whole(redis_url: str, seed: int) -> None:
     found = storm(with_option(redis_url, "max_connections=2"), seed=seed, rounds=900)
 
@@ -60,7 +62,7 @@ def test_ctrl_c_at_any_moment_leaves_a_redis_store_whole(redis_url: str, seed: i
     assert_others_unharmed(found)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_ctrl_c_at_any_moment_leaves_a_postgresql_store_whole(postgres_url: str, seed: int) -> None:
     found = storm(with_option(postgres_url, "max_connections=2"), seed=seed, rounds=900)
 

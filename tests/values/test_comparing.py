@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepstate.errors import InvalidError
@@ -19,6 +19,8 @@ from tests.values.edits import a_value, changed
 from tests.values.fetching import Objects
 
 CODEC = Codec()
+FEWER = settings(max_examples=settings().max_examples // 5)
+"""For values of hundreds of items, each of which is an example in itself."""
 
 
 def rewritten(before: object, after: object, objects: Objects) -> MerkleValue:
@@ -31,6 +33,7 @@ def rewritten(before: object, after: object, objects: Objects) -> MerkleValue:
     return objects.serve(apply_edits(planted.encoding, verdict)) if isinstance(verdict, Edits) else verdict
 
 
+@FEWER
 @given(st.integers(0, 2**32))
 def test_changes_in_place_make_the_root_of_the_whole(seed: int) -> None:
     dice, objects = random.Random(seed), Objects()
@@ -130,6 +133,7 @@ def test_bytes_that_end_like_the_items_of_before_are_not_taken_for_them() -> Non
     assert made.encoding == CODEC.to_merkle(after).encoding
 
 
+@FEWER
 @given(st.integers(0, 2**32))
 def test_a_long_encoding_is_that_of_the_whole(seed: int) -> None:
     dice = random.Random(seed)

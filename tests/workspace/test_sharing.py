@@ -12,20 +12,18 @@ import pytest
 
 from keepstate import events
 from keepstate.workspace import SuccessEvent
+from tests.processes import ROOT, Program
 from tests.processes.share_state import COMMITS, opened
 
-ROOT = Path(__file__).parent.parent.parent
+WORDS = ("-W", "error", "-m", "tests.processes.share_state")
 NAMES = ("ana", "eva", "zoe")
 
 
-def started(place: str, name: str, how: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "error", "-m", "tests.processes.share_state", place, name, how]
-    return subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
-    )
+def started(place: str, name: str, how: str) -> Program:
+    return Program(*WORDS, place, name, how, stdout=subprocess.PIPE)
 
 
-def output_of(process: subprocess.Popen[str]) -> str:
+def output_of(process: Program | subprocess.Popen[str]) -> str:
     out, _ = process.communicate(timeout=100)
     assert process.returncode == 0
     return out
@@ -54,6 +52,17 @@ def test_processes_that_only_read_commit_nothing(tmp_path: Path) -> None:
         state["nested"] = {"sets": [{"b", "a"}, frozenset({"c", "d"})]}
         commit = state.commit().id
 
-    # The order of a set of texts is another one in each process.
-    found = [output_of(started(place, "reader", "read", PYTHONHASHSEED=str(seed))) for seed in range(3)]
+    # The order of a set of texts is another one in each interpreter.
+    found = [
+        output_of(
+            subprocess.Popen(
+                [sys.executable, *WORDS, place, "reader", "read"],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONHASHSEED": str(seed)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        for seed in range(3)
+    ]
     assert found == [f"{commit} {commit}\n"] * 3

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from keepstate.adapters.langgraph import KeepstateSaver, KeepstateStore
 from tests.adapters.langgraph.saving import config, values
+from tests.processes import Program
 
 ROOT = Path(__file__).parents[3]
 TURNS = 8
+MODULES = ["keepstate.adapters.langgraph", "langgraph.graph"]
 
 WORKER = """
 import sys
@@ -37,14 +36,7 @@ with KeepstateSaver(url, author=name) as saver:
 @pytest.mark.slow
 def test_processes_share_a_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, url, name, str(TURNS)],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        )
-        for name in ("a", "b")
-    ]
+    workers = [Program("-c", WORKER, url, name, TURNS, modules=MODULES) for name in ("a", "b")]
 
     ended = [worker.wait(100) for worker in workers]
 
@@ -79,14 +71,7 @@ with KeepstateStore(url, index={"dims": 2, "embed": embed, "fields": ["text"]}) 
 
 @pytest.mark.slow
 def test_processes_share_the_items_of_a_store(shared_url: str) -> None:
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", PUTTER, shared_url, name, "20"],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
-        )
-        for name in ("a", "b")
-    ]
+    workers = [Program("-c", PUTTER, shared_url, name, 20, modules=MODULES) for name in ("a", "b")]
 
     ended = [worker.wait(100) for worker in workers]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from keepstate.adapters.langgraph import KeepstateSaver, KeepstateStore
 from keepstate.errors import ConflictError
 from tests.adapters.langgraph.racing import ITEMS, NAMES, both, chatting, contents
 from tests.adapters.langgraph.saving import config, values
+from tests.processes import Program
 
 ROOT = Path(__file__).parents[3]
 TURNS = 6
@@ -76,13 +75,11 @@ with KeepstateSaver(url, on_conflict="raise") as saver:
 @pytest.mark.slow
 def test_of_two_processes_none_loses_a_message(shared_url: str) -> None:
     workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, shared_url, name],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        Program(
+            *("-c", WORKER, shared_url, name),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            modules=["tests.adapters.langgraph.racing"],
         )
         for name in NAMES
     ]

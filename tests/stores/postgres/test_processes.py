@@ -27,7 +27,7 @@ def number(admin: Rows, query: str) -> int:
     return int(row[0])
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_four_processes_lose_none_of_2000_increments(store: PostgresStore) -> None:
     command = ("-m", INCREMENTER, store.url, "s", "500")
     workers = [Program(*command, stderr=subprocess.PIPE) for _ in range(4)]
