@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Generator
@@ -17,6 +18,7 @@ pytest_plugins = ["tests.selection", "tests.server_fixtures", "tests.tally"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
+IN_MEMORY, IN_MEMORY_BYTES = Path("/dev/shm"), 4 << 30
 IN_CI = os.environ.get("CI", "") not in {"", "0", "false"}
 
 # A machine shared by servers and workers is slow at times: time proves nothing about an example.
@@ -42,9 +44,21 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("--quick") and not config.getoption("--hypothesis-profile"):
         settings.load_profile("quick")
+    if config.option.markexpr.startswith("not deep"):
+        keep_files_in_memory()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def keep_files_in_memory() -> None:
+    """Keep the files of tests in memory where it has room for them, because a sync costs nothing there.
+
+    A killed process loses as little there as on a disk. Power cuts are simulated, and the long proof and the
+    tests that judge by the clock stay on the disk.
+    """
+    if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free >= IN_MEMORY_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
