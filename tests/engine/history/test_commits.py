@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import keepstate
 from keepstate.engine.history.history import History
 from keepstate.errors import ConflictError, InvalidError, NotFoundError, NotLoadedError
 from tests.engine.conftest import Turned
@@ -280,3 +282,33 @@ async def test_a_state_larger_than_a_batch_comes_back(history: History) -> None:
     checkout = await history.checkout()
     assert checkout["blob"] == state["blob"]
     assert checkout["many"] == [*state["many"], "last"]
+
+
+@pytest.mark.parametrize(
+    "part", [["x" * 20] * 1_000, {f"k{n}": n for n in reversed(range(1_000))}], ids=["list", "dict"]
+)
+async def test_a_part_that_is_in_a_state_twice_is_kept_when_it_changes_once(
+    everywhere: History, tmp_path: Path, part: Any
+) -> None:
+    """A commit carries the root of the list of a key, and had stored it nowhere else."""
+    first = {"part": part, "log": [{"of": part, "text": "x" * 5_000}]}
+    await everywhere.commit(first)
+    await everywhere.branch("before")
+    draft = await everywhere.begin()
+    draft["part"] = "other"
+    await draft.commit()
+    draft["log"].append({"again": part, "text": "y" * 5_000})
+    await draft.commit()
+
+    last = {"part": "other", "log": [*first["log"], {"again": part, "text": "y" * 5_000}]}
+    assert (await everywhere.verify()).problems == ()
+    assert [dict(await everywhere.checkout(ref)) for ref in ("before", "main")] == [first, last]
+    await everywhere.export_bundle(tmp_path / "all.bundle")
+    async with keepstate.open("memory://") as ks:
+        copy = ks.space("copy").history
+        await copy.import_bundle(tmp_path / "all.bundle")
+        assert (await copy.verify()).problems == ()
+        assert [dict(await copy.checkout(ref)) for ref in ("before", "main")] == [first, last]
+    await everywhere.delete_branch("before")
+    await everywhere.prune(keep_last=1)
+    assert dict(await everywhere.checkout()) == last

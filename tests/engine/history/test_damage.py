@@ -22,7 +22,8 @@ MESSAGES = [f"message {n} " * 5 for n in range(300)]
 async def written(space: Space) -> None:
     """Write a history that has a record of each kind."""
     history = space.history
-    await history.commit({"messages": MESSAGES, "keys": {f"key {n}": n for n in range(900)}})
+    keys = {f"key {n}": n for n in reversed(range(900))}
+    await history.commit({"messages": MESSAGES, "keys": keys, "again": {"of": MESSAGES, "text": "x" * 5_000}})
     await history.branch("side")
     await history.append("messages", "side", branch="side")
     for n in range(3):

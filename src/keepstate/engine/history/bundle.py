@@ -126,11 +126,17 @@ class Bundle(msgspec.Struct):
         )
 
     def taking(self, roots: Mapping[bytes, bytes]) -> Callable[[Ref, bytes], None]:
-        """Return a function that adds an object to the bundle, except the roots that a commit carries."""
+        """Return a function that adds an object to the bundle, except the roots that a commit carries.
+
+        Carried roots to which other objects refer are added, because another commit may not carry them.
+        """
 
         def take(ref: Ref, data: bytes) -> None:
             if ref.name not in roots:
                 self.objects[ref.name] = Kind(ref.kind), data
+            for name, root in roots.items():
+                if name in data:
+                    self.objects[name] = Kind.LIST, root
 
         return take
 

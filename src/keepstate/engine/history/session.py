@@ -347,7 +347,9 @@ class HistorySession:
         for name, data in objects.items():
             if name not in carries:
                 self.objects.put(name, data)
-        # A root that a source carries in its record may never have been written as an object.
-        for name, data in earlier.items():
-            if name not in carries and any(name in referring for referring in (root, *objects.values())):
+        # A root that a commit carries may never have been written as an object. An object that refers to it
+        # may be part of later states that do not carry it.
+        for name, data in {**earlier, **carries}.items():
+            is_deep = any(name in referring for referring in objects.values())
+            if is_deep or (name not in carries and name in root):
                 self.objects.put(name, data)

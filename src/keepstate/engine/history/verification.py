@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from keepstate.engine.history.ancestry import depth
 from keepstate.engine.history.commits import HistoryStats, Verified
-from keepstate.engine.history.objects import serve_work, unpack_object
+from keepstate.engine.history.objects import key_maker, serve_work, unpack_object
 from keepstate.engine.history.record import (
     CommitRecord,
     Grafts,
@@ -77,8 +77,10 @@ async def verify(unit: Unit) -> Verified:
         id = todo.pop()
         try:
             record = await session.record(id)
-            await session.serve(reach([record.root], objects, check_object), keep=False)
-            objects.difference_update(record.roots())  # another commit may not carry them
+            roots = RootCheck(record.roots())
+            await session.serve(reach([record.root], objects, roots.look), keep=False)
+            await _require_objects(session, roots.referred)
+            objects.difference_update(roots.carried)  # another commit may not carry them
             for parent in await session.parents(id):
                 if parent not in commits:
                     commits.add(parent)
@@ -86,6 +88,35 @@ async def verify(unit: Unit) -> Verified:
         except CorruptError as error:
             problems.append(f"commit {id.hex()}: {error}")
     return Verified(len(commits), len(objects), tuple(dict.fromkeys(problems)))
+
+
+async def _require_objects(session: HistorySession, names: Collection[bytes]) -> None:
+    """Raise `CorruptError` unless the space has these objects."""
+    if names:
+        key = key_maker(session.unit)
+        for name, entry in zip(names, await session.unit.objects([key(name) for name in names]), strict=True):
+            if entry is None:
+                raise CorruptError(f"object {name.hex()} is missing")
+
+
+class RootCheck:
+    """The roots that a commit carries, and those of them to which other objects refer.
+
+    The space needs these as objects too, because a commit that has the other objects may not carry the roots.
+    """
+
+    def __init__(self, carried: dict[bytes, bytes]) -> None:
+        self.carried = carried
+        self.referred = set[bytes]()
+
+    def look(self, ref: Ref, data: bytes) -> None:
+        """Compare an object with its name, and note the roots to which it refers.
+
+        Raises:
+            CorruptError: The object has another name.
+        """
+        check_object(ref, data)
+        self.referred.update(name for name in self.carried if name in data)
 
 
 # ---- records, one by one
@@ -214,7 +245,10 @@ class HistoryVerifier:
                     found[name] = await self._unpacked(entry, f"object {name.hex()}")
             return found
 
-        await serve_work(reach([record.root], self._objects, check_object), fetch)
+        deep = RootCheck(roots)
+        await serve_work(reach([record.root], self._objects, deep.look), fetch)
+        for name in deep.referred:
+            await self._unpacked((await self._read([layout.STATES + name]))[0], f"object {name.hex()}")
         self._objects.difference_update(roots)  # another commit may not carry them
 
 
