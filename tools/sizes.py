@@ -36,7 +36,7 @@ BUDGETS = {
     "sync": 2_400,
     "testing": 2_650,
     "typed": 3_050,
-    "values": 3_900,
+    "values": 4_150,
     "workspace": 1_650,
     TOP: 1_500,
 }

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from keepstate.engine.history.commits import Verified as Verified
     from keepstate.engine.history.draft import Draft
     from keepstate.engine.history.history import History
+    from keepstate.engine.history.json_patch import to_json_patch as to_json_patch
     from keepstate.engine.history.merge import MergeConflict as MergeConflict
+    from keepstate.engine.history.outline import Outline as Outline
+    from keepstate.engine.history.outline import ValueSummary as ValueSummary
     from keepstate.engine.queue.lease import Lease
     from keepstate.engine.queue.lease import Leases as Leases
     from keepstate.engine.queue.queue import Claim as Claim
@@ -205,7 +208,9 @@ _HOMES = {
     ),
     "engine.history.draft": ("Draft",),
     "engine.history.history": ("History",),
+    "engine.history.json_patch": ("to_json_patch",),
     "engine.history.merge": ("MergeConflict",),
+    "engine.history.outline": ("Outline", "ValueSummary"),
     "engine.queue.lease": ("Lease", "Leases"),
     "engine.queue.queue": ("Claim", "Queue", "Task"),
     "engine.queue.tasks": ("Put", "TaskInfo"),

@@ -134,6 +134,65 @@ def test_a_part_of_a_state_is_shown_by_its_path(keepstate: Keepstate, path: str,
     assert (told["path"], told["value"], told["commit"]["number"]) == (path, value, 4)
 
 
+def test_an_outline_shows_keys_and_how_large_each_value_is(keepstate: Keepstate, url: str) -> None:
+    with keepstate_open(url) as ks:
+        state = {
+            "z": 1,
+            "rows": [{"n": n} for n in range(2_000)],
+            "text": "x" * 9_000,
+            "a.b": {},
+            "t": (1, 2),
+        }
+        ks.space("rows").history.commit(state)
+
+    shown = keepstate("show", "rows", "main", "--outline")
+    rows = keepstate("show", "rows", "main", "rows", "--outline", "--limit", "2", "--after", "1")
+
+    assert [line.split("  ", 1)[0] for line in shown.out.splitlines()] == [
+        "z",
+        "rows",
+        "text",
+        "['a.b']",
+        "t",
+    ]
+    assert [line.split("  ")[-1].strip() for line in shown.out.splitlines()] == [
+        "1",
+        "list of 2,000 items",
+        "value of 9,003 bytes",
+        "dict of 0 items",
+        "tuple of 2 items",
+    ]
+    assert [line.split(maxsplit=1) for line in rows.out.splitlines()] == [
+        ["[2]", "dict of 1 item"],
+        ["[3]", "dict of 1 item"],
+    ]
+    assert rows.err == "2 of 2,000; --after 3 shows more\n"
+    assert keepstate("show", "rows", "main", "rows", "--outline", "--after", "1998", "--json").json() == {
+        "path": "rows",
+        "kind": "list",
+        "count": 2_000,
+        "next": None,
+        "children": [{"step": 1_999, "kind": "dict", "count": 1}],
+    }
+
+
+def test_some_items_of_a_list_are_shown(keepstate: Keepstate) -> None:
+    assert keepstate("show", "run", "main", "messages", "--items=-1:", "--json").json()["value"] == TALK[-1:]
+    assert (
+        keepstate("show", "run", "main", "messages", "--items", "0:2", "--json").json()["value"] == TALK[:2]
+    )
+    assert "who are you?" in keepstate("show", "run", "main", "messages", "--items", ":1").out
+
+
+def test_a_diff_can_be_of_one_part_and_limited(keepstate: Keepstate) -> None:
+    part = keepstate("diff", "run", "main#3", "--path", "plan")
+    first = keepstate("diff", "run", "main#3", "--limit", "2")
+
+    assert (part.out, part.err) == ("~  plan.step  1 → 2\n", "1 difference from main#3 to main\n")
+    assert len(first.out.splitlines()) == 2
+    assert first.err == "the first 2 differences from main#3 to main\n"
+
+
 def test_one_message_is_shown_whole(keepstate: Keepstate) -> None:
     shown = keepstate("show", "run", "main", "messages[0]")
 
@@ -162,6 +221,13 @@ def test_a_state_of_any_ref_can_be_shown(keepstate: Keepstate) -> None:
         (("show", "nobody"), 1, "there is no space 'nobody'; `keepstate spaces` lists them"),
         (("blame", "nobody", "x"), 1, "there is no space 'nobody'"),
         (("diff", "run", "a~b~c"), 2, "is not a revision"),
+        (("diff", "run", "main#3", "--path", "x.y"), 1, "there is no x"),
+        (("diff", "run", "main#3", "--path", "a..b"), 2, "a.⟨here⟩.b is not a path"),
+        (("show", "run", "main", "messages", "--items", "1-2"), 2, "write it as 10:20"),
+        (("show", "run", "--items", "1:2"), 2, "give the path"),
+        (("show", "run", "main", "plan", "--items", "1:2"), 2, "plan is a dict"),
+        (("show", "run", "main", "plan.step", "--outline"), 2, "plan.step is not a list or dict"),
+        (("show", "run", "main", "plan", "--after", "3"), 2, "give --outline too"),
     ],
 )
 def test_what_is_not_there_is_told_in_one_line(
@@ -204,6 +270,9 @@ def test_differences_as_json_have_values_and_steps(keepstate: Keepstate) -> None
         ("removed", "['a.b']", ["a.b"]),
         ("changed", "plan.step", ["plan", "step"]),
         ("added", "messages[2]", ["messages", 2]),
+    ]
+    assert [(one["old_path"], one["old_steps"]) for one in told] == [
+        (one["path"], one["steps"]) for one in told
     ]
     assert told[1]["old"] == 1
     assert told[2]["new"] == TALK[2]

@@ -32,8 +32,8 @@ IDS = [
     "5851916568e49b99b497ccbf1da1caa237f1f5e6",
     "01ff33a1de7b385c25d5d3511a496119a1585ec6",
     "4afa99559814bd431f79d4fbb5468b28174603ef",
-    "f62e4066d5c2bdd0f4efaebae1a629ea8afcf3a3",
-    "d18885b2f988ceb3ed094d719a5137c84c71748f",
+    "a966669550dd398dbcfedb13877c4c048022af36",
+    "e85bebb84395248ccf5f37fd6ec8a76955f866e4",
 ]
 
 
@@ -71,6 +71,7 @@ def test_what_was_written_is_read() -> None:
             assert dict(await history.checkout("main#1")) == STATES[0]
             assert dict(await history.checkout("v1")) == STATES[1]
             assert dict(await history.checkout("main~1")) == STATES[2]
+            assert list(await history.checkout("main~1")) == list(STATES[2])  # a tree, and not sorted
             assert dict(await history.checkout()) == {**STATES[2], "side": 1}
             assert (await history.find("main~1")).to_dict() == {
                 "id": (await history.find("main#3")).id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, Literal, cast, get_args
 
@@ -32,6 +33,7 @@ from keepstate.engine.history.checkout import Checkout
 from keepstate.engine.history.commits import Blame, Commit, Difference
 from keepstate.engine.history.history import History
 from keepstate.engine.history.merge import MergeConflict
+from keepstate.engine.history.outline import ValueSummary
 from keepstate.engine.history.paths import format_path, parse_path
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, MergeConflictError, NotFoundError
@@ -47,6 +49,7 @@ _MESSAGE = Parameter(help="The message of the commit.")
 _AT = Parameter(help="The commit, as for log; default: the head of main.")
 _DELETE = Parameter(negative="", help="Delete the name; its commits stay until they are collected.")
 _RULES: Final = get_args(RuleName)
+_RANGE: Final = re.compile(r"(-?\d+)?:(-?\d+)?")
 
 
 async def log(
@@ -93,6 +96,14 @@ async def show(
     path: str | None = None,
     *,
     full: Annotated[bool, Parameter(negative="", help="Print everything in full.")] = False,
+    items: Annotated[
+        str | None, Parameter(help="Print these items of the list only: 10:20, or -20: for the last 20.")
+    ] = None,
+    outline: Annotated[
+        bool, Parameter(negative="", help="Print keys or indexes, and how large each value is.")
+    ] = False,
+    after: Annotated[int | None, Parameter(help="Continue an outline after this place.")] = None,
+    limit: Annotated[int, Parameter(help="Print at most N items of an outline.")] = _LIMIT,
     session: Session = PLAIN,
 ) -> int:
     """Print the state of a commit, or a part of it; messages in readable form.
@@ -103,9 +114,19 @@ async def show(
         path: The part, such as messages[3].meta; write a key with dots as ['a.b'].
     """
     steps = () if path is None else parse_path(path)
+    if items is not None and (outline or path is None):
+        raise InvalidError("--items prints items of the list at a path; give the path, and no --outline")
+    if after is not None and not outline:
+        raise InvalidError("--after continues an outline; give --outline too")
+    if outline:
+        return await _show_outline(space, ref, steps, after, limit, session)
+    bounds = None if items is None else _bounds(items)
     async with session.opened() as ks:
         found = await _checked_out(ks, space, ref, load=path is None)
-        value: Any = dict(found) if path is None else await _fetched(ks, space, found, path, steps)
+        if bounds is not None:
+            value: Any = await found.slice(steps, *bounds)
+        else:
+            value = dict(found) if path is None else await _fetched(ks, space, found, path, steps)
     if session.json:
         write_json({"commit": found.commit.to_dict(), "path": path, "value": value})
         return exits.OK
@@ -115,6 +136,55 @@ async def show(
     else:
         write_value(value, full=full)
     return exits.OK
+
+
+def _bounds(text: str) -> tuple[int | None, int | None]:
+    """Return the bounds in `10:20`."""
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        raise InvalidError(f"--items {text}: write it as 10:20, 10: or -20:")
+    start, stop = found.groups()
+    return int(start) if start else None, int(stop) if stop else None
+
+
+async def _show_outline(
+    space: str, ref: str, steps: tuple[Any, ...], after: int | None, limit: int, session: Session
+) -> int:
+    async with session.opened() as ks:
+        found = await _checked_out(ks, space, ref, load=False)
+        outline = await found.outline(steps, after=after, limit=limit)
+    if session.json:
+        children = [{"step": step, **_child(value)} for step, value in outline.children.items()]
+        write_json(
+            {"path": format_path(steps), **fields_of(outline, "kind", "count", "next"), "children": children}
+        )
+        return exits.OK
+    write_rows(
+        [
+            [
+                styled(format_path((step,)), "bold"),
+                Text(_sized(value), "dim")
+                if isinstance(value, ValueSummary)
+                else plain(brief(value, room())),
+            ]
+            for step, value in outline.children.items()
+        ]
+    )
+    if outline.next is not None:
+        hint = f"{len(outline.children):,} of {outline.count:,}; --after {outline.next} shows more"
+        said().print(hint, markup=False)
+    return exits.OK
+
+
+def _child(value: object) -> dict[str, Any]:
+    return fields_of(value, "kind", "count") if isinstance(value, ValueSummary) else {"value": value}
+
+
+def _sized(summary: ValueSummary) -> str:
+    """Return a summary as text, such as `list of 3 items`."""
+    if summary.kind in ("object", "large"):
+        return f"{'object' if summary.kind == 'object' else 'value'} of {counted(summary.count, 'byte')}"
+    return f"{summary.kind} of {counted(summary.count, 'item')}"
 
 
 async def _checked_out(ks: Keepstate, space: str, ref: str, *, load: bool) -> Checkout:
@@ -141,7 +211,15 @@ async def _fetched(ks: Keepstate, space: str, found: Checkout, path: str, steps:
         raise NotFoundError(f"{text} (commit {found.commit.id[:10]} of {space!r})") from error
 
 
-async def diff(space: str, a: str, b: str = "main", *, session: Session = PLAIN) -> int:
+async def diff(
+    space: str,
+    a: str,
+    b: str = "main",
+    *,
+    path: Annotated[str | None, Parameter(help="Compare this part only, such as messages[3].")] = None,
+    limit: Annotated[int | None, Parameter(help="Print at most N differences.")] = None,
+    session: Session = PLAIN,
+) -> int:
     """Print the changes from one commit's state to another's.
 
     Args:
@@ -149,22 +227,29 @@ async def diff(space: str, a: str, b: str = "main", *, session: Session = PLAIN)
         a: The first commit, as for log.
         b: The second commit.
     """
+    steps = None if path is None else parse_path(path)
     async with session.opened() as ks:
-        differences = await ks.space(space).history.diff(a, b)
+        differences = await ks.space(space).history.diff(a, b, path=steps, limit=limit)
     if session.json:
         for one in differences:
-            path = {"path": format_path(one.path), "steps": list(one.path)}
-            write_json({**path, **fields_of(one, "kind", "old", "new")})
+            now = {"path": format_path(one.path), "steps": list(one.path)}
+            before = {"old_path": format_path(one.old_path), "old_steps": list(one.old_path)}
+            write_json({**now, **before, **fields_of(one, "kind", "old", "new")})
         return exits.OK
     if differences:
-        widest = max(len(format_path(one.path)) for one in differences)
+        widest = max(len(format_path(_path(one))) for one in differences)
         write_rows([_row(one, widest + _MARGIN) for one in differences])
-    said().print(f"{counted(len(differences), 'difference')} from {a} to {b}", markup=False)
+    at_least = "the first " if len(differences) == limit else ""
+    said().print(f"{at_least}{counted(len(differences), 'difference')} from {a} to {b}", markup=False)
     return exits.OK
 
 
+def _path(one: Difference) -> tuple[Any, ...]:
+    return one.old_path if one.kind == "removed" else one.path
+
+
 def _row(one: Difference, indent: int) -> list[Text]:
-    path = format_path(one.path)
+    path = format_path(_path(one))
     if one.kind in ("added", "removed"):
         sign, value, color = ("+", one.new, "green") if one.kind == "added" else ("-", one.old, "red")
         return [

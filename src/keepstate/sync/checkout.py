@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from keepstate._finish import finish
 from keepstate.engine.history import checkout as engine
 from keepstate.engine.history.commits import Commit
+from keepstate.engine.history.outline import Outline, StatePath
 from keepstate.engine.history.paths import Path
 from keepstate.sync.twin import Twin
 
@@ -63,6 +64,36 @@ class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
             NotLoadedError: The key is not loaded. Blocking use loads it now.
         """
         return self._inner[key]
+
+    def outline(self, path: StatePath = (), *, after: int | None = None, limit: int = 100) -> Outline:
+        """Return a page of the items of a list or dict, without reading large values.
+
+        The cost depends on the size of the page, not on that of the list or dict.
+
+        Args:
+            path: The path of the list or dict; `()` is the whole state. Text is read as by `fetch`.
+            after: The place of the last item of the page before, `next` of its outline.
+            limit: The largest number of items.
+
+        Raises:
+            NotFoundError: The path does not exist.
+            InvalidError: The value at the path is not a list or dict.
+        """
+        return finish(self._inner.outline(path, after=after, limit=limit))
+
+    def slice(self, path: Path, start: int | None = None, stop: int | None = None) -> list[Any]:
+        """Return a copy of a range of a committed list, reading only the objects that hold it.
+
+        Args:
+            path: The path of the list, as for `fetch`.
+            start: The first index; a negative one counts from the end. The default is the beginning.
+            stop: The index before which the range ends; negative as above. The default is the end.
+
+        Raises:
+            NotFoundError: The path does not exist.
+            InvalidError: The value at the path is not a list.
+        """
+        return finish(self._inner.slice(path, start, stop))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._inner)

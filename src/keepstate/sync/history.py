@@ -143,9 +143,21 @@ class History(Twin[engine.History]):
         """
         return finish_each(self._inner.log(ref, limit=limit))
 
-    def diff(self, a: Revision, b: Revision) -> list[Difference]:
-        """Return the differences from the state of commit `a` to that of `b`, reading only what differs."""
-        return finish(self._inner.diff(a, b))
+    def diff(
+        self, a: Revision, b: Revision, *, path: Path | None = None, limit: int | None = None
+    ) -> list[Difference]:
+        """Return the differences from the state of commit `a` to that of `b`, reading only what differs.
+
+        Args:
+            a: The first commit.
+            b: The second commit.
+            path: Compare the values at this path only. Text is read as by `blame`.
+            limit: The largest number of differences to return.
+
+        Raises:
+            NotFoundError: A commit does not exist, or neither state has the path.
+        """
+        return finish(self._inner.diff(a, b, path=path, limit=limit))
 
     def blame(self, path: Path, ref: Revision = MAIN) -> Blame:
         """Return the commit that gave the value at a path its content.

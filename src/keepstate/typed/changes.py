@@ -129,7 +129,7 @@ async def diff_slots(
     """Return the slots that differ between two commits, for both sides; reads only these."""
     found: tuple[set[str], set[str]] = set(), set()
     for difference in await target.history.diff(a, b):
-        name = difference.path[0]
+        name = next(iter(difference.path), None)
         if isinstance(name, str) and names.slot(name, run_id) is not None:
             is_whole = len(difference.path) == 1
             if not (is_whole and difference.kind == "added"):

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
 from keepstate.errors import CorruptError
 from keepstate.values import types
 from keepstate.values.guards import decoder
-from keepstate.values.merkle import STYLES, TREE_BYTES, MerkleValue, compose, join_parts
+from keepstate.values.merkle import (
+    STYLES,
+    TREE_BYTES,
+    MerkleValue,
+    build_container,
+    compose,
+    join_order,
+    join_parts,
+)
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry, Style, blob, item, ref_of, refs_in, totals
-from keepstate.values.refs import Fetching, together
-from keepstate.values.tree import Editing, Tree, all_items, build, find_key, item_at, read_tree
+from keepstate.values.refs import Fetching, Ref, together
+from keepstate.values.tree import Editing, Tree, all_items, find_key, item_at, items_between, read_tree
+
+_S = TypeVar("_S")
+_T = TypeVar("_T")
 
 _TAGGED: Final = 0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8
 _raws: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
@@ -27,11 +38,15 @@ class Contents(msgspec.Struct, frozen=True):
         style: List or dict.
         tree: The tree, or None.
         entries: Without a tree: the items in order.
+        order: With a tree: the order of a dict's encoded keys; None if they are sorted.
+        descents: The number of adjacent keys in `order` of which the first is higher.
     """
 
     style: Style
     tree: Tree | None
     entries: Sequence[Entry] = ()
+    order: Ref | None = None
+    descents: int = 0
 
     @property
     def count(self) -> int:
@@ -39,10 +54,36 @@ class Contents(msgspec.Struct, frozen=True):
         return len(self.entries) if self.tree is None else self.tree.count
 
     def items(self) -> Fetching[Sequence[Entry]]:
-        """Return all items in order; for a dict that is a tree, in the order of the encoded keys."""
+        """Return all items in order."""
         if self.tree is None:
             return self.entries
-        return (yield from all_items(self.tree))
+        if self.order is None:
+            return (yield from all_items(self.tree))
+        items, keys = yield from both(all_items(self.tree), self.keys())
+        by_key = {entry.key: entry for entry in items}
+        if by_key.keys() != set(keys):
+            name = self.tree.ref.name.hex()
+            raise CorruptError(f"dict {name} is damaged: its keys are not those of its order")
+        return [by_key[key] for key in keys]
+
+    def between(self, begin: int, end: int) -> Fetching[Sequence[Entry]]:
+        """Return the items from an index to before another one, reading little else."""
+        if self.tree is None:
+            return self.entries[begin:end]
+        if self.order is None:
+            return (yield from items_between(self.tree, begin, end))
+        keys = yield from keys_between((yield from read_order(self.order)), begin, end)
+        found = yield from together([find_key(self.tree, key) for key in keys])
+        entries = [entry for _, entry in found if entry is not None]
+        if len(entries) != len(keys):
+            raise CorruptError(f"dict {self.tree.ref.name.hex()} is damaged: its order has other keys")
+        return entries
+
+    def keys(self) -> Fetching[list[bytes]]:
+        """Return the encoded keys of a dict, in order."""
+        if self.order is None:
+            return [entry.key for entry in (yield from self.items())]
+        return (yield from keys_between((yield from read_order(self.order)), 0, self.count))
 
     def find(self, step: int | bytes) -> Fetching[Entry | None]:
         """Return the item at an index of a list, or under an encoded key of a dict, or None."""
@@ -53,6 +94,22 @@ class Contents(msgspec.Struct, frozen=True):
         if self.tree is not None:
             return (yield from find_key(self.tree, step))[1]
         return next((entry for entry in self.entries if entry.key == step), None)
+
+
+def read_order(ref: Ref) -> Fetching[Tree]:
+    """Return the order of a dict's keys, a list."""
+    return read_tree(LIST_STYLE, (yield (ref,))[ref.name], is_deep=False)
+
+
+def keys_between(order: Tree, begin: int, end: int) -> Fetching[list[bytes]]:
+    """Return the encoded keys from a place in an order to before another one."""
+    return (yield from whole((yield from items_between(order, begin, end))))
+
+
+def both(one: Fetching[_S], other: Fetching[_T]) -> Fetching[tuple[_S, _T]]:
+    """Return the results of two works, in as many rounds as the longer one takes."""
+    first, second = yield from together([cast("Fetching[Any]", one), cast("Fetching[Any]", other)])
+    return first, second
 
 
 def is_container(encoding: bytes) -> bool:
@@ -80,7 +137,8 @@ def open_contents(encoding: bytes) -> Fetching[Contents]:
         if style is None:
             raise CorruptError("a reference to a blob stands for a list or dict")
         root = (yield (ref,))[ref.name]
-        return Contents(style, read_tree(style, root, is_deep=ref.is_deep))
+        tree = read_tree(style, root, is_deep=ref.is_deep)
+        return Contents(style, tree, order=ref.order, descents=ref.descents)
     if is_plain_list(encoding):
         return Contents(LIST_STYLE, None, [_item(raw) for raw in split(encoding)])
     return Contents(MAP_STYLE, None, [_item(raw, key) for key, raw in fields(encoding).items()])
@@ -126,19 +184,28 @@ def _item(raw: bytes, key: bytes = b"") -> Entry:
 
 
 def close_contents(style: Style, entries: Sequence[Entry]) -> Fetching[MerkleValue]:
-    """Encode a list or dict of these items: as a tree if they are large."""
+    """Encode a list or dict of these items, in this order: as a tree if they are large."""
     if totals(entries)[1] <= TREE_BYTES:
         return MerkleValue((yield from _compose(style, entries)), {})
-    made = build(style, (yield from _whole(entries)))
-    return MerkleValue(made.tree.ref.encoding(), made.objects())
+    return build_container(style, (yield from _whole(entries)))
 
 
-def close_tree(editing: Editing) -> Fetching[MerkleValue]:
-    """Encode a changed tree: as a plain list or dict if few bytes are left."""
+def close_tree(editing: Editing, order: Editing | None = None, descents: int = 0) -> Fetching[MerkleValue]:
+    """Encode a changed tree: as a plain list or dict if few bytes are left.
+
+    Args:
+        editing: The tree.
+        order: The order of a dict's keys; None if they are sorted.
+        descents: The descents of the order.
+    """
     tree = editing.tree
     if tree.ref.size_bytes > TREE_BYTES:
-        return MerkleValue(tree.ref.encoding(), editing.objects())
-    entries = yield from editing.reading(all_items(tree))
+        return join_order(editing, order, descents)
+    entries: Sequence[Entry] = yield from editing.reading(all_items(tree))
+    if order is not None:
+        by_key = {entry.key: entry for entry in entries}
+        keys = yield from order.reading(keys_between(order.tree, 0, tree.count))
+        entries = [by_key[key] for key in keys]
     return MerkleValue((yield from editing.reading(_compose(tree.style, entries))), {})
 
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import accumulate
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from keepstate.values.contents import Contents, is_container, open_contents, whole
+from keepstate.values.contents import Contents, both, is_container, open_contents, read_order, whole
 from keepstate.values.merkle import compose
-from keepstate.values.nodes import Entry, Style, read_node
+from keepstate.values.nodes import LIST_STYLE, Entry, Style, read_node
+from keepstate.values.order import OrderEditing, find_places
 from keepstate.values.refs import Fetching, together
 from keepstate.values.tree import child_ref
 
@@ -38,14 +39,16 @@ class Change(msgspec.Struct, frozen=True):
     """One difference.
 
     Attributes:
-        path: Its path, with the index in the new list, or in the old list for a removed item.
-        kind: The kind of difference. A small dict keeps the order of its keys: `reordered` means that this
-            order changed, with lists of all keys as old and new.
+        path: The path in the new value; of a removed item, the place at which it is missing.
+        old_path: The path in the old value; of an added item, the place before which it was added.
+        kind: The kind of difference. `reordered` means that the keys which both dicts have are in another
+            relative order, with the lists of all keys as old and new.
         old: The encoding before; None for an addition.
         new: The encoding after; None for a removal.
     """
 
     path: Path
+    old_path: Path
     kind: Kind
     old: bytes | None
     new: bytes | None
@@ -60,77 +63,128 @@ class Block(msgspec.Struct, frozen=True):
     new: Sequence[Entry]
 
 
-def diff(old: bytes, new: bytes, path: Path = ()) -> Fetching[list[Change]]:
+class _Place(NamedTuple):
+    """The paths of two compared values: of the new one and of the old one."""
+
+    path: Path
+    old_path: Path
+
+    def below(self, step: Step, old_step: Step) -> _Place:
+        return _Place((*self.path, step), (*self.old_path, old_step))
+
+
+def diff(
+    old: bytes, new: bytes, path: Path = (), old_path: Path = (), limit: int | None = None
+) -> Fetching[list[Change]]:
     """Return the differences between two encodings.
 
-    Applying them with `patch.apply_changes` gives the other side, byte for byte.
+    Args:
+        old: The encoding before.
+        new: The encoding after.
+        path: The path of the new value, with which all paths begin.
+        old_path: The path of the old value.
+        limit: The largest number of differences; the values of others are not fetched.
     """
+    return (yield from _diff(old, new, _Place(path, old_path), limit))
+
+
+def _diff(old: bytes, new: bytes, at: _Place, limit: int | None) -> Fetching[list[Change]]:
     if old == new:
         return []
-    if not (is_container(old) and is_container(new)):
-        return [Change(path, "changed", old, new)]
-    before, after = yield from together([open_contents(old), open_contents(new)])
-    if before.style is not after.style:
-        return [Change(path, "changed", old, new)]
-    compare = _diff_dicts if before.style.has_keys else _diff_lists
-    return (yield from compare(before, after, path))
+    if is_container(old) and is_container(new):
+        before, after = yield from both(open_contents(old), open_contents(new))
+        if before.style is after.style:
+            compare = _diff_dicts if before.style.has_keys else _diff_lists
+            return (yield from compare(before, after, at, limit))
+    return [Change(*at, "changed", old, new)]
 
 
-def _diff_lists(before: Contents, after: Contents, path: Path) -> Fetching[list[Change]]:
+def _diff_lists(before: Contents, after: Contents, at: _Place, limit: int | None) -> Fetching[list[Change]]:
     works: list[Fetching[list[Change]]] = []
     for block in (yield from unlike(before, after)):
-        if len(block.old) == len(block.new):
+        begin, new_begin, is_paired = block.begin, block.new_begin, len(block.old) == len(block.new)
+        if is_paired:
             works += [
-                _diff_items(a, b, (*path, index))
-                for index, (a, b) in enumerate(zip(block.old, block.new, strict=True), block.new_begin)
+                _diff_items(a, b, at.below(new_begin + n, begin + n), limit)
+                for n, (a, b) in enumerate(zip(block.old, block.new, strict=True))
             ]
-        else:
-            works += [_removal(entry, (*path, index)) for index, entry in enumerate(block.old, block.begin)]
-            works += [
-                _addition(entry, (*path, index)) for index, entry in enumerate(block.new, block.new_begin)
-            ]
-    return [change for changes in (yield from together(works)) for change in changes]
+            continue
+        end = begin + len(block.old)
+        works += [_removal(one, at.below(new_begin, begin + n)) for n, one in enumerate(block.old)]
+        works += [_addition(one, at.below(new_begin + n, end)) for n, one in enumerate(block.new)]
+    return (yield from _first(works, limit))
 
 
-def _diff_dicts(before: Contents, after: Contents, path: Path) -> Fetching[list[Change]]:
+def _diff_dicts(before: Contents, after: Contents, at: _Place, limit: int | None) -> Fetching[list[Change]]:
     works: list[Fetching[list[Change]]] = []
+    removed: list[bytes] = []
+    added: list[bytes] = []
     for old, new in (yield from unlike_keys(before, after)):
         if old is not None and new is not None:
-            works.append(_diff_items(old, new, (*path, old.key)))
+            works.append(_diff_items(old, new, at.below(new.key, old.key), limit))
         elif old is not None:
-            works.append(_removal(old, (*path, old.key)))
+            removed.append(old.key)
+            works.append(_removal(old, at.below(old.key, old.key)))
         elif new is not None:
-            works.append(_addition(new, (*path, new.key)))
-    changes = [change for found in (yield from together(works)) for change in found]
-    return [*changes, *_diff_order(before, after, path)]
+            added.append(new.key)
+            works.append(_addition(new, at.below(new.key, new.key)))
+    changes = yield from _first(works, limit)
+    if (limit is None or len(changes) < limit) and (yield from is_reordered(before, after, removed, added)):
+        was, now = yield from both(before.keys(), after.keys())
+        changes.append(Change(*at, "reordered", compose(was), compose(now)))
+    return changes
 
 
-def _diff_order(before: Contents, after: Contents, path: Path) -> Iterator[Change]:
-    if after.tree is not None:
-        return
-    now = [entry.key for entry in after.entries]
-    was = [entry.key for entry in before.entries] if before.tree is None else None
-    if was is not None:
-        kept, there = set(now), set(was)
-        # The order that patching gives: kept keys in their order, then new keys, sorted.
-        was = [key for key in was if key in kept] + sorted(kept - there)
-    if was != now:
-        yield Change(path, "reordered", compose(was or ()), compose(now))
+def _first(works: Sequence[Fetching[list[Change]]], limit: int | None) -> Fetching[list[Change]]:
+    """Return the first changes of works, each of which returns one at least."""
+    found = yield from together(works[:limit])
+    return [change for changes in found for change in changes][:limit]
 
 
-def _diff_items(old: Entry, new: Entry, path: Path) -> Fetching[list[Change]]:
+def _diff_items(old: Entry, new: Entry, at: _Place, limit: int | None) -> Fetching[list[Change]]:
     a, b = yield from whole((old, new))
-    return (yield from diff(a, b, path))
+    return (yield from _diff(a, b, at, limit))
 
 
-def _removal(entry: Entry, path: Path) -> Fetching[list[Change]]:
+def _removal(entry: Entry, at: _Place) -> Fetching[list[Change]]:
     (encoding,) = yield from whole((entry,))
-    return [Change(path, "removed", encoding, None)]
+    return [Change(*at, "removed", encoding, None)]
 
 
-def _addition(entry: Entry, path: Path) -> Fetching[list[Change]]:
+def _addition(entry: Entry, at: _Place) -> Fetching[list[Change]]:
     (encoding,) = yield from whole((entry,))
-    return [Change(path, "added", None, encoding)]
+    return [Change(*at, "added", None, encoding)]
+
+
+def is_reordered(
+    before: Contents, after: Contents, removed: Collection[bytes], added: Collection[bytes]
+) -> Fetching[bool]:
+    """Return whether the keys that two dicts share are in another relative order.
+
+    Args:
+        before: One dict.
+        after: The other one.
+        removed: The keys of the first that the second does not have.
+        added: The keys of the second that the first does not have.
+    """
+    if before.tree is None or after.tree is None:
+        was, now = yield from both(before.keys(), after.keys())
+        gone, new = set(removed), set(added)
+        return [key for key in was if key not in gone] != [key for key in now if key not in new]
+    if before.order is not None and after.order is not None:
+        if before.order == after.order:
+            return False
+        one, other = yield from both(read_order(before.order), read_order(after.order))
+        blocks = yield from unlike(Contents(LIST_STYLE, one), Contents(LIST_STYLE, other))
+        old = {entry.name for block in blocks for entry in block.old}
+        return any(entry.name in old for block in blocks for entry in block.new)
+    order, only = (after, added) if before.order is None else (before, removed)
+    if order.order is None:
+        return False
+    editing = OrderEditing((yield from read_order(order.order)), order.descents)
+    places = yield from find_places(editing.editing.tree, only)
+    yield from editing.apply([(place, place + 1, ()) for place in sorted(places.values())])
+    return editing.descents > 0
 
 
 # ---- what two containers do not share
@@ -228,11 +282,22 @@ def _split(gap: _Gap) -> Iterator[_Gap]:
 
 def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
     """Yield the parts `old[a:b]` and `new[c:d]` that correspond to each other, in order."""
+    return _align(old, new, are_unique=False)
+
+
+def align_keys(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the same for sequences without repeated items. The parts are as short as possible."""
+    return _align(old, new, are_unique=True)
+
+
+def _align(
+    old: Sequence[Hashable], new: Sequence[Hashable], *, are_unique: bool
+) -> Iterator[tuple[int, int, int, int]]:
     least = min(len(old), len(new))
     head = next((index for index in range(least) if old[index] != new[index]), least)
     tail = next((n for n in range(least - head) if old[-1 - n] != new[-1 - n]), least - head)
     middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
-    if len(middle) * len(new_middle) > _ALIGNED:
+    if are_unique or len(middle) * len(new_middle) > _ALIGNED:
         parts = _between_anchors(middle, new_middle)
     else:
         codes = SequenceMatcher(None, middle, new_middle, autojunk=False).get_opcodes()

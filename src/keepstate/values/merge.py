@@ -4,6 +4,9 @@ Dicts are merged key by key, at every depth. Lists are merged as by diff3: a cha
 other side left unchanged is applied. Items changed by both sides, and items that both sides inserted at one
 index, are a conflict for the rule. A merge reads only what either side changed.
 
+The order of a dict's keys is never a conflict. The side that alone changed the relative order of the keys
+that all three dicts and the result have gives the order, otherwise `ours`. The other side's additions follow.
+
 A rule applies to its path and everything below without a rule of its own. It is consulted at the deepest path
 at which the sides have different changes. `counter` is also consulted for equal changes, because two steps of
 one are a step of two.
@@ -15,20 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Number
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 
 from keepstate.errors import InvalidError
-from keepstate.values.contents import Contents, is_container, open_contents, whole
-from keepstate.values.diff import Block, Path, Step, unlike, unlike_keys
+from keepstate.values.contents import Contents, both, is_container, open_contents, read_order, whole
+from keepstate.values.diff import Block, Path, Step, is_reordered, unlike, unlike_keys
 from keepstate.values.merkle import MerkleValue, compose, gather
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry
-from keepstate.values.patch import Edits, apply_edits
+from keepstate.values.order import KeyOrder, find_places
+from keepstate.values.patch import Edits, apply_edits, compare_orders
 from keepstate.values.refs import Fetching, together
 from keepstate.values.types import MISSING
 
-_T = TypeVar("_T")
 _EMPTY: Final = {LIST_STYLE: Contents(LIST_STYLE, None), MAP_STYLE: Contents(MAP_STYLE, None)}
 
 
@@ -96,7 +99,7 @@ class _Merging:
         if ours == base:
             return _REMOVED if theirs is None else MerkleValue(theirs, {})
         if ours is not None and theirs is not None and is_container(ours) and is_container(theirs):
-            mine, others = yield from _both(open_contents(ours), open_contents(theirs))
+            mine, others = yield from both(open_contents(ours), open_contents(theirs))
             if mine.style is others.style:
                 before = _EMPTY[mine.style]
                 if base is not None and is_container(base):
@@ -133,7 +136,7 @@ class _Merging:
     # ---- dicts
 
     def _dict(self, path: Path, base: Contents, ours: Contents, theirs: Contents) -> Fetching[_Verdict]:
-        by_us, by_them = yield from _both(unlike_keys(base, ours), unlike_keys(base, theirs))
+        by_us, by_them = yield from both(unlike_keys(base, ours), unlike_keys(base, theirs))
         mine = {_key(pair): pair for pair in by_us}
         edits = Edits()
         for was, now in by_them:
@@ -144,12 +147,19 @@ class _Merging:
                 continue
             encodings = yield from _encodings(was, mine[key][1], now)
             _put(edits, key, (yield from self.value((*path, key), *encodings)))
+        removed = [_only(by_us), _only(by_them)]
+        if (yield from is_reordered(base, ours, *removed[0])) or (
+            yield from is_reordered(base, theirs, *removed[1])
+        ):
+            edits.order = yield from _merge_orders(base, ours, theirs, edits)
+        else:
+            edits.puts = yield from _in_their_order(theirs, removed[1][1], edits.puts)
         return edits
 
     # ---- lists
 
     def _list(self, path: Path, base: Contents, ours: Contents, theirs: Contents) -> Fetching[_Verdict]:
-        by_us, by_them = yield from _both(unlike(base, ours), unlike(base, theirs))
+        by_us, by_them = yield from both(unlike(base, ours), unlike(base, theirs))
         edits = Edits()
         for hunk in _hunks(by_us, by_them):
             if not hunk.theirs:
@@ -240,6 +250,48 @@ def _hunks(by_us: Sequence[Block], by_them: Sequence[Block]) -> Iterator[_Hunk]:
         yield hunk
 
 
+# ---- the order of a dict's keys
+
+
+def _only(pairs: Sequence[tuple[Entry | None, Entry | None]]) -> tuple[list[bytes], list[bytes]]:
+    """Return the removed and the added keys among the differences of two dicts."""
+    removed = [was.key for was, now in pairs if was is not None and now is None]
+    return removed, [now.key for was, now in pairs if was is None and now is not None]
+
+
+def _merge_orders(
+    base: Contents, ours: Contents, theirs: Contents, edits: Edits
+) -> Fetching[KeyOrder | None]:
+    """Return the order of the merged keys; None if it is ours."""
+    before, mine, others = yield from together([base.keys(), ours.keys(), theirs.keys()])
+    merged = {key for key in (*mine, *edits.puts) if isinstance(key, bytes)} - edits.removed
+    common = merged.intersection(before, mine, others)
+    was, by_us, by_them = ([key for key in keys if key in common] for keys in (before, mine, others))
+    lead, other = (others, mine) if by_us == was != by_them else (mine, others)
+    keys = [key for key in lead if key in merged]
+    placed = set(keys)
+    keys += [key for key in other if key in merged and key not in placed]
+    return compare_orders(mine, keys)
+
+
+def _in_their_order(
+    theirs: Contents, added: Sequence[bytes], puts: dict[Step, MerkleValue]
+) -> Fetching[dict[Step, MerkleValue]]:
+    """Return new values, those of added keys last and in the order in which `theirs` has the keys."""
+    keys = [key for key in added if key in puts]
+    if len(keys) < 2 or (theirs.tree is not None and theirs.order is None):
+        return puts
+    if theirs.order is not None:
+        places = yield from find_places((yield from read_order(theirs.order)), keys)
+        keys.sort(key=places.__getitem__)
+    else:
+        wanted = set(keys)
+        keys = [key for key in (yield from theirs.keys()) if key in wanted]
+    return {step: value for step, value in puts.items() if step not in keys} | {
+        key: puts[key] for key in keys
+    }
+
+
 # ---- small steps
 
 
@@ -268,11 +320,6 @@ def _encodings(*entries: Entry | None) -> Fetching[list[bytes | None]]:
     there = yield from whole([entry for entry in entries if entry is not None])
     rest = iter(there)
     return [None if entry is None else next(rest) for entry in entries]
-
-
-def _both(one: Fetching[_T], other: Fetching[_T]) -> Fetching[tuple[_T, _T]]:
-    first, second = yield from together([one, other])
-    return first, second
 
 
 RuleName: TypeAlias = Literal[

@@ -2,8 +2,13 @@
 
 A list or dict is a tree if and only if its items together have more than `TREE_BYTES`, where items that are
 trees count as their references. Otherwise it is part of its parent's encoding. So a small state is one
-encoding, and an edit of a large one creates only the objects between the edit and the root. The items of a
-dict that is a tree come back in the order of their encoded keys.
+encoding, and an edit of a large one creates only the objects between the edit and the root.
+
+The items of a dict's tree are in the order of their encoded keys. If the dict is in another order, its
+reference names a second tree: the list of its encoded keys in order. The reference also counts the descents,
+the adjacent keys of which the first is higher. An edit keeps that count by looking at the keys next to it.
+Without a descent there is no second tree, so equal values have equal references, and sorted keys cost
+nothing more.
 
 Tuples, sets and objects of classes are never split, like a text.
 """
@@ -13,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
+from operator import gt
 from typing import Any, Final
 
 import msgspec
@@ -23,15 +29,17 @@ from keepstate.values import types
 from keepstate.values.compression import Expansion, is_repeated
 from keepstate.values.encode_ext import array_head, map_head
 from keepstate.values.guards import is_crowded
-from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Style, item, read_children, refs_in
+from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry, Style, item, read_children, ref_of, refs_in
 from keepstate.values.refs import TAG, Fetching, Kind, Ref, name_of, unpack
-from keepstate.values.tree import build, child_ref, split_root
+from keepstate.values.tree import Editing, build, child_ref, split_root
 from keepstate.values.types import kind_of
 
 TREE_BYTES: Final = 4_096
 
 STYLES: Final = {Kind.LIST: LIST_STYLE, Kind.MAP: MAP_STYLE}
 _MAY_HOLD_REF: Final = re.compile(rb"\xc7.%c" % TAG, re.DOTALL)
+_EXT_8: Final = 0xC7
+_raws: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _TEXT: Final = frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB))
 """First bytes of the encodings of text."""
 
@@ -99,9 +107,44 @@ def join_parts(
         item(child, is_deep=deep, key=key)
         for key, (child, deep) in zip(repeat(b"") if keys is None else keys, parts, strict=False)
     ]
-    made = build(LIST_STYLE if keys is None else MAP_STYLE, items)
-    objects.update(made.objects())
-    return made.tree.ref.encoding(), True
+    made = build_container(LIST_STYLE if keys is None else MAP_STYLE, items)
+    objects.update(made.objects)
+    return made.encoding, True
+
+
+def build_container(style: Style, items: Sequence[Entry]) -> MerkleValue:
+    """Return a list or dict of items as a tree; the items of a dict keep their order."""
+    made = build(style, items)
+    if not style.has_keys:
+        return MerkleValue(made.tree.ref.encoding(), made.objects())
+    order, descents = build_order([entry.key for entry in items])
+    return join_order(made, order, descents)
+
+
+def build_order(keys: Sequence[bytes]) -> tuple[Editing | None, int]:
+    """Return the tree of an order of encoded keys, None if they are sorted, and the number of descents."""
+    descents = count_descents(keys)
+    return (build(LIST_STYLE, [item(key) for key in keys]) if descents else None), descents
+
+
+def count_descents(keys: Sequence[bytes]) -> int:
+    """Return the number of adjacent keys of which the first is higher."""
+    return sum(map(gt, keys, keys[1:]))
+
+
+def join_order(made: Editing, order: Editing | None, descents: int) -> MerkleValue:
+    """Return a dict from its tree and its order, with their new objects.
+
+    Args:
+        made: The tree.
+        order: The tree of its order; None if the keys are sorted.
+        descents: The descents of the order.
+    """
+    ref = made.tree.ref
+    if order is None:
+        return MerkleValue(ref.encoding(), made.objects())
+    ref = msgspec.structs.replace(ref, order=order.tree.ref, descents=descents)
+    return MerkleValue(ref.encoding(), made.objects() | order.objects())
 
 
 def compose(children: Sequence[bytes], keys: Sequence[bytes] | None = None) -> bytes:
@@ -254,7 +297,8 @@ def assemble(
                 return read(counted.spend(objects[ref.name]))
             pairs, leaves = STYLES[ref.kind].has_keys, _leaves(ref, objects, counted)
             if pairs or read_leaves is None:
-                items = read(array_head(ref.count * (1 + pairs)) + b"".join(map(_body, leaves)))
+                whole = array_head(ref.count * (1 + pairs)) + b"".join(map(_body, leaves))
+                items = read(whole if ref.order is None else _in_order(ref, whole, objects, counted))
             else:
                 items = read_leaves(read, leaves)
                 _check_count(ref, items)
@@ -264,6 +308,28 @@ def assemble(
 
     read = reader(resolve)
     return read(encoding)
+
+
+def _in_order(ref: Ref, pairs: bytes, objects: Mapping[bytes, bytes], counted: Expansion) -> bytes:
+    """Return the keys and values of a dict in its own order, given them as sorted by key."""
+    assert ref.order is not None
+    leaves = _leaves(ref.order, objects, counted)
+    try:
+        raws = _raws(pairs)
+        keys = [bytes(key) for key in _raws(array_head(ref.count) + b"".join(map(_body, leaves)))]
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"dict {ref.name.hex()} is damaged: {error}") from error
+    keys = [_whole_key(key, objects, counted) if key[0] == _EXT_8 else key for key in keys]
+    values = dict(zip(map(bytes, raws[::2]), raws[1::2], strict=True))
+    if values.keys() != set(keys) or count_descents(keys) != ref.descents:
+        raise CorruptError(f"dict {ref.name.hex()} is damaged: its keys are not those of its order")
+    return array_head(2 * ref.count) + b"".join([part for key in keys for part in (key, values[key])])
+
+
+def _whole_key(key: bytes, objects: Mapping[bytes, bytes], counted: Expansion) -> bytes:
+    """Return a key of an order, which is an object of its own if it is long."""
+    ref = ref_of(key)
+    return key if ref is None else counted.spend(objects[ref.name])
 
 
 def _pair(items: list[Any]) -> dict[Any, Any]:

@@ -208,7 +208,10 @@ def refs_in(encoding: bytes) -> list[Ref]:
 
     def look(tag: int, data: memoryview) -> None:
         if tag == TAG:
-            found.append(unpack(bytes(data)))
+            ref = unpack(bytes(data))
+            found.append(ref)
+            if ref.order is not None:
+                found.append(ref.order)
         elif tag == types.MAP:  # a dict with other keys than text
             decode(data)
 

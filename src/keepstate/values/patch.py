@@ -22,14 +22,14 @@ from keepstate.values.contents import (
     is_container,
     is_plain_list,
     open_contents,
-    split,
     split_objects,
     whole,
 )
-from keepstate.values.diff import Change, Path, Step, align
+from keepstate.values.diff import Path, Step, align, align_keys
 from keepstate.values.encode_ext import array_count, array_head
 from keepstate.values.merkle import TREE_BYTES, MerkleValue
-from keepstate.values.nodes import Entry, item, ref_of, refs_in
+from keepstate.values.nodes import Entry, item, refs_in
+from keepstate.values.order import KeyOrder, edit_order
 from keepstate.values.refs import Fetching, together
 from keepstate.values.tree import Editing, change_keys
 
@@ -42,14 +42,16 @@ class Edits(msgspec.Struct):
         removed: Keys, or indexes of a list.
         inserted: Items to insert before an index of a list, in order.
         inside: Edits of an item.
-        order: All keys of a small dict in their new order.
+        order: The new order of a dict's keys. Without it, new keys follow in the order of `puts`.
+        is_sorted: Whether the keys of a dict are sorted by their encodings, whatever their order was.
     """
 
     puts: dict[Step, MerkleValue] = msgspec.field(default_factory=dict)
     removed: set[Step] = msgspec.field(default_factory=set)
     inserted: dict[int, list[MerkleValue]] = msgspec.field(default_factory=dict)
     inside: dict[Step, Edits] = msgspec.field(default_factory=dict)
-    order: Sequence[bytes] = ()
+    order: KeyOrder | None = None
+    is_sorted: bool = False
 
     def at(self, path: Path) -> Edits:
         """Return the edits of the value at a path, to be added to."""
@@ -130,88 +132,35 @@ def _splices(edits: Edits, puts: Mapping[Step, bytes]) -> Iterable[tuple[int, in
 def _edit_dict(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[MerkleValue]:
     changes = {key: _item(new, key) for key, new in puts.items() if isinstance(key, bytes)}
     removed = {key for key in edits.removed if isinstance(key, bytes)}
-    if contents.tree is not None:
-        editing = Editing(contents.tree)
-        yield from change_keys(editing, {**changes, **dict.fromkeys(removed)})
-        planted = yield from close_tree(editing)
-        if not edits.order or ref_of(planted.encoding) is not None:
-            return planted  # a tree has an order of its own
-        contents = yield from open_contents(planted.encoding)
-        changes, removed = {}, set[bytes]()
-    entries = {entry.key: entry for entry in contents.entries} | changes
-    order = edits.order or [key for key in entries if key not in removed]
-    if not entries.keys() >= {*order, *removed}:
-        raise InvalidError("a dict lacks keys that are to be put in order or removed")
-    return (yield from close_contents(contents.style, [entries[key] for key in order]))
+    if contents.tree is None:
+        entries = {entry.key: entry for entry in contents.entries} | changes
+        if not entries.keys() >= removed:
+            raise InvalidError("a dict lacks keys that are to be removed")
+        kept = [key for key in entries if key not in removed]
+        keys = sorted(kept) if edits.is_sorted else edits.order.keys if edits.order else kept
+        if keys is not kept and sorted(keys) != sorted(kept):
+            raise InvalidError("the order of a dict's keys has other keys than the dict")
+        return (yield from close_contents(contents.style, [entries[key] for key in keys]))
+    editing = Editing(contents.tree)
+    existed = yield from change_keys(editing, {**changes, **dict.fromkeys(removed)})
+    if not existed >= removed:
+        raise InvalidError("a dict lacks keys that are to be removed")
+    if edits.is_sorted:
+        return (yield from close_tree(editing))
+    added = [key for key in changes if key not in existed and key not in removed]
+    ref = editing.tree.ref
+    if edits.order is None and not added and not removed and ref.size_bytes > TREE_BYTES:
+        ref = msgspec.structs.replace(ref, order=contents.order, descents=contents.descents)
+        return MerkleValue(ref.encoding(), editing.objects())
+    order, descents = yield from edit_order(contents, editing, added, removed, edits.order)
+    return (yield from close_tree(editing, order, descents))
 
 
 def _item(encoding: bytes, key: bytes = b"") -> Entry:
     return item(encoding, is_deep=bool(refs_in(encoding)), key=key)
 
 
-# ---- the changes of a diff
-
-
-def apply_changes(encoding: bytes, changes: Sequence[Change]) -> Fetching[MerkleValue]:
-    """Return the other side of a diff, with only the objects that the edits create.
-
-    Raises:
-        InvalidError: The changes do not belong to this value.
-    """
-    if not changes:
-        return MerkleValue(encoding, {})
-    edits = Edits()
-    for change in changes:
-        if not change.path and change.kind == "changed":
-            return MerkleValue(change.new or b"", {})
-    _gather(edits, changes, 0)
-    return (yield from apply_edits(encoding, edits))
-
-
-class _OldIndexes:
-    """The old indexes of a new list's items, derived from the removed and added items."""
-
-    def __init__(self, changes: Sequence[Change], depth: int) -> None:
-        here = [(change.kind, change.path[depth]) for change in changes if len(change.path) == depth + 1]
-        self._removed = sorted(step for kind, step in here if kind == "removed" and isinstance(step, int))
-        self._added = sorted(step for kind, step in here if kind == "added" and isinstance(step, int))
-
-    def before(self, index: int) -> int:
-        """Return the old index of an item, or of the item that a new one precedes."""
-        index -= bisect_left(self._added, index)
-        for gone in self._removed:
-            index += gone <= index
-        return index
-
-
-def _gather(edits: Edits, changes: Sequence[Change], depth: int) -> None:
-    """Add changes to the edits of the container at the first `depth` steps of their paths."""
-    old_indexes = _OldIndexes(changes, depth)
-    inner: dict[Step, list[Change]] = {}
-    for change in changes:
-        path, new = change.path[depth:], MerkleValue(change.new or b"", {})
-        if not path:
-            edits.order = split(new.encoding)
-            continue
-        step = path[0]
-        is_inner = len(path) > 1 or change.kind == "reordered"
-        # The path of a removal has the old index, every other path has the new one.
-        has_old_index = change.kind == "removed" and not is_inner
-        old = step if isinstance(step, bytes) or has_old_index else old_indexes.before(step)
-        if is_inner:
-            inner.setdefault(old, []).append(change)
-        elif change.kind == "removed":
-            edits.removed.add(old)
-        elif change.kind == "added" and isinstance(old, int):
-            edits.inserted.setdefault(old, []).append(new)
-        else:
-            edits.puts[old] = new
-    for old, below in inner.items():
-        _gather(edits.inside.setdefault(old, Edits()), below, depth + 1)
-
-
-_ORDERED: Final = TREE_BYTES // 2
-"""A dict of more items is a tree, whose order is its own."""
+# ---- from two full encodings
 
 
 def find_edits(old: bytes, new: bytes) -> Edits | MerkleValue | None:
@@ -227,13 +176,20 @@ def find_edits(old: bytes, new: bytes) -> Edits | MerkleValue | None:
 
 
 def _dict_edits(old: dict[bytes, bytes], new: dict[bytes, bytes]) -> Edits:
-    edits = Edits(removed=set(old.keys() - new.keys()))
+    edits = Edits(removed=set(old.keys() - new.keys()), order=compare_orders([*old], [*new]))
     for key, encoding in new.items():
         before = old.get(key)
         _put(edits, key, split_objects(encoding) if before is None else find_edits(before, encoding))
-    if len(new) <= _ORDERED:
-        edits.order = list(new)
     return edits
+
+
+def compare_orders(old: Sequence[bytes], new: Sequence[bytes]) -> KeyOrder | None:
+    """Return the change from one order of keys to another; None if they are the same."""
+    if old == new:
+        return None
+    if new[: len(old)] == old:  # the common case, at the speed of a comparison of lists
+        return KeyOrder(new, [(len(old), len(old), new[len(old) :])])
+    return KeyOrder(new, [(begin, end, new[at:to]) for begin, end, at, to in align_keys(old, new)])
 
 
 def _list_edits(old: bytes, new: bytes) -> Edits:

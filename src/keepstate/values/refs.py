@@ -30,6 +30,7 @@ So the same rules serve every kind of store, async or blocking.
 """
 
 _DEEP: Final = 0x80
+_ORDERED: Final = 0x40
 
 
 class Kind(IntEnum):
@@ -61,6 +62,8 @@ class Ref(msgspec.Struct, frozen=True, gc=False):
         count: The number of items in it and below.
         size_bytes: The size of the encodings of these items.
         is_deep: Whether any of these items contains a reference.
+        order: Of a dict that is not in the order of its encoded keys: the list of these keys, in order.
+        descents: The number of adjacent keys in `order` of which the first is higher.
     """
 
     kind: Kind
@@ -68,12 +71,20 @@ class Ref(msgspec.Struct, frozen=True, gc=False):
     count: int
     size_bytes: int
     is_deep: bool
+    order: Ref | None = None
+    descents: int = 0
 
     def packed(self) -> bytes:
-        """Return the bytes of the reference: kind, name, size and, except for a blob, the count."""
+        """Return the bytes of the reference: kind, name, size and, except for a blob, the count.
+
+        Name, size and descents of another order follow.
+        """
         count = b"" if self.kind is Kind.BLOB else write_number(self.count)
-        head = bytes((self.kind | self.is_deep * _DEEP,))
-        return head + self.name + write_number(self.size_bytes) + count
+        head = bytes((self.kind | self.is_deep * _DEEP | (self.order is not None) * _ORDERED,))
+        packed = head + self.name + write_number(self.size_bytes) + count
+        if self.order is None:
+            return packed
+        return packed + self.order.name + write_number(self.order.size_bytes) + write_number(self.descents)
 
     def encoding(self) -> bytes:
         """Return the encoding of the reference."""
@@ -91,14 +102,22 @@ def unpack(data: bytes) -> Ref:
         CorruptError: The bytes are not a reference.
     """
     try:
-        kind = _KINDS[data[0] & ~_DEEP]
+        kind = _KINDS[data[0] & ~(_DEEP | _ORDERED)]
         size_bytes, at = read_number(data, 1 + DIGEST_SIZE)
         count, at = (1, at) if kind is Kind.BLOB else read_number(data, at)
+        order, descents = None, 0
+        if data[0] & _ORDERED:
+            name = data[at : at + DIGEST_SIZE]
+            order_bytes, at = read_number(data, at + DIGEST_SIZE)
+            descents, at = read_number(data, at)
+            order = Ref(Kind.LIST, name, count, order_bytes, is_deep=False)
     except (LookupError, ValueError) as error:
         raise CorruptError(f"a reference to an object is damaged: {error}") from error
     if at != len(data):
         raise CorruptError("a reference to an object is damaged: bytes follow it")
-    return Ref(kind, data[1 : 1 + DIGEST_SIZE], count, size_bytes, data[0] >= _DEEP)
+    if order is not None and (kind is not Kind.MAP or not 0 < descents < count):
+        raise CorruptError(f"a reference to an object is damaged: {count} keys have {descents} descents")
+    return Ref(kind, data[1 : 1 + DIGEST_SIZE], count, size_bytes, data[0] >= _DEEP, order, descents)
 
 
 def write_number(number: int) -> bytes:

@@ -15,8 +15,10 @@ nodes.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple, TypeVar, cast
 
 import msgspec
@@ -37,7 +39,7 @@ from keepstate.values.nodes import (
     totals,
     write_node,
 )
-from keepstate.values.refs import Fetching, Ref, name_of
+from keepstate.values.refs import Fetching, Ref, name_of, together
 
 _T = TypeVar("_T")
 
@@ -342,15 +344,19 @@ def build(style: Style, items: Sequence[Entry]) -> Editing:
     return editing
 
 
-def change_keys(editing: Editing, changes: Mapping[bytes, Entry | None]) -> Fetching[None]:
-    """Set the item of each key of a dict, or remove it if it is None."""
+def change_keys(editing: Editing, changes: Mapping[bytes, Entry | None]) -> Fetching[set[bytes]]:
+    """Set the item of each key of a dict, or remove it if it is None. Return the keys that existed before."""
+    existed: set[bytes] = set()
     # From the last to the first, because a change does not move the items before it.
     for key in sorted(changes, reverse=True):
         entry = changes[key]
         index, old = yield from editing.reading(find_key(editing.tree, key))
-        if entry is None and old is None:
+        if old is not None:
+            existed.add(key)
+        elif entry is None:
             continue
         yield from editing.splice(index, index + (old is not None), () if entry is None else (entry,))
+    return existed
 
 
 # ---- reading
@@ -362,6 +368,34 @@ def item_at(tree: Tree, index: int) -> Fetching[Entry | None]:
         return None
     stretch = yield from stretch_at(tree, index)
     return stretch.entries[index - stretch.begin]
+
+
+def items_between(tree: Tree, begin: int, end: int) -> Fetching[list[Entry]]:
+    """Return the items from an index to before another one, in one round of fetching for each level."""
+    works = [
+        _items_between(tree.style, tree.tails[level].entries, level, tree.begins[level], begin, end)
+        for level in reversed(range(len(tree.tails)))
+    ]
+    return [entry for entries in (yield from together(works)) for entry in entries]
+
+
+def _items_between(
+    style: Style, entries: Sequence[Entry], level: int, at: int, begin: int, end: int
+) -> Fetching[Sequence[Entry]]:
+    """Return the items between two indexes, of those below entries of `level` that begin at an index."""
+    while True:
+        ends = [*accumulate((entry.count for entry in entries), initial=at)]
+        first = max(bisect_right(ends, begin) - 1, 0)
+        last = max(bisect_left(ends, end), first)
+        at, entries = ends[first], entries[first:last]
+        if not level or not entries:
+            return entries
+        refs = [child_ref(style, entry, level) for entry in entries]
+        objects = yield refs
+        level -= 1
+        entries = [
+            below for ref in refs for below in read_node(style, objects[ref.name], level, is_deep=ref.is_deep)
+        ]
 
 
 def find_key(tree: Tree, key: bytes) -> Fetching[tuple[int, Entry | None]]:

@@ -187,7 +187,7 @@ class Follower(Looker):
         joined = self._joined(head, state, bases, rule, later=later)
         await self._merged(commit, branch, (head.id, own.id), joined)
         merged = self.model.head(branch).state
-        found = unlike(dict(held.draft), merged, path="draft", ordered=False)
+        found = unlike(dict(held.draft), merged, path="draft")
         assert found is None, f"a draft after a merge: {found}"
         for key, value in kept.items():
             if isinstance(merged.get(key, ABSENT), type(value)):

@@ -49,7 +49,7 @@ class Looker:
         found = unlike(patched(one.state, changes), other.state, ordered=False)
         assert found is None, f"patched and meant: {found}"
         assert changes or unlike(one.state, other.state) is None
-        assert not changes or unlike(one.state, other.state, ordered=True) is not None
+        assert not changes or unlike(one.state, other.state) is not None
 
     async def _look(self) -> None:
         branch = self._some_branch()
@@ -148,24 +148,24 @@ def patched(state: State, changes: list[Difference]) -> Any:
     whole: Any = {"": copy.deepcopy(state)}
     for change in reversed(changes):
         if change.kind == "removed":
-            holder, step = _holder(whole, change)
+            holder, step = _holder(whole, change.old_path)
             del holder[step]
     for change in changes:
         if change.kind == "added":
-            holder, step = _holder(whole, change)
+            holder, step = _holder(whole, change.path)
             if isinstance(holder, list):
                 holder.insert(step, copy.deepcopy(change.new))
             else:
                 holder[step] = copy.deepcopy(change.new)
     for change in changes:
         if change.kind == "changed":
-            holder, step = _holder(whole, change)
+            holder, step = _holder(whole, change.path)
             holder[step] = copy.deepcopy(change.new)
     return whole[""]
 
 
-def _holder(whole: Any, change: Difference) -> tuple[Any, Any]:
-    *above, step = ("", *change.path)
+def _holder(whole: Any, path: tuple[Any, ...]) -> tuple[Any, Any]:
+    *above, step = ("", *path)
     for one in above:
         whole = whole[one]
     return whole, step

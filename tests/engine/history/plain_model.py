@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from keepstate.values.codec import canonical
 from tests.engine.history.states import unlike
 
 State = dict[str, Any]
@@ -148,9 +147,8 @@ class Model:
         for moment in self.line(id):
             if moment.id not in self.gone:
                 there = at(moment.state, path)
-                if unlike(there, value, ordered=True) is not None:
-                    # Whether another order is another value depends on what has a tree of its own.
-                    return giver if unlike(there, value, ordered=False) is not None else None
+                if unlike(there, value) is not None:
+                    return giver
                 giver = moment
             if len(moment.parents) > 1:
                 return None
@@ -176,21 +174,16 @@ class Joined:
     state: Any
     conflicts: list[tuple[Any, ...]]
     has_holes: bool = False
-    is_open: bool = False
 
 
 def join(
     base: State, ours: State, theirs: State, *, other: str = "refuse", ours_is_later: bool = True,
     rules: Mapping[str, Any] = RULES,
-) -> Joined | None:  # fmt: skip
-    """Merge two states; `other` is the rule of what has none.
-
-    None where only the order of a dict's keys was changed: that is a change of a small dict, and none of a
-    large one.
-    """
+) -> Joined:  # fmt: skip
+    """Merge two states; `other` is the rule of what has none."""
     joined = Joined(None, [])
     joined.state = _value(joined, (), (base, ours, theirs), {**rules, "": other}, ours_is_later)
-    return None if joined.is_open else joined
+    return joined
 
 
 def _value(
@@ -199,8 +192,6 @@ def _value(
     base, ours, theirs = sides
     rule = rules.get(path[0], rules[""]) if path else rules[""]
     # Equal steps of a counter are two; one may stand below the whole state.
-    if any(_same(*pair) and not _equal(*pair) for pair in ((base, ours), (base, theirs), (ours, theirs))):
-        joined.is_open = True
     if _same(theirs, base) or (path and rule != "counter" and _same(ours, theirs)):
         return ours
     if _same(ours, base):
@@ -212,8 +203,16 @@ def _value(
         for key in keys:
             inner = before.get(key, ABSENT), ours.get(key, ABSENT), theirs.get(key, ABSENT)
             merged[key] = _value(joined, (*path, key), inner, rules, later)
-        return {key: value for key, value in merged.items() if value is not ABSENT}
+        return _in_order(before, ours, theirs, {k: v for k, v in merged.items() if v is not ABSENT})
     return _decided(joined, path, sides, rule, later)
+
+
+def _in_order(base: State, ours: State, theirs: State, merged: State) -> State:
+    """Return a merged dict in the order of the side that alone moved keys which all have; else of ours."""
+    common = [key for key in base if key in ours and key in theirs and key in merged]
+    by_us, by_them = ([key for key in side if key in set(common)] for side in (ours, theirs))
+    lead, other = (theirs, ours) if by_us == common != by_them else (ours, theirs)
+    return {key: merged[key] for key in dict.fromkeys((*lead, *other)) if key in merged}
 
 
 def _decided(
@@ -247,20 +246,15 @@ def _decided(
     return ours
 
 
-def _equal(one: Any, other: Any) -> bool:
-    present = one is not ABSENT and other is not ABSENT
-    return one is other or (present and canonical(one) == canonical(other))
-
-
 def _same(one: Any, other: Any) -> bool:
-    return one is other or unlike(one, other, ordered=False) is None
+    return one is other or unlike(one, other) is None
 
 
 def fits(expected: Any, actual: Any, path: str = "state") -> str | None:
-    """Return where an actual value is not the expected one, whose holes anything fills; orders are free."""
+    """Return where an actual value is not the expected one, whose holes anything fills."""
     if expected is HOLE:
         return None
-    if isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys():
+    if isinstance(expected, dict) and isinstance(actual, dict) and list(expected) == list(actual):
         pairs = ((f"{path}[{key!r}]", expected[key], actual[key]) for key in expected)
         return next((found for at, one, other in pairs if (found := fits(one, other, at))), None)
-    return unlike(expected, actual, path=path, ordered=False)
+    return unlike(expected, actual, path=path)

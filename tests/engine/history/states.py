@@ -6,11 +6,6 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from keepstate.values.codec import canonical
-
-INLINE_BYTES = 4_096
-"""A dict up to this size keeps its order; a larger one may have another."""
-
 _ALPHABET = "abc αβ😀"
 
 
@@ -110,32 +105,29 @@ def _is_mutable(value: Any) -> bool:
     return isinstance(value, list | dict | set) or (isinstance(value, tuple) and any(map(_is_mutable, value)))
 
 
-def unlike(one: Any, other: Any, *, path: str = "state", ordered: bool | None = None) -> str | None:
+def unlike(one: Any, other: Any, *, path: str = "state", ordered: bool = True) -> str | None:
     """Return where and how two values differ, in type or value; None if they are the same.
 
     Args:
         one: A value.
         other: Another.
         path: Where they stand.
-        ordered: Whether a dict's order counts; None where its size decides.
+        ordered: Whether a dict's order counts.
     """
     if type(one) is not type(other):
         return f"{path} is {one!r:.80} and {other!r:.80}"
     if isinstance(one, dict):
-        in_order = len(canonical(one)) <= INLINE_BYTES if ordered is None else ordered
-        if one.keys() != other.keys() or (in_order and list(one) != list(other)):
+        if one.keys() != other.keys() or (ordered and list(one) != list(other)):
             return f"{path} has the keys {list(one)!r:.200} and {list(other)!r:.200}"
-        keys, deeper = list(one), True if in_order else ordered
-        pairs = ((f"{path}[{key!r}]", one[key], other[key]) for key in keys)
+        pairs = ((f"{path}[{key!r}]", one[key], other[key]) for key in one)
     elif isinstance(one, list | tuple):
         if len(one) != len(other):
             return f"{path} has {len(one)} items and {len(other)}"
-        deeper = ordered
         pairs = ((f"{path}[{n}]", *pair) for n, pair in enumerate(zip(one, other, strict=True)))
     else:
         return (
             None if repr(one) == repr(other) or one == other else f"{path} is {one!r:.80} and {other!r:.80}"
         )
     return next(
-        (found for at, a, b in pairs if (found := unlike(a, b, path=at, ordered=deeper)) is not None), None
+        (found for at, a, b in pairs if (found := unlike(a, b, path=at, ordered=ordered)) is not None), None
     )

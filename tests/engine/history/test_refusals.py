@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ NO_STATE = (1, None, [1], "a", {1: 2}, {"a": object()})
 NO_AGE = (1, "1 day", -1.5)
 NO_FILE = (1, None, "no/such/file.bundle", b"\0")
 
-CALLS: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
+CALLS: dict[str, tuple[Callable[[Any, Any], Any], Sequence[Any]]] = {
     "commit(state)": (lambda h, x: h.commit(x), NO_STATE),
     "commit(branch)": (lambda h, x: h.commit({}, branch=x), NO_BRANCH),
     "commit(message)": (lambda h, x: h.commit({}, message=x), NO_MESSAGE),
@@ -48,6 +48,8 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
     "log(limit)": (lambda h, x: list(h.log(limit=x)), NO_COUNT),
     "diff(a)": (lambda h, x: h.diff(x, "main"), NO_REF),
     "diff(b)": (lambda h, x: h.diff("main", x), NO_REF),
+    "diff(path)": (lambda h, x: h.diff("main~1", "main", path=x), [x for x in NO_PATH if x is not None]),
+    "diff(limit)": (lambda h, x: h.diff("main~1", "main", limit=x), NO_COUNT),
     "blame(path)": (lambda h, x: h.blame(x), NO_PATH),
     "blame(ref)": (lambda h, x: h.blame("a", x), NO_REF),
     "fork(to)": (lambda h, x: h.fork(x), NO_HISTORY),

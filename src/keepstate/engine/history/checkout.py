@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
@@ -10,11 +10,13 @@ from keepstate._finish import finish
 from keepstate.engine.documents.documents import MISSING
 from keepstate.engine.history.archive import Archive
 from keepstate.engine.history.commits import Commit
+from keepstate.engine.history.outline import Outline, StatePath, outline_at, range_at
 from keepstate.engine.history.paths import CODEC, Path, find_path, format_path, steps_of
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, NotFoundError, NotLoadedError
+from keepstate.values import limits
 from keepstate.values.codec import canonical
 from keepstate.values.compression import Expansion
 from keepstate.values.contents import open_contents, whole
@@ -73,6 +75,8 @@ class State:
         self.gone: set[str] = set()
         """Keys that were removed, and are not to be loaded."""
         self.is_whole = False
+        self.order: Sequence[bytes] = []
+        """Of a state that is loaded whole: the encoded keys of the commit, in order."""
 
     async def session(self, unit: Unit) -> HistorySession:
         """Return a session that has loaded the objects that the commit carries."""
@@ -101,7 +105,7 @@ class State:
             if self._is_shared:
                 self._sources[key] = encoding, objects
         if load is True:
-            self.is_whole = True
+            self.is_whole, self.order = True, [entry.key for _, entry in entries]
             order = [key for key, _ in entries if key not in self.gone]
             self.values = {
                 key: loaded[key] if key in loaded else self.values[key] for key in order
@@ -266,6 +270,58 @@ class Checkout(Loaded, Mapping[str, Any]):
             self._own[first] = self._copy(first, value)
         inner = _value_at(self._own[first], first, steps)
         return inner if type(inner) in _PLAIN else deepcopy(inner)
+
+    async def outline(self, path: StatePath = (), *, after: int | None = None, limit: int = 100) -> Outline:
+        """Return a page of the items of a list or dict, without reading large values.
+
+        The cost depends on the size of the page, not on that of the list or dict.
+
+        Args:
+            path: The path of the list or dict; `()` is the whole state. Text is read as by `fetch`.
+            after: The place of the last item of the page before, `next` of its outline.
+            limit: The largest number of items.
+
+        Raises:
+            NotFoundError: The path does not exist.
+            InvalidError: The value at the path is not a list or dict.
+        """
+        if path != ():
+            steps_of(path)  # check it before any read
+        if after is not None:
+            limits.admit_count("after", after, least=0)
+        limits.admit_count("limit", limit)
+
+        async def work(unit: Unit) -> Outline:
+            session = await self._state.session(unit)
+            return await session.serve(outline_at(self._state.root, path, after, limit, session.states))
+
+        return (await self._executor.run(work))[0]
+
+    async def slice(self, path: Path, start: int | None = None, stop: int | None = None) -> list[Any]:
+        """Return a copy of a range of a committed list, reading only the objects that hold it.
+
+        Args:
+            path: The path of the list, as for `fetch`.
+            start: The first index; a negative one counts from the end. The default is the beginning.
+            stop: The index before which the range ends; negative as above. The default is the end.
+
+        Raises:
+            NotFoundError: The path does not exist.
+            InvalidError: The value at the path is not a list.
+        """
+        steps_of(path)
+        for name, place in (("start", start), ("stop", stop)):
+            if place is not None and type(place) is not int:
+                raise InvalidError(f"`{name}` is {place!r}; pass an index, or None")
+
+        async def work(unit: Unit) -> list[Any]:
+            session = await self._state.session(unit)
+            encodings = await session.serve(range_at(self._state.root, path, start, stop))
+            objects = await session.serve(gather(encodings))
+            expansion = Expansion(objects)
+            return [session.states.assemble(encoding, objects, expansion) for encoding in encodings]
+
+        return (await self._executor.run(work))[0]
 
     def _copy(self, key: str, value: Any) -> Any:
         if type(value) in _PLAIN:

@@ -53,14 +53,17 @@ class Difference:
     """One difference between two states.
 
     Attributes:
-        path: The path: keys, and list indexes in the new state. The path of a removed value is in the old
-            state.
-        kind: The kind of difference. `reordered` is about the keys of a dict.
-        old: The old value; None if the value was added.
-        new: The new value; None if the value was removed.
+        path: The path in the new state. Of a removed value, the path that it would have: the index of the
+            item that now follows.
+        old_path: The path in the old state. Of an added value, the path that it would have had.
+        kind: The kind of difference. `reordered` means that the keys which a dict has in both states are in
+            another relative order.
+        old: The old value; None if the value was added. For `reordered`, a list of all keys.
+        new: The new value; None if the value was removed. For `reordered`, a list of all keys.
     """
 
     path: Steps
+    old_path: Steps
     kind: Literal["added", "removed", "changed", "reordered"]
     old: Any
     new: Any
@@ -68,7 +71,8 @@ class Difference:
     def __str__(self) -> str:
         sign = {"added": "+", "removed": "-"}.get(self.kind, "~")
         order = " (order of keys)" if self.kind == "reordered" else ""
-        return f"{sign} {format_path(self.path)}{order}"
+        path = self.old_path if self.kind == "removed" else self.path
+        return f"{sign} {format_path(path)}{order}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,26 +7,54 @@ from keepstate.engine.history.commits import Difference
 from keepstate.engine.history.paths import decode_or, decode_steps
 from keepstate.engine.history.revisions import Found
 from keepstate.engine.history.session import HistorySession
+from keepstate.errors import NotFoundError
 from keepstate.values.contents import is_container, open_contents, whole
-from keepstate.values.diff import Path, diff, unlike
+from keepstate.values.diff import Change, Path, diff, unlike
 from keepstate.values.merkle import gather
 from keepstate.values.refs import Fetching
 
 
-async def differences(session: HistorySession, old: bytes, new: bytes) -> list[Difference]:
-    """Return the differences from one state to another."""
-    changes = await session.serve(diff(old, new))
+async def differences(
+    session: HistorySession, old: bytes, new: bytes, path: paths.Path | None = None, limit: int | None = None
+) -> list[Difference]:
+    """Return the differences from one state to another, or from the value at a path to that of the other.
+
+    Raises:
+        NotFoundError: Neither state has the path.
+    """
+    changes = await session.serve(
+        diff(old, new, limit=limit) if path is None else _diff_at(old, new, path, limit)
+    )
     sides = [side for change in changes for side in (change.old, change.new) if side is not None]
     objects = await session.serve(gather(sides))
     return [
         Difference(
             decode_steps(change.path),
+            decode_steps(change.old_path),
             change.kind,
             decode_or(None, change.old, objects, session.states),
             decode_or(None, change.new, objects, session.states),
         )
         for change in changes
     ]
+
+
+def _diff_at(old: bytes, new: bytes, path: paths.Path, limit: int | None) -> Fetching[list[Change]]:
+    was = yield from _find_or_none(old, path)
+    if was is None:
+        at, encoding = yield from paths.find_path(new, path)
+        return [Change(at, at, "added", None, encoding)]
+    now = yield from _find_or_none(new, path)
+    if now is None:
+        return [Change(was[0], was[0], "removed", was[1], None)]
+    return (yield from diff(was[1], now[1], now[0], was[0], limit))
+
+
+def _find_or_none(encoding: bytes, path: paths.Path) -> Fetching[tuple[Path, bytes] | None]:
+    try:
+        return (yield from paths.find_path(encoding, path))
+    except NotFoundError:
+        return None
 
 
 async def blame(session: HistorySession, found: Found, path: paths.Path) -> tuple[Found, bool]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from keepstate.engine.documents.documents import MISSING
 from keepstate.engine.history.checkout import Loaded, State, missing_error
@@ -28,12 +30,28 @@ from keepstate.values.codec import STATES, Codec, canonical
 from keepstate.values.contents import open_contents, split_objects, whole
 from keepstate.values.diff import align, unlike_keys
 from keepstate.values.merkle import gather
-from keepstate.values.patch import Edits, find_edits
+from keepstate.values.patch import Edits, compare_orders, find_edits
 from keepstate.values.refs import together
 from keepstate.values.types import kind_of
 
 _LONG_BYTES: Final = 64 << 10
 """A value whose last encoding was larger is encoded part by part."""
+
+
+class OtherChanges(msgspec.Struct, frozen=True):
+    """The changes of others that a merge added to a draft.
+
+    Attributes:
+        values: The changed keys with their values, `MISSING` for a removed one, or one that is not loaded.
+        order: The encoded keys of the merged state, in order; None if nothing was merged, or the draft is not
+            loaded whole.
+    """
+
+    values: dict[str, Any]
+    order: Sequence[bytes] | None = None
+
+
+NO_CHANGES: Final = OtherChanges({})
 
 
 class Draft(Loaded, MutableMapping[str, Any]):
@@ -137,7 +155,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
         # Computed before the first await, because later changes belong to the next commit.
         edits, gone = self._edits(encodings), self._gone()
 
-        async def work(unit: Unit) -> tuple[CommitResult, dict[str, Any]]:
+        async def work(unit: Unit) -> tuple[CommitResult, OtherChanges]:
             session = await self._state.session(unit)
             state = await session.serve(edit_state(self._state.root, edits, gone))
             result = await commit_onto(session, request, self._state.id, state)
@@ -171,13 +189,13 @@ class Draft(Loaded, MutableMapping[str, Any]):
             elif change is not None:
                 edits.puts[step] = change
         if self._state.is_whole:
-            edits.order = [canonical(key) for key in self._state.values]
+            edits.order = compare_orders(self._state.order, [canonical(key) for key in self._state.values])
         return edits
 
-    async def _changed_by_others(self, session: HistorySession, result: CommitResult) -> dict[str, Any]:
-        """Return the loaded keys that others changed, with their values, `MISSING` for a removed one."""
+    async def _changed_by_others(self, session: HistorySession, result: CommitResult) -> OtherChanges:
+        """Return the loaded keys that others changed."""
         if result.own_root == result.record.root:
-            return {}
+            return NO_CHANGES
         mine, now = await session.serve(
             together([open_contents(result.own_root), open_contents(result.record.root)])
         )
@@ -189,25 +207,28 @@ class Draft(Loaded, MutableMapping[str, Any]):
             if entry is not None and (key in self._state.values or self._state.is_whole):
                 encodings = await session.serve(whole([entry]))
                 others[key] = self._codec.assemble(encodings[0], await session.serve(gather(encodings)))
-        return others
+        return OtherChanges(others, await session.serve(now.keys()) if self._state.is_whole else None)
 
     def _rollback(self) -> Callable[[], None]:
         """Return a function that undoes the next commit of the draft; its values stay as they are."""
-        id, root, base, bases = self._state.id, self._state.root, self.base, self._bases
+        id, root, order = self._state.id, self._state.root, self._state.order
+        base, bases = self.base, self._bases
 
         def roll_back() -> None:
-            self._state.id, self._state.root, self.base, self._bases = id, root, base, bases
+            self._state.id, self._state.root, self._state.order = id, root, order
+            self.base, self._bases = base, bases
 
         return roll_back
 
     def _continue_from(
-        self, result: CommitResult, encodings: dict[str, bytes], others: dict[str, Any]
+        self, result: CommitResult, encodings: dict[str, bytes], others: OtherChanges
     ) -> Commit:
         """Continue from the new commit, and return it."""
         state = self._state
         state.id, state.root = result.id, result.record.root
+        state.order = [canonical(key) for key in encodings] if others.order is None else others.order
         self._bases = encodings
-        for key, value in others.items():
+        for key, value in others.values.items():
             state.gone.discard(key)
             if value is MISSING:  # removed by others, or not loaded
                 state.values.pop(key, None)
@@ -217,6 +238,9 @@ class Draft(Loaded, MutableMapping[str, Any]):
                 update_in_place(state.values[key], value, self._codec) if key in state.values else value
             )
             self._bases[key] = self._codec.canonical(state.values[key])
+        if others.order is not None:
+            order = [CODEC.assemble(key, {}) for key in others.order]
+            state.values = {key: state.values[key] for key in order if key in state.values} | state.values
         self.base = commit_of(result.id, result.record, result.number, self.branch)
         return self.base
 

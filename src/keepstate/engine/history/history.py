@@ -247,12 +247,28 @@ class History:
                 return
             limit = None if limit is None else limit - count
 
-    async def diff(self, a: Revision, b: Revision) -> list[Difference]:
-        """Return the differences from the state of commit `a` to that of `b`, reading only what differs."""
+    async def diff(
+        self, a: Revision, b: Revision, *, path: Path | None = None, limit: int | None = None
+    ) -> list[Difference]:
+        """Return the differences from the state of commit `a` to that of `b`, reading only what differs.
+
+        Args:
+            a: The first commit.
+            b: The second commit.
+            path: Compare the values at this path only. Text is read as by `blame`.
+            limit: The largest number of differences to return.
+
+        Raises:
+            NotFoundError: A commit does not exist, or neither state has the path.
+        """
+        if path is not None:
+            steps_of(path)  # check it before any read
+        if limit is not None:
+            limits.admit_count("limit", limit)
 
         async def work(session: HistorySession) -> list[Difference]:
             old, new = await find_commit(session, a), await find_commit(session, b)
-            return await differences(session, old.record.root, new.record.root)
+            return await differences(session, old.record.root, new.record.root, path, limit)
 
         return await self._read(work)
 

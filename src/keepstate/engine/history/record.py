@@ -105,8 +105,10 @@ def carried(root: bytes, objects: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """Return the list roots that the commit of a state carries, by name, taken from `objects`."""
     found: dict[bytes, bytes] = {}
     size = 0
-    for ref in refs_in(root):
-        if ref.kind is Kind.LIST and ref.name in objects:
+    refs = refs_in(root)
+    orders = {ref.order.name for ref in refs if ref.order is not None}  # they change less often than lists
+    for ref in refs:
+        if ref.kind is Kind.LIST and ref.name in objects and ref.name not in orders:
             size += len(objects[ref.name])
             if size > CARRIED_BYTES:
                 break

@@ -19,8 +19,8 @@ from keepstate.engine.history.commit_request import (
     make_request,
 )
 from keepstate.engine.history.commits import Commit, commit_of
-from keepstate.engine.history.draft import Draft, encode_value, update_in_place
-from keepstate.engine.history.paths import find
+from keepstate.engine.history.draft import NO_CHANGES, Draft, OtherChanges, encode_value, update_in_place
+from keepstate.engine.history.paths import CODEC, find
 from keepstate.engine.history.record import EMPTY_STATE, CommitRecord, Head
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.history.state_encoding import ListAppender, edit_state
@@ -127,7 +127,7 @@ class WorkingCopy(Draft):
         edits, gone = self._edits(encodings), self._gone()
         base, before = self._state.id, self.base.id if self.base else None
 
-        async def work(unit: Unit) -> tuple[CommitResult | None, dict[str, Any]] | ConflictError:
+        async def work(unit: Unit) -> tuple[CommitResult | None, OtherChanges] | ConflictError:
             session = await self._state.session(unit)
             state = await session.serve(edit_state(self._state.root, edits, gone))
             result: CommitResult | None = None
@@ -138,7 +138,7 @@ class WorkingCopy(Draft):
                 result = await commit_onto(session, request, base, state)
             if events := make_events(result.id.hex() if result else before, before):
                 await self._events.append(session, events, request.author)
-            return result, await self._changed_by_others(session, result) if result else {}
+            return result, await self._changed_by_others(session, result) if result else NO_CHANGES
 
         done, _ = await self._executor.serialized(commit_turn(self.branch), work)
         if isinstance(done, ConflictError):
@@ -193,10 +193,17 @@ class WorkingCopy(Draft):
 
     def restore(self, keys: Iterable[str]) -> None:
         """Reset keys to their loaded or last committed values, and remove those without one."""
-        for key in keys:
-            self._state.values.pop(key, None)
+        values = self._state.values
+        restored = list(keys)
+        is_back = any(key in self._bases and key not in values for key in restored)
+        for key in restored:
             if key in self._bases:
-                self._state.values[key] = self._codec.assemble(self._bases[key], {})
+                values[key] = self._codec.assemble(self._bases[key], {})
+            else:
+                values.pop(key, None)
+        if is_back and self._state.is_whole:  # a key that was removed goes back to its place
+            order = [CODEC.assemble(key, {}) for key in self._state.order]
+            self._state.values = {key: values[key] for key in order if key in values} | values
 
     def bring(self, values: Mapping[str, Any]) -> None:
         """Make the state equal to another one, with lists and dicts updated in place."""

@@ -48,7 +48,8 @@ async def name_of_removed(unit: Unit, key: bytes) -> str:
 
 def change_documents(root: bytes, puts: Mapping[str, MerkleValue], gone: list[str]) -> Fetching[MerkleValue]:
     """Return a state with some documents replaced or removed, without the objects that it has already."""
-    edits = Edits(puts={canonical(name): value for name, value in puts.items()})
+    # Documents have no order. Sorted keys make equal documents equal states, and need no object for an order.
+    edits = Edits(puts={canonical(name): value for name, value in puts.items()}, is_sorted=True)
     large = [key for key, value in edits.puts.items() if value.objects]
     if large:
         contents = yield from open_contents(root)
@@ -72,7 +73,7 @@ def join_documents(documents: Mapping[str, MerkleValue]) -> Fetching[MerkleValue
         item(value.encoding, is_deep=bool(refs_in(value.encoding)), key=canonical(name))
         for name, value in documents.items()
     ]
-    made = yield from close_contents(MAP_STYLE, entries)
+    made = yield from close_contents(MAP_STYLE, sorted(entries, key=lambda entry: entry.key))
     below = {name: data for value in documents.values() for name, data in value.objects.items()}
     return MerkleValue(made.encoding, below | made.objects)
 
