@@ -48,7 +48,7 @@ SEAMS = {
     },
     **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
     "EventStream": {"of", "page", "executor"},
-    "Events": {"page", "executor"},
+    "Events": {"page", "find", "executor"},
     "Lease": {"kept_alive"},
     "Queue": {"claim_with"},
     "Watch": {"take", "wake"},

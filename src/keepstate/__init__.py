@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from keepstate.engine.history.merge import MergeConflict as MergeConflict
     from keepstate.engine.history.outline import Outline as Outline
     from keepstate.engine.history.outline import ValueSummary as ValueSummary
+    from keepstate.engine.kernel.positions import Page as Page
     from keepstate.engine.queue.lease import Lease
     from keepstate.engine.queue.lease import Leases as Leases
     from keepstate.engine.queue.queue import Claim as Claim
@@ -211,6 +212,7 @@ _HOMES = {
     "engine.history.json_patch": ("to_json_patch",),
     "engine.history.merge": ("MergeConflict",),
     "engine.history.outline": ("Outline", "ValueSummary"),
+    "engine.kernel.positions": ("Page",),
     "engine.queue.lease": ("Lease", "Leases"),
     "engine.queue.queue": ("Claim", "Queue", "Task"),
     "engine.queue.tasks": ("Put", "TaskInfo"),

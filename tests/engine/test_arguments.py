@@ -38,6 +38,7 @@ NO_REF = (1, None, b"a", ["main"], "", "main~x", "main@noon", "ma#in")
 NO_LOAD = (1, None, "a", b"a", [1], [()])
 NO_LEASE = ("1", 1, True)
 NO_AFTER = (1, b"a", ["a"], "", "a" * 513)
+NO_CURSOR = (1, b"a", ["a"], "", "a", "\ud800")
 NO_FLAG = (1, None, "yes")
 
 
@@ -102,6 +103,34 @@ CALLS: dict[str, Call] = {
     "Documents.items(pattern)": Call(lambda space, x: space.documents.items(x), NO_PATTERN),
     "Documents.keys(after)": Call(lambda space, x: space.documents.keys(after=x), NO_AFTER),
     "Documents.items(after)": Call(lambda space, x: space.documents.items(after=x), NO_AFTER),
+    **{
+        f"Documents.{call}({argument})": Call(
+            lambda space, x, call=call, argument=argument: getattr(space.documents, call)(**{argument: x}),
+            wrong,
+        )
+        for call in ("keys", "items")
+        for argument, wrong in {
+            "prefix": NO_TEXT,
+            "before": NO_AFTER,
+            "reverse": NO_FLAG,
+            "limit": tuple(wrong for wrong in NO_COUNT if wrong is not None),
+        }.items()
+    },
+    **{
+        f"Documents.page({argument})": Call(
+            lambda space, x, argument=argument: space.documents.page(**{argument: x}), wrong
+        )
+        for argument, wrong in {
+            "pattern": NO_PATTERN,
+            "prefix": NO_TEXT,
+            "after": NO_CURSOR,
+            "before": NO_CURSOR,
+            "reverse": NO_FLAG,
+            "limit": NO_COUNT,
+            "values": NO_FLAG,
+        }.items()
+    },
+    "Documents.delete_all(prefix)": Call(lambda space, x: space.documents.delete_all(x), NO_TEXT),
     "Documents.entries(keys)": Call(lambda space, x: space.documents.entries("there", x), NO_NAME),
     "Documents.watch(pattern)": Call(lambda space, x: space.documents.watch(x), NO_PATTERN),
     "Documents.watch(after)": Call(lambda space, x: space.documents.watch(after=x), NO_REVISION),
@@ -129,6 +158,9 @@ CALLS: dict[str, Call] = {
     "Events.read(stream)": Call(lambda space, x: space.events.read(stream=x), NO_STREAM_NAME),
     "Events.read(after)": Call(lambda space, x: space.events.read(after=x), NO_POSITION),
     "Events.read(limit)": Call(lambda space, x: space.events.read(limit=x), NO_COUNT),
+    "Events.read(before)": Call(lambda space, x: space.events.read(before=x), NO_POSITION),
+    "Events.read(reverse)": Call(lambda space, x: space.events.read(reverse=x), NO_FLAG),
+    "Events.drop(stream)": Call(lambda space, x: space.events.drop(x), NO_STREAM_NAME),
     "Events.follow(stream)": Call(lambda space, x: space.events.follow(stream=x), NO_STREAM_NAME),
     "Events.follow(after)": Call(lambda space, x: space.events.follow(after=x), NO_POSITION),
     "EventStream.append(events)": Call(lambda space, x: space.events.stream("a").append(x), NO_VALUE),
@@ -137,6 +169,8 @@ CALLS: dict[str, Call] = {
     ),
     "EventStream.read(after)": Call(lambda space, x: space.events.stream("a").read(after=x), NO_POSITION),
     "EventStream.read(limit)": Call(lambda space, x: space.events.stream("a").read(limit=x), NO_COUNT),
+    "EventStream.read(before)": Call(lambda space, x: space.events.stream("a").read(before=x), NO_POSITION),
+    "EventStream.read(reverse)": Call(lambda space, x: space.events.stream("a").read(reverse=x), NO_FLAG),
     "EventStream.follow(after)": Call(lambda space, x: space.events.stream("a").follow(after=x), NO_POSITION),
     "Events.append(id)": Call(lambda space, x: space.events.append(1, id=x), (1, b"a", ["a", "b"], "")),
     "Events.append(type)": Call(lambda space, x: space.events.append({}, type=x), (1, b"a", "", "a@0")),

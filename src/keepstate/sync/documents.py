@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, overload
 from keepstate._finish import entered, finish, finish_each
 from keepstate.engine.documents import documents as engine
 from keepstate.engine.documents.documents import MISSING, Change, DocumentEntry, Missing, Patch
+from keepstate.engine.kernel.positions import Page
 from keepstate.sync.twin import Twin, single_use
 from keepstate.sync.watch import Watch
 
@@ -116,17 +117,41 @@ class Documents(Twin[engine.Documents]):
         """Return a handle on one document of a known type, without a call to the store."""
         return Document(self._inner.document(key, type))
 
-    def keys(self, pattern: str = "*", *, after: str | None = None) -> Iterator[str]:
+    def keys(
+        self,
+        pattern: str = "*",
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[str]:
         """Yield the names that match a pattern, in the order of their UTF-8 bytes.
 
         Args:
             pattern: `*` matches any text, `?` one character, `[a-z]` one of a set. A backslash escapes the
                 next character.
-            after: Start after this name, which need not exist.
+            prefix: Only names that start with this text, in which no character is special.
+            after: Only names above this one, which need not exist.
+            before: Only names below this one, which need not exist.
+            reverse: Whether to begin with the last name.
+            limit: The largest number of names; by default all.
         """
-        return finish_each(self._inner.keys(pattern, after=after))
+        return finish_each(
+            self._inner.keys(pattern, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit)
+        )
 
-    def items(self, pattern: str = "*", *, after: str | None = None) -> Iterator[tuple[str, Any]]:
+    def items(
+        self,
+        pattern: str = "*",
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[tuple[str, Any]]:
         """Yield the names and values that match a pattern, in the order of the names; see `keys`.
 
         Inside a transaction, all values are of one revision. Outside, each value is one that its document had
@@ -137,7 +162,63 @@ class Documents(Twin[engine.Documents]):
             UnsupportedError: A document was stored by a newer version of a class than this process knows.
             CorruptError: A document is damaged.
         """
-        return finish_each(self._inner.items(pattern, after=after))
+        return finish_each(
+            self._inner.items(
+                pattern, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit
+            )
+        )
+
+    def page(
+        self,
+        pattern: str = "*",
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int = 100,
+        values: bool = True,
+    ) -> Page[DocumentEntry[Any]]:
+        """Return one page of documents with their versions, sizes and times of expiry.
+
+        Cost: one scan, unless a pattern skips documents or the values exceed 8 MiB.
+
+        Args:
+            pattern, prefix: As for `keys`.
+            after: The `next` of a page of the same listing: continue behind that page.
+            before: The `previous` of a page of the same listing: go back to the rows in front of that page.
+            reverse: Whether the listing begins with the last name.
+            limit: The largest number of documents in the page.
+            values: Whether to decode the values. Without them, `value` is None.
+
+        Raises:
+            CompactedError: The log no longer reaches back to the cursor, which cannot be verified.
+            HistoryLostError: The store has lost the history that the cursor belongs to.
+            InvalidError: The cursor belongs to another space or listing.
+        """
+        return finish(
+            self._inner.page(
+                pattern,
+                prefix=prefix,
+                after=after,
+                before=before,
+                reverse=reverse,
+                limit=limit,
+                values=values,
+            )
+        )
+
+    def delete_all(self, prefix: str) -> int:
+        """Delete all documents whose names start with a prefix, and return their number.
+
+        The documents are deleted in batches of at most 500. An interrupted call is completed by the next one.
+        A document that is written during the call may remain. Inside a transaction, all of them are part of
+        its batch.
+
+        Args:
+            prefix: The beginning of the names, in which no character is special; empty for all documents.
+        """
+        return finish(self._inner.delete_all(prefix))
 
     @single_use
     def watch(

@@ -53,13 +53,24 @@ class EventStream(Twin[engine.EventStream]):
             )
         )
 
-    def read(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
+    def read(
+        self,
+        *,
+        after: str | int | None = None,
+        before: str | int | None = None,
+        reverse: bool = False,
+        limit: int = 256,
+    ) -> list[Event]:
         """Return events in order, by default at most 256; see `Events.read`."""
-        return finish(self._inner.read(after=after, limit=limit))
+        return finish(self._inner.read(after=after, before=before, reverse=reverse, limit=limit))
 
     def follow(self, *, after: str | int | None = None) -> Iterator[Event]:
         """Yield events in order, then wait for new ones. The iteration never ends by itself."""
         return finish_each(self._inner.follow(after=after))
+
+    def drop(self) -> int:
+        """Delete the stream, and return the number of deleted events; see `Events.drop`."""
+        return finish(self._inner.drop())
 
     def last(self) -> int | None:
         """Return the number of the last event, or None if the stream is empty."""
@@ -190,22 +201,50 @@ class Events(Twin[engine.Events]):
         """Return the number of a stream's last event, or None if the stream does not exist."""
         return finish(self._inner.last(stream))
 
-    def read(self, *, stream: str = "main", after: str | int | None = None, limit: int = 256) -> list[Event]:
+    def read(
+        self,
+        *,
+        stream: str = "main",
+        after: str | int | None = None,
+        before: str | int | None = None,
+        reverse: bool = False,
+        limit: int = 256,
+    ) -> list[Event]:
         """Return events in order.
 
         Args:
             stream: The name of the stream.
-            after: Start after the event with this `position`, from any process, or, within a handle, after
-                its `number`. The default is the first event.
-            limit: The largest number of events. To read on, pass the last event's position as `after`.
+            after: Only events after the one with this `position`, from any process, or, within a handle,
+                after its `number`.
+            before: Only events before the one with this `position`, or, within a handle, `number`.
+            reverse: Whether to return the newest event first.
+            limit: The largest number of events. To read on, pass the last event's position as `after`, or as
+                `before` with `reverse`.
 
         Raises:
-            HistoryLostError: The store has lost the event that `after` belongs to: a backup was restored, or
-                a server failed over.
-            InvalidError: `after` is not a position, or is one of another space, stream or kind.
-            PrunedError: The stream was truncated past `after`.
+            HistoryLostError: The store has lost the event that `after` or `before` belongs to: a backup was
+                restored, or a server failed over.
+            InvalidError: `after` or `before` is not a position, or is one of another space, stream or kind.
+            PrunedError: The stream was truncated past `after` or `before`.
         """
-        return finish(self._inner.read(stream=stream, after=after, limit=limit))
+        return finish(
+            self._inner.read(stream=stream, after=after, before=before, reverse=reverse, limit=limit)
+        )
+
+    def drop(self, stream: str) -> int:
+        """Delete a stream with its events, its stored folds and the progress of its projections.
+
+        From the first batch on, the events cannot be read. They are then deleted in batches of at most 400,
+        and the stream's name last. An interrupted call is completed by the next one. Events appended during
+        the call remain. Documents of projections remain too.
+
+        Args:
+            stream: The name of the stream.
+
+        Returns:
+            The number of deleted events.
+        """
+        return finish(self._inner.drop(stream))
 
     def follow(self, *, stream: str = "main", after: str | int | None = None) -> Iterator[Event]:
         """Yield events in order, then wait for new ones. The iteration never ends by itself.

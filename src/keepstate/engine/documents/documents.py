@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Generic, TypeVar, overload
 
 from keepstate.engine.documents.record import (
@@ -15,10 +16,12 @@ from keepstate.engine.documents.record import (
     write_record,
 )
 from keepstate.engine.documents.watch import Watch
-from keepstate.engine.kernel import layout
+from keepstate.engine.kernel import large_values, layout
 from keepstate.engine.kernel.arguments import (
     check_duration_ms,
+    check_flag,
     check_revision,
+    check_text,
     check_wait,
     require_type,
     single_use,
@@ -27,15 +30,19 @@ from keepstate.engine.kernel.arguments import (
 from keepstate.engine.kernel.executor import ATTEMPTS, Executor, call_function
 from keepstate.engine.kernel.glob import compile_pattern
 from keepstate.engine.kernel.locks import apply_update
-from keepstate.engine.kernel.positions import Positions, Printable
+from keepstate.engine.kernel.positions import Page, Positions, Printable
 from keepstate.engine.kernel.store_abilities import listen
+from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
-from keepstate.stores.protocol import Entry, Mark, Store
-from keepstate.values import types
+from keepstate.stores.protocol import SCAN_LIMIT, Entry, Mark, Store
+from keepstate.values import limits, types
+from keepstate.values.key import pack
 
 T = TypeVar("T")
 
+
+_DELETED_BY_BATCH: Final = 500
 
 Missing = types.Missing
 MISSING: Final = types.MISSING
@@ -54,12 +61,17 @@ class DocumentEntry(Generic[T]):
         version: The revision that last wrote the document, for use within a handle; 0 if the current
             transaction wrote it.
         created: The revision that first wrote the document since it was last absent.
+        expires_at: The time at which the document expires, by the store's clock, or None. None if the current
+            transaction wrote the document.
+        size_bytes: The size of the stored value.
     """
 
     key: str
     value: T
     version: int
     created: int
+    expires_at: datetime | None = None
+    size_bytes: int = 0
     _printable: Printable | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -143,8 +155,11 @@ class Documents:
 
     def _entry(self, key: str, value: Any, entry: Entry, store: Store) -> DocumentEntry[Any]:
         positions = Positions(store, self._executor.stored_name, self._executor.name)
+        expires_at = None if entry.expires_at_ms is None else to_datetime(entry.expires_at_ms)
+        manifest = large_values.parse_manifest(entry.value, f"document {key!r} of {self._executor.name!r}")
+        size_bytes = len(entry.value) if manifest is None else manifest.size_bytes
         printable = Printable(None, positions, entry)
-        return DocumentEntry(key, value, entry.version, entry.created, printable)
+        return DocumentEntry(key, value, entry.version, entry.created, expires_at, size_bytes, printable)
 
     async def put(
         self,
@@ -306,18 +321,41 @@ class Documents:
 
     # ---- many documents
 
-    async def keys(self, pattern: str = "*", *, after: str | None = None) -> AsyncIterator[str]:
+    async def keys(
+        self,
+        pattern: str = "*",
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> AsyncIterator[str]:
         r"""Yield the names that match a pattern, in the order of their UTF-8 bytes.
 
         Args:
             pattern: `*` matches any text, `?` one character, `[a-z]` one of a set. A backslash escapes the
                 next character.
-            after: Start after this name, which need not exist.
+            prefix: Only names that start with this text, in which no character is special.
+            after: Only names above this one, which need not exist.
+            before: Only names below this one, which need not exist.
+            reverse: Whether to begin with the last name.
+            limit: The largest number of names; by default all.
         """
-        async for record in self._matching(pattern, after, values=False):
+        listing = _Listing(pattern, prefix, reverse=reverse, limit=limit)
+        async for _, _, record in self._matching(listing, *listing.bounds(after, before), values=False):
             yield record.name
 
-    async def items(self, pattern: str = "*", *, after: str | None = None) -> AsyncIterator[tuple[str, Any]]:
+    async def items(
+        self,
+        pattern: str = "*",
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> AsyncIterator[tuple[str, Any]]:
         """Yield the names and values that match a pattern, in the order of the names; see `keys`.
 
         Inside a transaction, all values are of one revision. Outside, each value is one that its document had
@@ -328,37 +366,117 @@ class Documents:
             UnsupportedError: A document was stored by a newer version of a class than this process knows.
             CorruptError: A document is damaged.
         """
-        async for record in self._matching(pattern, after, values=True):
+        listing = _Listing(pattern, prefix, reverse=reverse, limit=limit)
+        async for _, _, record in self._matching(listing, *listing.bounds(after, before), values=True):
             yield record.name, record.value
 
-    async def _matching(
-        self, pattern: str, after: str | None, *, values: bool
-    ) -> AsyncIterator[DocumentRecord]:
-        glob = compile_pattern(pattern)
-        entry_key = None if after is None else layout.named_key(layout.DOCUMENTS, after)
-        prefix = layout.name_prefix(layout.DOCUMENTS, glob.prefix)
-        if entry_key is not None and not entry_key.startswith(prefix):
-            if entry_key > prefix:
-                return
-            entry_key = None
-        async for unit, entry in self._executor.scan(prefix, after=entry_key):
-            record = None
-            if not layout.is_cut(layout.DOCUMENTS, entry.key):
-                record = DocumentRecord(layout.name_of(layout.DOCUMENTS, entry.key), None)
-                if not glob.matches(record.name):
-                    continue
-            if values or record is None:
-                record = await self._read_again(unit, entry)
-            if record is not None and glob.matches(record.name):
-                yield record
+    async def page(
+        self,
+        pattern: str = "*",
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int = 100,
+        values: bool = True,
+    ) -> Page[DocumentEntry[Any]]:
+        """Return one page of documents with their versions, sizes and times of expiry.
 
-    async def _read_again(self, unit: Unit, entry: Entry) -> DocumentRecord | None:
+        Cost: one scan, unless a pattern skips documents or the values exceed 8 MiB.
+
+        Args:
+            pattern, prefix: As for `keys`.
+            after: The `next` of a page of the same listing: continue behind that page.
+            before: The `previous` of a page of the same listing: go back to the rows in front of that page.
+            reverse: Whether the listing begins with the last name.
+            limit: The largest number of documents in the page.
+            values: Whether to decode the values. Without them, `value` is None.
+
+        Raises:
+            CompactedError: The log no longer reaches back to the cursor, which cannot be verified.
+            HistoryLostError: The store has lost the history that the cursor belongs to.
+            InvalidError: The cursor belongs to another space or listing.
+        """
+        check_flag("values", values)
+        limits.admit_count("limit", limit)
+        listing = _Listing(pattern, prefix, reverse=reverse, limit=limit + 1)
+        positions = Positions(await self._executor.store(), self._executor.stored_name, self._executor.name)
+        part = await positions.range_in(
+            listing.prefix, listing.query, after=after, before=before, reverse=reverse
+        )
+        listing.reverse = part.reverse
+        rows: list[tuple[bytes, DocumentEntry[Any]]] = []
+        mark = Mark(0, b"")
+        async for unit, entry, record in self._matching(listing, part.after, part.before, values=values):
+            rows.append((entry.key, self._entry(record.name, record.value, entry, unit.store)))
+            mark = unit.scanned_at
+        return positions.page_of(listing.query, part, limit, rows, mark)
+
+    async def delete_all(self, prefix: str) -> int:
+        """Delete all documents whose names start with a prefix, and return their number.
+
+        The documents are deleted in batches of at most 500. An interrupted call is completed by the next one.
+        A document that is written during the call may remain. Inside a transaction, all of them are part of
+        its batch.
+
+        Args:
+            prefix: The beginning of the names, in which no character is special; empty for all documents.
+        """
+        listing = _Listing("*", check_text("prefix", prefix), reverse=False, limit=None)
+        count, keys, size_bytes = 0, list[bytes](), 0
+        async for _, entry in self._executor.scan(listing.prefix):
+            if keys and (
+                len(keys) == _DELETED_BY_BATCH or size_bytes + len(entry.value) > limits.READ_BYTES // 2
+            ):
+                count += await self._delete_each(keys)
+                keys, size_bytes = [], 0
+            keys.append(entry.key)
+            size_bytes += len(entry.value)
+        return count + (await self._delete_each(keys) if keys else 0)
+
+    async def _delete_each(self, keys: Sequence[bytes]) -> int:
+        async def work(unit: Unit) -> int:
+            existing = [entry.key for entry in await unit.read(*keys) if entry is not None]
+            for key in existing:
+                unit.delete(key)
+            return len(existing)
+
+        return (await self._executor.run(work))[0]
+
+    async def _matching(
+        self, listing: _Listing, after: bytes | None, before: bytes | None, *, values: bool
+    ) -> AsyncIterator[tuple[Unit, Entry, DocumentRecord]]:
+        if listing.is_empty:
+            return
+        left = listing.limit
+        at_once = left if left is not None and left < SCAN_LIMIT else None
+        async for unit, entry in self._executor.scan(
+            listing.prefix, after=after, before=before, reverse=listing.reverse, at_once=at_once
+        ):
+            is_cut = layout.is_cut(layout.DOCUMENTS, entry.key)
+            if not is_cut and not listing.matches(layout.name_of(layout.DOCUMENTS, entry.key)):
+                continue
+            found: tuple[Entry, DocumentRecord] | None
+            if values or is_cut:
+                found = await self._read_again(unit, entry)
+            else:
+                found = entry, DocumentRecord(layout.name_of(layout.DOCUMENTS, entry.key), None)
+            if found is not None and listing.matches(found[1].name):
+                yield unit, *found
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+
+    async def _read_again(self, unit: Unit, entry: Entry) -> tuple[Entry, DocumentRecord] | None:
         """Return an entry's document, or its current one if its large value was replaced concurrently."""
         try:
-            return await read_record(self._executor, unit, entry)
+            return entry, await read_record(self._executor, unit, entry)
         except ConflictError:
             found = await self._executor.read_once(entry.key)
-            return None if found is None else decode_record(self._executor, entry.key, found[1])
+            if found is None:
+                return None
+            return found[0], decode_record(self._executor, entry.key, found[1])
 
     @single_use
     async def watch(
@@ -399,6 +517,37 @@ class Documents:
             watch = Watch(store, self._executor, glob, hints, start, timeout_s)
             await watch._begin()  # pyright: ignore[reportPrivateUsage]
             yield watch
+
+
+class _Listing:
+    """The documents that a listing shows."""
+
+    def __init__(self, pattern: str, prefix: str, *, reverse: bool, limit: int | None) -> None:
+        self.glob, self._text = compile_pattern(pattern), check_text("prefix", prefix)
+        self.reverse = check_flag("reverse", reverse)
+        if limit is not None:
+            limits.admit_count("limit", limit)
+        self.limit = limit
+        own, other = sorted((self._text, self.glob.prefix), key=len)
+        self.is_empty = not other.startswith(own)
+        self.prefix = layout.name_prefix(layout.DOCUMENTS, other)
+        self.query = layout.DOCUMENTS + pack(self._text, pattern)
+
+    def matches(self, name: str) -> bool:
+        """Return whether the listing shows a name."""
+        return name.startswith(self._text) and self.glob.matches(name)
+
+    def bounds(self, after: str | None, before: str | None) -> tuple[bytes | None, bytes | None]:
+        """Return the keys of two names as bounds of a scan under the prefix."""
+        low = None if after is None else layout.named_key(layout.DOCUMENTS, after)
+        high = None if before is None else layout.named_key(layout.DOCUMENTS, before)
+        if low is not None and not low.startswith(self.prefix):
+            self.is_empty = self.is_empty or low > self.prefix
+            low = None
+        if high is not None and not high.startswith(self.prefix):
+            self.is_empty = self.is_empty or high < self.prefix
+            high = None
+        return low, high
 
 
 def _require_patch(key: str, patch: object) -> None:

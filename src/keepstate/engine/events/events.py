@@ -30,9 +30,11 @@ from keepstate.engine.events.record import (
     check_stream,
     decode_event,
     event_id_key,
+    event_key,
     events_prefix,
     head_key,
     index_bytes,
+    is_drop_end,
     key_after,
     pruned_error,
     read_stamp,
@@ -41,7 +43,7 @@ from keepstate.engine.events.record import (
     to_number,
 )
 from keepstate.engine.events.reducers import Fold, Reducer
-from keepstate.engine.events.truncation import truncate
+from keepstate.engine.events.truncation import drop_stream, truncate
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_flag, require_instance
 from keepstate.engine.kernel.executor import ATTEMPTS, Executor
@@ -50,7 +52,7 @@ from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.stored import corrupt_error, describe
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, HistoryLostError, InvalidError, KeepstateError
-from keepstate.stores.protocol import ABSENT, Entry
+from keepstate.stores.protocol import ABSENT, SCAN_LIMIT, Entry
 from keepstate.values import limits
 from keepstate.values.key import Stamp, stamp_suffix, unpack
 
@@ -206,23 +208,84 @@ class Events:
         return (await self._executor.run(lambda unit: self._last(unit, stream)))[0]
 
     async def read(
-        self, *, stream: str = "main", after: str | int | None = None, limit: int = 256
+        self,
+        *,
+        stream: str = "main",
+        after: str | int | None = None,
+        before: str | int | None = None,
+        reverse: bool = False,
+        limit: int = 256,
     ) -> list[Event]:
         """Return events in order.
 
         Args:
             stream: The name of the stream.
-            after: Start after the event with this `position`, from any process, or, within a handle, after
-                its `number`. The default is the first event.
-            limit: The largest number of events. To read on, pass the last event's position as `after`.
+            after: Only events after the one with this `position`, from any process, or, within a handle,
+                after its `number`.
+            before: Only events before the one with this `position`, or, within a handle, `number`.
+            reverse: Whether to return the newest event first.
+            limit: The largest number of events. To read on, pass the last event's position as `after`, or as
+                `before` with `reverse`.
 
         Raises:
-            HistoryLostError: The store has lost the event that `after` belongs to: a backup was restored, or
-                a server failed over.
-            InvalidError: `after` is not a position, or is one of another space, stream or kind.
-            PrunedError: The stream was truncated past `after`.
+            HistoryLostError: The store has lost the event that `after` or `before` belongs to: a backup was
+                restored, or a server failed over.
+            InvalidError: `after` or `before` is not a position, or is one of another space, stream or kind.
+            PrunedError: The stream was truncated past `after` or `before`.
         """
-        return await self.page(stream, after, limit, whole=after is not None)
+        check_stream(stream)
+        limits.admit_count("limit", limit)
+        if not check_flag("reverse", reverse) and before is None:
+            return await self.page(stream, after, limit, whole=after is not None)
+        return await self._read_between(stream, after, before, limit, reverse=reverse)
+
+    async def _read_between(
+        self, stream: str, after: str | int | None, before: str | int | None, limit: int, *, reverse: bool
+    ) -> list[Event]:
+        """Return events between two events, in either order."""
+        prefix, positions = events_prefix(stream), await self._positions()
+        first = None if after is None else await self.find("after", after, stream)
+        end = None if before is None else await self.find("before", before, stream)
+        low = None if first is None else event_key(stream, first)
+        high = None if end is None else event_key(stream, end)
+        own = [] if before is not None else self._executor.appended(prefix)
+        opened = (decode_event(self._executor, record, None, stream) for record in own)
+        appended = [event for event in opened if event is not None]
+        found = appended[::-1][:limit] if reverse else []
+        target, at_once = positions.target(prefix), limit + 1 if limit < SCAN_LIMIT else None
+        if len(found) == limit or (low is not None and high is not None and low >= high):
+            return found
+        async for unit, entry in self._executor.scan(
+            prefix + _STAMP_TAG, after=low, before=high, reverse=reverse, at_once=at_once
+        ):
+            number = to_number(read_stamp(entry))
+            mark = target + positions.digest(entry.value)
+            event = decode_event(self._executor, await unit.value(entry), number, stream, mark)
+            if event is None:  # a truncation end: earlier events are deleted, or about to be
+                if after is not None:
+                    raise pruned_error(self._executor.name, stream, number)
+                if reverse:
+                    return found
+                found.clear()
+                continue
+            found.append(event)
+            if len(found) == limit:
+                return found
+        if not found and not appended and first is not None:
+            await self._require_not_lost(first)
+        return found if reverse else [*found, *appended][:limit]
+
+    async def find(self, what: str, given: str | int, stream: str) -> int:
+        """Return the number of an event, after verifying that the event of a position is still there."""
+        if not isinstance(given, str):
+            check_number(what, given)
+            return given
+        positions = await self._positions()
+        number, digest = positions.event_in(what, given, events_prefix(stream))
+        found = await self._executor.read_once(event_key(stream, number))
+        if found is None or digest not in (positions.digest(found[0].value), removed_digest(found[1])):
+            raise await self._missing_error(stream, number)
+        return number
 
     async def page(self, stream: str, after: str | int | None, limit: int, *, whole: bool) -> list[Event]:
         """Return events in order, as `read` does.
@@ -231,8 +294,6 @@ class Events:
             stream, after, limit: As for `read`.
             whole: Whether to raise `PrunedError` if events after `after` were truncated.
         """
-        check_stream(stream)
-        limits.admit_count("limit", limit)
         found: list[Event] = []
         positions, prefix = await self._positions(), events_prefix(stream)
         expected: bytes | None = None  # the digest that the first event read must have
@@ -249,7 +310,7 @@ class Events:
                 continue
             event = decode_event(self._executor, await unit.value(entry), number, stream, target + digest)
             if event is None:  # a truncation end: earlier events are deleted, or about to be
-                if whole:
+                if whole and not (after is None and is_drop_end(await unit.value(entry))):
                     raise pruned_error(self._executor.name, stream, number)
                 found.clear()
                 continue
@@ -263,6 +324,22 @@ class Events:
         own = self._executor.appended(events_prefix(stream))[: limit - len(found)]
         opened = (decode_event(self._executor, record, None, stream) for record in own)
         return [*found, *(event for event in opened if event is not None)]
+
+    async def drop(self, stream: str) -> int:
+        """Delete a stream with its events, its stored folds and the progress of its projections.
+
+        From the first batch on, the events cannot be read. They are then deleted in batches of at most 400,
+        and the stream's name last. An interrupted call is completed by the next one. Events appended during
+        the call remain. Documents of projections remain too.
+
+        Args:
+            stream: The name of the stream.
+
+        Returns:
+            The number of deleted events.
+        """
+        check_stream(stream)
+        return await drop_stream(self._executor, stream)
 
     async def _positions(self) -> Positions:
         return Positions(await self._executor.store(), self._executor.stored_name, self._executor.name)
@@ -381,9 +458,29 @@ class EventStream:
             correlation=correlation,
         )
 
-    async def read(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
+    async def read(
+        self,
+        *,
+        after: str | int | None = None,
+        before: str | int | None = None,
+        reverse: bool = False,
+        limit: int = 256,
+    ) -> list[Event]:
         """Return events in order, by default at most 256; see `Events.read`."""
-        return self._within(await self._events.read(stream=self.name, after=after, limit=limit))
+        if self._upto is not None and check_flag("reverse", reverse):
+            upto = await self.last() if isinstance(self._upto, datetime) else self._upto
+            if upto is None:
+                return []
+            if before is not None:
+                upto = min(upto, await self._events.find("before", before, self.name) - 1)
+            return await self._events.read(
+                stream=self.name, after=after, before=upto + 1, reverse=True, limit=limit
+            )
+        return self._within(
+            await self._events.read(
+                stream=self.name, after=after, before=before, reverse=reverse, limit=limit
+            )
+        )
 
     async def page(self, after: int | None, limit: int, *, whole: bool) -> list[Event]:
         """Return events in order; see `Events.page`."""
@@ -401,6 +498,12 @@ class EventStream:
             raise InvalidError(f"{self!r} is a past state of the stream; follow the stream itself")
         async for event in self._events.follow(stream=self.name, after=after):
             yield event
+
+    async def drop(self) -> int:
+        """Delete the stream, and return the number of deleted events; see `Events.drop`."""
+        if self._upto is not None:
+            raise InvalidError(f"{self!r} is a past state of the stream; drop the stream itself")
+        return await self._events.drop(self.name)
 
     async def last(self) -> int | None:
         """Return the number of the last event, or None if the stream is empty."""

@@ -110,6 +110,11 @@ class EventRecord(msgspec.Struct, array_like=True, frozen=True):
         return "truncated" in self.details
 
     @property
+    def is_drop(self) -> bool:
+        """True for the end of a dropped stream, which leaves no state that later events need."""
+        return "dropped" in self.details
+
+    @property
     def removed(self) -> bytes:
         """The digest of the event that a truncation replaced by this record."""
         digest: bytes = self.details["truncated"]
@@ -302,6 +307,11 @@ def removed_digest(stored: bytes) -> bytes | None:
     """Return the digest of the event that a truncation end replaced; None for an ordinary event."""
     record = decode_stored(stored, EventRecord, "an event")
     return record.removed if record.is_end else None
+
+
+def is_drop_end(stored: bytes) -> bool:
+    """Return whether a truncation end is that of a dropped stream."""
+    return decode_stored(stored, EventRecord, "an event").is_drop
 
 
 def event_id_key(store: Store, space: str, stream: str, id: str) -> bytes:

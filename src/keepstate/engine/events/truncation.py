@@ -8,11 +8,21 @@ are deleted afterwards. The next truncation finishes one that was killed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
 from keepstate.engine.events.folds import CHECKPOINT, Folding, FoldRecord
-from keepstate.engine.events.record import Cursor, EventRecord, check_number, event_id_key, stamp_at
+from keepstate.engine.events.record import (
+    Cursor,
+    EventRecord,
+    append_records,
+    check_number,
+    event_id_key,
+    event_key,
+    stamp_at,
+    to_number,
+)
 from keepstate.engine.events.reducers import Fold
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import require_instance
@@ -20,9 +30,9 @@ from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
-from keepstate.errors import InvalidError, NotFoundError
+from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.values import codec
-from keepstate.values.key import stamp_suffix, unpack
+from keepstate.values.key import Stamp, stamp_suffix, unpack
 
 _BY_BATCH = 400
 
@@ -62,6 +72,53 @@ async def truncate(
     await executor.run(work)
     await _remove_checkpoints(executor, stream, upto)
     return await _remove(executor, stream, end) + before
+
+
+async def drop_stream(executor: Executor, stream: str) -> int:
+    """Delete a stream, and return the number of deleted events.
+
+    The first batch appends an end record, which hides all events before it and stays behind: a position of a
+    deleted event then raises `PrunedError`, and not `HistoryLostError`. The last batch deletes the head.
+    """
+    executor.require_outside_transaction("dropping a stream")
+    head = layout.stream_key(layout.HEADS, stream)
+    now_ms = executor.clock.now_ms()
+    end = EventRecord(codec.encode(None), now_ms, None, {"truncated": b"", "dropped": True})
+
+    async def begin(unit: Unit) -> int | None:
+        if await unit.get(head) is None:
+            return None
+        return append_records(unit, stream, [msgspec.msgpack.encode(end)])
+
+    index, revision = await executor.run(begin, attempts=None)
+    if index is None:
+        return 0
+    number = to_number(Stamp(revision, index))
+    removed = await _remove(executor, stream, event_key(stream, number))
+    await _remove_derived(executor, stream, number)
+
+    async def finish(unit: Unit) -> None:
+        unit.check(head, version=revision)
+        unit.delete(head)
+
+    with suppress(ConflictError):  # an event was appended meanwhile, and the head is its
+        await executor.run(finish, attempts=1)
+    return removed
+
+
+async def _remove_derived(executor: Executor, stream: str, end: int) -> None:
+    """Delete folds and cursors of a dropped stream, unless they contain an event after the drop."""
+    keys: list[bytes] = []
+    for part in (layout.FOLDS, layout.CURSORS):
+        async for unit, entry in executor.scan(layout.stream_key(part, stream)):
+            if part == layout.CURSORS:
+                number = Cursor.of(entry.value, "a projection").number
+            else:
+                number = decode_stored(await unit.value(entry), FoldRecord, "a fold").number
+            if number is None or number < end:
+                keys.append(entry.key)
+    for start in range(0, len(keys), _BY_BATCH):
+        await _delete(executor, keys[start : start + _BY_BATCH])
 
 
 async def _verify(folding: Folding, fold: Fold, upto: int) -> FoldRecord | None:

@@ -21,7 +21,7 @@ from keepstate.engine.kernel.store_abilities import LossDetector, has_ability
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
 from keepstate.names import stored_name
-from keepstate.stores.protocol import Applied, DetectsLosses, Entry, Mark, Store
+from keepstate.stores.protocol import SCAN_LIMIT, Applied, DetectsLosses, Entry, Mark, Store
 from keepstate.values import codec
 from keepstate.values.codec import Codec
 from keepstate.values.key import pack
@@ -156,8 +156,16 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
-        """Yield the entries under a prefix in order, each with the unit that read it.
+    def scan(
+        self,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        before: bytes | None = None,
+        reverse: bool = False,
+        at_once: int | None = None,
+    ) -> AsyncIterator[tuple[Unit, Entry]]:
+        """Yield the entries under a prefix in order, each with the unit that read it; see `Unit.scan`.
 
         Inside a transaction, all entries are of one revision and include the transaction's own writes. The
         transaction then commits only if the space is still at that revision. Outside, each page has a
@@ -292,18 +300,31 @@ class SpaceExecutor(Executor):
         """Run work after earlier work of this process for the same key."""
         return await serialized(await self.home.opened(), self.stored_name, key, self.runner, work)
 
-    async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
+    async def scan(
+        self,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        before: bytes | None = None,
+        reverse: bool = False,
+        at_once: int | None = None,
+    ) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yield the entries under a prefix in order. Each page has a revision of its own."""
         store = await self.home.opened()
+        start, end = (before, after) if reverse else (after, before)
         while True:
-            page = await store.scan(self.stored_name, prefix, after=after)
+            page = await store.scan(
+                self.stored_name, prefix, after=start, limit=at_once or SCAN_LIMIT, reverse=reverse
+            )
             unit = Unit(store, self.stored_name, self.name)
             unit.scanned_at = Mark(page.revision, page.nonce)
             for entry in page.entries:
+                if end is not None and (entry.key <= end if reverse else entry.key >= end):
+                    return
                 yield unit, entry
             if page.next is None:
                 return
-            after = page.next
+            start = page.next
 
     def require_outside_transaction(self, what: str) -> None:
         """Do nothing, because this is not a transaction."""
@@ -379,9 +400,17 @@ class TransactionExecutor(Executor):
         """Apply the transaction, after the work that is still running in it."""
         return await self.state.turns.run(lambda: self.apply(self.unit))
 
-    async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
+    async def scan(
+        self,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        before: bytes | None = None,
+        reverse: bool = False,
+        at_once: int | None = None,
+    ) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yield the entries under a prefix in order, all of one revision, own writes included."""
-        entries = self.unit.scan(prefix, after=after)
+        entries = self.unit.scan(prefix, after=after, before=before, reverse=reverse, at_once=at_once)
 
         async def following() -> Entry | None:
             self._refuse_ended()

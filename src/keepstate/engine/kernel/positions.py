@@ -13,17 +13,22 @@ from __future__ import annotations
 
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from struct import Struct
-from typing import Final
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 from zlib import crc32
 
+import msgspec
+
 from keepstate._runner import reentrant_lock
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.kernel.store_abilities import LossDetector, content_name
 from keepstate.errors import CompactedError, HistoryLostError, InvalidError
 from keepstate.stores.protocol import NONCE_BYTES, Entry, Mark, Store
+
+T = TypeVar("T")
 
 DIGEST_BYTES: Final = 8
 TARGET_BYTES: Final = 8
@@ -60,6 +65,55 @@ _trusted: WeakKeyDictionary[Store, dict[tuple[str, Mark], int | None]] = WeakKey
 _trusted_lock = reentrant_lock()
 
 _SIZES: Final = {Kind.CHANGES: _MARK.size, Kind.EVENT: _EVENT.size, Kind.VERSION: _VERSION.size}
+
+
+class Page(list[T]):
+    """One page of a listing: a list of its rows.
+
+    A cursor is an opaque text, for `after` or `before` of the same listing in any process. It is rejected by
+    other listings, and if the store has lost the history that it belongs to.
+
+    Attributes:
+        next: The cursor for `after` that continues behind the last row. None at the end of the listing.
+        previous: The cursor for `before` that leads back to the rows in front of the first row. None at the
+            beginning of the listing.
+    """
+
+    __slots__ = ("next", "previous")
+
+    def __init__(
+        self, rows: Iterable[T] = (), *, next: str | None = None, previous: str | None = None
+    ) -> None:
+        super().__init__(rows)
+        self.next, self.previous = next, previous
+
+    def __repr__(self) -> str:
+        return f"{list(self)!r} (next={self.next!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _page_of, (list(self), self.next, self.previous)
+
+
+def _page_of(rows: list[T], next: str | None, previous: str | None) -> Page[T]:
+    return Page(rows, next=next, previous=previous)
+
+
+class Range(msgspec.Struct, frozen=True):
+    """The part of a listing that one page reads.
+
+    Attributes:
+        after: The key above which the scan reads, or None.
+        before: The key below which the scan reads, or None.
+        reverse: Whether the scan begins with the last key.
+        is_back: Whether the rows come in the opposite order of the listing, because the page leads back.
+        has_cursor: Whether the page begins or ends at a cursor.
+    """
+
+    after: bytes | None
+    before: bytes | None
+    reverse: bool
+    is_back: bool
+    has_cursor: bool
 
 
 class Printable:
@@ -139,28 +193,34 @@ class Positions:
 
     # ---- pages
 
-    def of_page(self, prefix: bytes, mark: Mark, keys: Iterable[bytes]) -> list[str]:
-        """Return a cursor after each of these keys of a listing.
+    def of_page(self, query: bytes, mark: Mark, keys: Iterable[bytes]) -> list[str]:
+        """Return a cursor at each of these keys of a listing.
 
         Args:
-            prefix: The prefix of the listing.
+            query: The bytes that identify the listing. Its cursors are rejected by every other listing.
             mark: The revision at which the keys were read, or a later one.
             keys: The keys.
         """
         self._trust(mark)
-        target, read_at = self.target(prefix), _MARK.pack(*mark)
+        target, read_at = self.target(query), _MARK.pack(*mark)
         return [encode_position(Kind.PAGE, target, read_at + key) for key in keys]
 
-    async def page_in(self, what: str, text: str, prefix: bytes) -> bytes:
+    async def page_in(self, what: str, text: str, prefix: bytes, query: bytes | None = None) -> bytes:
         """Return the key of a cursor of a listing, after verifying that the space has the cursor's revision.
 
         A cursor that this process issued or verified before costs no read, because its handle detects losses.
+
+        Args:
+            what: The name of the argument.
+            text: The cursor.
+            prefix: The prefix of the keys that the listing shows.
+            query: The bytes that identify the listing; by default the prefix.
 
         Raises:
             CompactedError: The log no longer reaches back to the revision.
             HistoryLostError: The revision is missing, or was replaced by a different one.
         """
-        body = self._body(what, text, Kind.PAGE, prefix)
+        body = self._body(what, text, Kind.PAGE, prefix if query is None else query)
         mark, key = Mark(*_MARK.unpack_from(body)), body[_MARK.size :]
         if not key.startswith(prefix):
             raise InvalidError(f"`{what}` is {text[:_SHOWN_CHARS]!r}; give {_NAMES[Kind.PAGE]}")
@@ -168,6 +228,52 @@ class Positions:
             await self._compare(mark)
             self._trust(mark)
         return key
+
+    async def range_in(
+        self, prefix: bytes, query: bytes, *, after: str | None, before: str | None, reverse: bool
+    ) -> Range:
+        """Return the part of a listing that follows the cursor `after`, or leads to the cursor `before`.
+
+        Raises:
+            InvalidError: Both cursors were given, or one belongs to another listing.
+        """
+        if after is not None and before is not None:
+            raise InvalidError("`after` and `before` were both given; a page begins or ends at one cursor")
+        if after is None and before is None:
+            return Range(None, None, reverse, is_back=False, has_cursor=False)
+        if after is not None:
+            key = await self.page_in("after", check_text("after", after), prefix, query)
+        else:
+            key = await self.page_in("before", check_text("before", before), prefix, query)
+        is_back = before is not None
+        backwards = reverse != is_back
+        low, high = (None, key) if backwards else (key, None)
+        return Range(low, high, backwards, is_back, has_cursor=True)
+
+    def page_of(
+        self, query: bytes, read: Range, limit: int, rows: Sequence[tuple[bytes, T]], mark: Mark
+    ) -> Page[T]:
+        """Return a page of at most `limit` rows.
+
+        Args:
+            query: The bytes that identify the listing.
+            read: The part of the listing that was read.
+            limit: The largest number of rows.
+            rows: Each row with its key, in the order of the scan. A row beyond `limit` shows that there are
+                more.
+            mark: The revision at which the last row was read.
+        """
+        more, shown = len(rows) > limit, list(rows[:limit])
+        if read.is_back:
+            shown.reverse()
+        if not shown:
+            return Page()
+        first, last = self.of_page(query, mark, (shown[0][0], shown[-1][0]))
+        return Page(
+            (row for _, row in shown),
+            next=last if more or read.is_back else None,
+            previous=first if (more if read.is_back else read.has_cursor) else None,
+        )
 
     async def _compare(self, mark: Mark) -> None:
         try:

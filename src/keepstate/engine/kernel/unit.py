@@ -12,8 +12,8 @@ revision, and when a batch that does not check them by key is applied.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, Final, Protocol, cast
 
 import msgspec
@@ -38,7 +38,7 @@ from keepstate.stores.protocol import (
 )
 from keepstate.values import limits
 
-_KEY_OF_CHECK: Final = attrgetter("key")
+_KEY_OF_CHECK: Final = operator.attrgetter("key")
 UNWRITTEN: Final = 0
 """The version of an entry that its unit has written but not yet committed."""
 
@@ -232,13 +232,35 @@ class Unit:
 
     # ---- scanning
 
-    async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[Entry]:
-        """Yield all entries under a prefix, own writes included, and guard the unit against phantoms."""
+    async def scan(
+        self,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        before: bytes | None = None,
+        reverse: bool = False,
+        at_once: int | None = None,
+    ) -> AsyncIterator[Entry]:
+        """Yield all entries under a prefix, own writes included, and guard the unit against phantoms.
+
+        Args:
+            prefix: The prefix of the keys.
+            after: Only keys above this one, which starts with the prefix.
+            before: Only keys below this one, which starts with the prefix.
+            reverse: Whether to begin with the last key.
+            at_once: The largest number of entries in one read, to read no more than a short page needs.
+        """
         self._has_scanned = True
-        own = sorted(key for key in self._writes if key.startswith(prefix) and (after is None or key > after))
+        own = sorted(
+            (key for key in self._writes if key.startswith(prefix) and _is_between(key, after, before)),
+            reverse=reverse,
+        )
+        is_earlier = operator.gt if reverse else operator.lt
         index = 0
-        async for entry in self._scan_store(prefix, after):
-            while index < len(own) and own[index] < entry.key:
+        async for entry in self._scan_store(
+            prefix, after, before, reverse=reverse, at_once=at_once or limits.PAGE_ROWS
+        ):
+            while index < len(own) and is_earlier(own[index], entry.key):
                 if (mine := self._own_entry(own[index])) is not None:
                     yield mine
                 index += 1
@@ -249,10 +271,13 @@ class Unit:
             if (mine := self._own_entry(key)) is not None:
                 yield mine
 
-    async def _scan_store(self, prefix: bytes, after: bytes | None) -> AsyncIterator[Entry]:
+    async def _scan_store(
+        self, prefix: bytes, after: bytes | None, before: bytes | None, *, reverse: bool, at_once: int
+    ) -> AsyncIterator[Entry]:
+        start = before if reverse else after
         while True:
             page = await self.store.scan(
-                self.space, prefix, after=after, limit=limits.PAGE_ROWS, at_ms=self._now_ms
+                self.space, prefix, after=start, limit=at_once, reverse=reverse, at_ms=self._now_ms
             )
             self._losses.verify()
             if self.revision is not None and page.revision != self.revision:
@@ -261,10 +286,12 @@ class Unit:
             self.scanned_at = Mark(page.revision, page.nonce)
             self._note_expiry(page.entries)
             for entry in page.entries:
+                if not _is_between(entry.key, after, before):
+                    return
                 yield entry
             if page.next is None:
                 return
-            after = page.next
+            start = page.next
 
     def appended(self, prefix: bytes) -> list[bytes]:
         """Return the values that the unit will append under exactly this prefix."""
@@ -493,6 +520,10 @@ class Unit:
             else:
                 message = f"{what} changed after it was read and now {found}. Read it again and retry"
         return ConflictError(message, space=self.name, key=key, actual=actual)
+
+
+def _is_between(key: bytes, after: bytes | None, before: bytes | None) -> bool:
+    return (after is None or key > after) and (before is None or key < before)
 
 
 def _min_known(one: int | None, other: int | None) -> int | None:

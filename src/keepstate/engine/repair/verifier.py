@@ -126,6 +126,9 @@ class Verifier:
         if stamp.revision > entry.version:
             raise CorruptError("its position is above the revision that wrote it")
         now, head = await self._source.read(self._space, [entry.key, layout.stream_key(layout.HEADS, stream)])
+        record = decode_stored(entry.value, EventRecord, "the record") if head is None else None
+        if record is not None and record.is_drop:
+            return []
         if now is not None and (head is None or head.version < stamp.revision):
             return [Problem(entry.key, "the head of its stream is lost", is_alone=False)]
         return []
