@@ -2,6 +2,7 @@
 
 MODULES = {
     "binding": ("StorageOptions", "Resource"),
+    "engine.documents.collection": ("Collection",),
     "engine.documents.documents": ("Documents", "Document"),
     "engine.events.events": ("EventStream", "Events"),
     "engine.space.projection": ("Projection",),
@@ -47,6 +48,7 @@ SEAMS = {
         *("everywhere", "expire", "stored_name", "stored_names"),
     },
     **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
+    "Documents": {"change_of", "convert", "executor"},
     "EventStream": {"of", "page", "executor"},
     "Events": {"page", "find", "executor"},
     "Lease": {"kept_alive"},

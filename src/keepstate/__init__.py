@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keepstate import sync as sync
+    from keepstate.engine.documents.collection import Collection as Collection
     from keepstate.engine.documents.documents import MISSING, Document
     from keepstate.engine.documents.documents import DocumentEntry as DocumentEntry
     from keepstate.engine.documents.documents import Documents as Documents
@@ -196,6 +197,7 @@ if TYPE_CHECKING:
     from keepstate.workspace import view as view
 
 _HOMES = {
+    "engine.documents.collection": ("Collection",),
     "engine.documents.documents": ("Document", "DocumentEntry", "Documents", "MISSING"),
     "engine.documents.watch": ("DocumentChange", "Watch"),
     "engine.events.events": ("EventStream", "Events"),

@@ -79,6 +79,17 @@ CALLS: dict[str, Call] = {
     "Space.transact(fn)": Call(lambda space, x: space.transact(x), NO_FUNCTION),
     "Space.transact(attempts)": Call(lambda space, x: space.transact(len, x), NO_COUNT),
     "Space.outcome(token)": Call(lambda space, x: space.outcome(x), ("1", None, 1, b"", b"a" * 65)),
+    "Space.collection(name)": Call(
+        lambda space, x: space.collection(x, int), (*NO_TEXT, "", "a" * 101, "a/b")
+    ),
+    "Space.collection(type)": Call(lambda space, x: space.collection("a", x), (*NO_TYPE[:-1], None)),
+    "Space.collection(index)": Call(
+        lambda space, x: space.collection("a", int, index=x),
+        (1, "a", [len], {"a": 1}, {1: len}, {"a/b": len}),
+    ),
+    "Space.collection(version)": Call(
+        lambda space, x: space.collection("a", int, index={"a": len}, version=x), NO_COUNT
+    ),
     "Documents.get(key)": Call(lambda space, x: space.documents.get(x), NO_NAME),
     "Documents.get(type)": Call(lambda space, x: space.documents.get("absent", type=x), NO_TYPE[:-1]),
     "Documents.entry(key)": Call(lambda space, x: space.documents.entry(x), NO_NAME),

@@ -6,7 +6,7 @@ of a state may run again, but its transition is made once.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from typing import Any, ClassVar, Self, Unpack
@@ -33,7 +33,7 @@ from keepstate.sessions.machine_data import (
     merge_data,
 )
 from keepstate.sessions.namespace import hold_lease
-from keepstate.sessions.table import table_of
+from keepstate.sessions.table import StateNames, table_of
 
 
 class AgentStateMachine(Resource):
@@ -75,7 +75,7 @@ class AgentStateMachine(Resource):
         ("waiting_feedback", "input_received"): "executing",
         ("executing", "task_complete"): "done",
     }
-    WAITING: ClassVar[Collection[str]] = ("waiting_feedback",)
+    WAITING: ClassVar[StateNames] = ("waiting_feedback",)
     WORK: ClassVar[Mapping[str, str]] = {"planning": "plan", "executing": "execute_step"}
     """The name of the method that does the work of a state."""
 
@@ -87,7 +87,7 @@ class AgentStateMachine(Resource):
         *,
         states: Sequence[str] | None = None,
         transitions: Mapping[tuple[str, str], str] | None = None,
-        waiting: Collection[str] | None = None,
+        waiting: StateNames | None = None,
         guards: Mapping[tuple[str, str], Callable[[Data], object]] | None = None,
         on_enter: Mapping[str, Action] | None = None,
         on_leave: Mapping[str, Action] | None = None,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from keepstate.engine.kernel.arguments import check_name
 from keepstate.errors import InvalidError, TransitionError
+
+StateNames: TypeAlias = Collection[str]
 
 _MERMAIDS_OWN: Final = frozenset({
     "as", "choice", "class", "classdef", "click", "default", "direction", "end", "fork", "hide", "join",
@@ -41,7 +43,7 @@ class Table:
 
     states: Sequence[str]
     transitions: Mapping[tuple[str, str], str]
-    waiting: Collection[str]
+    waiting: StateNames
 
     def __post_init__(self) -> None:
         states = _names("states", self.states)
@@ -178,7 +180,7 @@ def table_of(
     machine: Any,
     states: Sequence[str] | None = None,
     transitions: Mapping[tuple[str, str], str] | None = None,
-    waiting: Collection[str] | None = None,
+    waiting: StateNames | None = None,
 ) -> Table:
     """Return the table of a machine or machine class, in either mode, with the given parts replaced."""
     chosen: Sequence[str] = machine.STATES if states is None else states

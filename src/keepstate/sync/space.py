@@ -5,18 +5,20 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import TypeVar
 
 from keepstate._finish import entered, finish
+from keepstate.engine.documents.collection import Place
 from keepstate.engine.history.checkout import Load
 from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.space import space as engine
 from keepstate.engine.space.space import SpaceSize
 from keepstate.sync.checkout import Checkout
+from keepstate.sync.collection import Collection
 from keepstate.sync.documents import Documents
 from keepstate.sync.events import Events
 from keepstate.sync.history import History
@@ -35,6 +37,29 @@ class Parts(Twin[Inner]):
     def documents(self) -> Documents:
         """The named values of the space."""
         return Documents(self._inner.documents)
+
+    def collection(
+        self,
+        name: str,
+        type: type[T],
+        *,
+        index: Mapping[str, Callable[[T], Place | None]] | None = None,
+        version: int = 1,
+    ) -> Collection[T]:
+        """Return the records of one type, as documents named `name/id`. Makes no call to the store.
+
+        With an index, all other writes of these documents are rejected, in every process.
+
+        Args:
+            name: The name of the collection: 1 to 100 bytes of UTF-8 without a slash.
+            type: The type of the records.
+            index: A function for each index, at most 16. From a record, it returns its place in the index: a
+                tuple of texts, numbers, bytes, UUIDs and aware times, or None to leave the record out. It
+                must be deterministic. A key of an index, with the tuple and the id, has at most 512 bytes.
+                It is stored in plain text, also in an encrypted store.
+            version: Raise it when a function changes, or an index is added or removed. Then call `reindex`.
+        """
+        return Collection(self._inner.collection(name, type, index=index, version=version))
 
     @cached_property
     def events(self) -> Events:

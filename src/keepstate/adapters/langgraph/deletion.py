@@ -30,6 +30,7 @@ from keepstate.adapters.langgraph.records import (
     space_of,
 )
 from keepstate.adapters.langgraph.saver_state import SaverState
+from keepstate.engine.documents.write_rules import read_rules
 from keepstate.engine.history.record import MAIN, Head, heads, put_head
 from keepstate.engine.history.retention import Keeping, collect_history, prune
 from keepstate.engine.history.session import HistorySession
@@ -241,7 +242,7 @@ async def _records(unit: Unit, thread: str) -> AsyncIterator[Stored]:
 
 
 async def _main(unit: Unit) -> str:
-    return MAIN if await unit.get(layout.RECORDED) is None else RECORDED_MAIN
+    return RECORDED_MAIN if read_rules(await unit.get(layout.RULES)).is_recorded else MAIN
 
 
 async def _others(session: HistorySession, main: str) -> set[bytes]:

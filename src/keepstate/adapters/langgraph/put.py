@@ -35,6 +35,7 @@ from keepstate.adapters.langgraph.records import (
     short_names,
 )
 from keepstate.adapters.langgraph.saver_state import SaverState
+from keepstate.engine.documents.write_rules import read_rules
 from keepstate.engine.history.record import MAIN, NONCE_BYTES, Head, decode_head, put_head, read_head
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
@@ -177,7 +178,7 @@ def _cache(unit: Unit, reading: ClockReading, names: Names, revision: int) -> Re
     branch = _branch_key(names.line)
     if branch not in unit.written(branch):
         return None
-    keys = layout.RECORDED, branch, checkpoint_key(names.line, names.id)
+    keys = layout.RULES, branch, checkpoint_key(names.line, names.id)
     entries = {key: unit.as_applied(key, revision) for key in keys}
     return ReadCache(unit.store, entries, revision, reading, unit.losses)
 
@@ -187,9 +188,9 @@ async def _find(unit: Unit, putting: Putting) -> Found:
     branch = shorten(LINES + names.line) if names.line else MAIN
     ids = names.id, putting.parent, last.id if last else None
     keys = {id: checkpoint_key(names.line, id) for id in ids if id is not None}
-    recorded, branch_entry, *found = await unit.read(layout.RECORDED, _branch_key(names.line), *keys.values())
+    rules, branch_entry, *found = await unit.read(layout.RULES, _branch_key(names.line), *keys.values())
     head = decode_head(branch_entry.key, branch_entry.value) if branch_entry else None
-    if branch == MAIN and recorded is not None:
+    if branch == MAIN and read_rules(rules).is_recorded:
         branch = RECORDED_MAIN
         head = await read_head(unit, layout.BRANCHES, branch)
     records: dict[str | None, CheckpointRecord] = {

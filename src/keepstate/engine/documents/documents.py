@@ -92,6 +92,11 @@ class Documents:
     def __repr__(self) -> str:
         return f"<Documents of {self._executor.name!r}>"
 
+    @property
+    def executor(self) -> Executor:
+        """The executor of the space; for the layers above."""
+        return self._executor
+
     # ---- one document
 
     @overload
@@ -232,14 +237,22 @@ class Documents:
                 argument and returned None (a missing `return`), or wrote this document itself.
             AttemptsExhaustedError: There were at least 1,000 conflicts over at least a minute.
         """
+        return await self._update(key, self.change_of(key, patch), default)
+
+    def change_of(self, key: str, patch: Patch | Change) -> Change:
+        """Return the function that applies a patch to a document.
+
+        Raises:
+            InvalidError: The patch is not a dict or a function.
+        """
         if callable(patch):
             self._executor.reject_coroutine(patch)
-            return await self._update(key, patch, default)
+            return patch
         _require_patch(key, patch)
-        return await self._update(key, lambda old: _merge(key, old, patch), default)
+        return lambda old: _merge(key, old, patch)
 
-    def _convert(self, key: str, value: object, type: type[T]) -> T:
-        """Convert a value to the type of a document; for `Document`."""
+    def convert(self, key: str, value: object, type: type[T]) -> T:
+        """Convert a value to the type of a document; for `Document` and `Collection`."""
         try:
             converted: T = self._copy(layout.named_key(layout.DOCUMENTS, key), value, type)
             return converted
@@ -253,7 +266,7 @@ class Documents:
         self._executor.reject_coroutine(change)
 
         async def typed(old: Any) -> Any:
-            return self._convert(key, await call_function(change, old), type)
+            return self.convert(key, await call_function(change, old), type)
 
         answer: T = await self._update(key, typed, default, type)
         return answer
@@ -289,7 +302,7 @@ class Documents:
             unit.put(
                 entry_key,
                 write_record(self._executor, entry_key, key, new),
-                ttl_ms=await _remaining_ms(unit, entry),
+                ttl_ms=await remaining_ms(unit, entry),
             )
             return new
 
@@ -566,7 +579,8 @@ def _merge(key: str, value: object, patch: Patch) -> dict[Any, Any]:
     return {**value, **patch}
 
 
-async def _remaining_ms(unit: Unit, entry: Entry | None) -> int | None:
+async def remaining_ms(unit: Unit, entry: Entry | None) -> int | None:
+    """Return the rest of an entry's TTL in milliseconds, or None if it does not expire."""
     if entry is not None and entry.version == UNWRITTEN:
         return unit.own_ttl_ms(entry.key)
     if entry is None or entry.expires_at_ms is None:
@@ -612,7 +626,7 @@ class Document(Generic[T]):
         Raises:
             InvalidError: The value does not have the type.
         """
-        converted = self._documents._convert(self.key, value, self._type)  # pyright: ignore[reportPrivateUsage]
+        converted = self._documents.convert(self.key, value, self._type)
         return await self._documents.put(self.key, converted, expected_version=expected_version, ttl_s=ttl_s)
 
     async def update(self, change: Callable[[T], T | Awaitable[T]], *, default: T | Missing = MISSING) -> T:

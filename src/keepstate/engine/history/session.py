@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from keepstate.engine.documents.write_rules import read_rules
 from keepstate.engine.history.archive import Archive
 from keepstate.engine.history.objects import HistoryObjects, ObjectCache, pack_record, unpack_object
 from keepstate.engine.history.record import (
@@ -140,7 +141,7 @@ class HistorySession:
         """Return the head of a branch. The unit's batch is conditional on it."""
         if name == MAIN:
             # One read for both: a caller that moves `main` next asks whether the space is recorded.
-            await self.unit.read(layout.named_key(layout.BRANCHES, name), layout.RECORDED)
+            await self.unit.read(layout.named_key(layout.BRANCHES, name), layout.RULES)
         return await read_head(self.unit, layout.BRANCHES, name)
 
     async def require_branch(self, name: str) -> Head:
@@ -158,7 +159,7 @@ class HistorySession:
 
     async def is_recorded(self) -> bool:
         """Return whether `main` follows the documents of the space."""
-        return await self.unit.get(layout.RECORDED) is not None
+        return read_rules(await self.unit.get(layout.RULES)).is_recorded
 
     async def reject_recorded(self, branch: str) -> None:
         """Raise `InvalidError` for the branch that follows the documents of a recorded space."""

@@ -9,7 +9,9 @@
 01 "gc" "epoch"                      version: the revision of the last collection of unnamed parts
 01 "grafts"                          parents of the commits whose own parents were pruned
 01 "archive"                         the path of the file that holds archived objects of the history
-01 "recorded"                        present if each change of documents is also a commit of `main`
+01 "rules"                           what each batch with document writes must keep: whether it is also a
+                                     commit of `main`, and which collections have indexes
+01 "index" name build index tuple 00 id   the id of a record of a collection, at its place in an index
 01 "expiring" due_ms digest          names of recorded documents that expire at that time
 01 "event" stream STAMP              an event
 01 "stream" stream                   the head of a stream: the index of its last event; its version is the
@@ -61,7 +63,8 @@ BLOBS_SIZE: Final = stored_key(BY_KEY, "blobs", "size")
 EPOCH: Final = stored_key(BY_KEY, "gc", "epoch")
 GRAFTS: Final = stored_key(BY_KEY, "grafts")
 ARCHIVE: Final = stored_key(BY_KEY, "archive")
-RECORDED: Final = stored_key(BY_KEY, "recorded")
+RULES: Final = stored_key(BY_KEY, "rules")
+INDEX: Final = stored_key(BY_KEY, "index")
 EXPIRING: Final = stored_key(BY_KEY, "expiring")
 EVENTS: Final = stored_key(BY_KEY, "event")
 HEADS: Final = stored_key(BY_KEY, "stream")

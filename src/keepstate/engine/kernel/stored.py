@@ -76,6 +76,11 @@ def to_milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
+def to_microseconds(moment: datetime) -> int:
+    """Convert an aware datetime to microseconds since 1970, in whole numbers."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
 def to_datetime(at_ms: int) -> datetime:
     """Convert milliseconds since 1970 to an aware datetime."""
     return _EPOCH + timedelta(milliseconds=at_ms)

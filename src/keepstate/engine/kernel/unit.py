@@ -94,6 +94,9 @@ class Unit:
         """The number of writes and deletions of documents, repeated ones included."""
         self.notes: list[tuple[str | None, str]] = []
         """Author and message of each piece of work that changed documents, in a shared transaction."""
+        self.registered: dict[str, Any] = {}
+        """The rules of indexed collections that the unit's batch sets, by name; see `WriteRules`."""
+        self._permitted: dict[bytes, Write] = {}
         self.recorded: RecordedCommit | None = None
         """The history commit of the unit in a recorded space."""
 
@@ -376,6 +379,18 @@ class Unit:
             if key.startswith(prefix)
         }
 
+    def permit(self, key: bytes) -> None:
+        """Declare that the present write of a record changes its index entries too."""
+        self._permitted[key] = self._writes[key]
+
+    def written_around(self, prefixes: tuple[bytes, ...]) -> list[bytes]:
+        """Return the keys under the prefixes that the unit writes without their index entries."""
+        return [
+            key
+            for key, write in self._writes.items()
+            if key.startswith(prefixes) and self._permitted.get(key) is not write
+        ]
+
     def expiring(self, prefix: bytes) -> dict[bytes, int]:
         """Return the TTL in milliseconds of each write under a prefix that has one."""
         return {
@@ -392,6 +407,10 @@ class Unit:
     def losses(self) -> LossDetector:
         """The detector of losses since the unit's first read."""
         return self._losses
+
+    def has_read(self, key: bytes) -> bool:
+        """Return whether the unit has read this key, and will check it."""
+        return key in self._found
 
     def as_read(self, key: bytes) -> Entry | None:
         """Return an entry as it was read."""

@@ -14,10 +14,10 @@ from zlib import crc32
 import msgspec
 
 from keepstate.engine.documents.record import split_record
+from keepstate.engine.documents.write_rules import decode_rules
 from keepstate.engine.events.folds import FoldRecord
 from keepstate.engine.events.record import Cursor, EventRecord
 from keepstate.engine.history.record import decode_grafts
-from keepstate.engine.history.recording.expiry import decode_flag
 from keepstate.engine.history.verification import HistoryVerifier, stored_head, verify_commit, verify_object
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, parse_manifest
@@ -220,7 +220,7 @@ _DECODERS: Final[Mapping[bytes, Callable[[bytes, bytes], object]]] = {
     layout.PARTS: _decode_part,
     layout.CURSORS: lambda _, value: Cursor.of(value, "a projection"),
     layout.LEASES: lambda _, value: codec.to_builtin(value),
-    layout.RECORDED: lambda _, value: decode_flag(value),
+    layout.RULES: lambda _, value: decode_rules(value),
     layout.ARCHIVE: lambda _, value: decode_stored(value, str, "the name of the archive"),
     layout.EXPIRING: lambda _, value: decode_stored(value, list[str], "the record"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from keepstate.engine.documents.write_rules import read_rules
 from keepstate.engine.kernel import layout, store_abilities
 from keepstate.engine.kernel.executor import ATTEMPTS
 from keepstate.engine.kernel.locks import apply_update
@@ -73,7 +74,8 @@ def require_recorded(target: Space | Transaction) -> Space | Transaction:
 
 async def is_recorded(target: Space | Transaction) -> bool:
     """Return whether every change of the documents is recorded in the history."""
-    return await target.executor.read_once(layout.RECORDED) is not None
+    found = await target.executor.read_once(layout.RULES)
+    return found is not None and read_rules(found[0]).is_recorded
 
 
 async def apply_change(tx: Transaction, name: str, change: Callable[[Any], Any], value: object) -> Any:

@@ -160,4 +160,5 @@ async def _put(unit: Unit, key: bytes) -> set[str]:
         if entry.expires_at_ms is not None:
             ttl_ms = max(1, entry.expires_at_ms - await unit.now_ms())
         unit.put(key, join_record(key, name, codec.encode(codec.decode(encoded))), ttl_ms=ttl_ms)
+        unit.permit(key)  # indexes are made from the decoded record, which stays the same
     return older

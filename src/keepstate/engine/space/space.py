@@ -6,7 +6,7 @@ the same parts as a `Space`, and collects their work into one batch.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 
 from keepstate._clock import Clock
 from keepstate._runner import Runner
+from keepstate.engine.documents.collection import Collection, Place, make_collection
 from keepstate.engine.documents.documents import Documents
 from keepstate.engine.events.events import Events
 from keepstate.engine.history.checkout import Checkout, Load
@@ -59,6 +60,29 @@ class Parts:
     def documents(self) -> Documents:
         """The named values of the space."""
         return Documents(self._executor)
+
+    def collection(
+        self,
+        name: str,
+        type: type[T],
+        *,
+        index: Mapping[str, Callable[[T], Place | None]] | None = None,
+        version: int = 1,
+    ) -> Collection[T]:
+        """Return the records of one type, as documents named `name/id`. Makes no call to the store.
+
+        With an index, all other writes of these documents are rejected, in every process.
+
+        Args:
+            name: The name of the collection: 1 to 100 bytes of UTF-8 without a slash.
+            type: The type of the records.
+            index: A function for each index, at most 16. From a record, it returns its place in the index: a
+                tuple of texts, numbers, bytes, UUIDs and aware times, or None to leave the record out. It
+                must be deterministic. A key of an index, with the tuple and the id, has at most 512 bytes.
+                It is stored in plain text, also in an encrypted store.
+            version: Raise it when a function changes, or an index is added or removed. Then call `reindex`.
+        """
+        return make_collection(self.documents, name, type, index, version)
 
     @cached_property
     def events(self) -> Events:

@@ -5,12 +5,13 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, Unpack
 
 from keepstate._finish import finish
 from keepstate.sessions import machine as sessions
 from keepstate.sessions.machine_data import Action, Data, Transition
+from keepstate.sessions.table import StateNames
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.twin import inner_options
 
@@ -47,7 +48,7 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
 
     STATES: ClassVar[Sequence[str]] = sessions.AgentStateMachine.STATES
     TRANSITIONS: ClassVar[Mapping[tuple[str, str], str]] = sessions.AgentStateMachine.TRANSITIONS
-    WAITING: ClassVar[Collection[str]] = sessions.AgentStateMachine.WAITING
+    WAITING: ClassVar[StateNames] = sessions.AgentStateMachine.WAITING
     WORK: ClassVar[Mapping[str, str]] = sessions.AgentStateMachine.WORK
 
     def __init__(
@@ -56,7 +57,7 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
         *,
         states: Sequence[str] | None = None,
         transitions: Mapping[tuple[str, str], str] | None = None,
-        waiting: Collection[str] | None = None,
+        waiting: StateNames | None = None,
         guards: Mapping[tuple[str, str], Callable[[Data], object]] | None = None,
         on_enter: Mapping[str, Action] | None = None,
         on_leave: Mapping[str, Action] | None = None,

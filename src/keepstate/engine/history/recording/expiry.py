@@ -1,4 +1,4 @@
-"""The flag of a recorded space, and the index of its documents that expire.
+"""The index of the documents of a recorded space that expire.
 
 The store removes expired documents, and the record is updated by the next change. The index has the time from
 which a document may be expired. It is read when its earliest time has come. Times are rounded up by at most
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
 from keepstate.engine.history.record import scan_entries
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe
+from keepstate.engine.kernel.stored import corrupt_error, decode_stored, describe
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry
@@ -104,33 +104,3 @@ def _due_ms(entry: Entry) -> int:
     if not isinstance(due_ms, int):
         raise corrupt_error(describe(entry.key), "it does not begin with a time")
     return due_ms
-
-
-_FORMAT = 1
-
-
-class Flag(msgspec.Struct, array_like=True, frozen=True):
-    """The entry that marks a space as recorded.
-
-    Attributes:
-        format: The format of the record.
-        expiring_ms: A time before which no recorded document expires; None if none of them expires.
-    """
-
-    format: Annotated[int, msgspec.Meta(ge=1, le=_FORMAT)] = _FORMAT
-    expiring_ms: StoredMs | None = None
-
-
-def read_flag(entry: Entry | None) -> Flag | None:
-    """Return the flag in an entry; None if the space is not recorded."""
-    return None if entry is None else decode_flag(entry.value)
-
-
-def decode_flag(stored: bytes) -> Flag:
-    """Decode the flag."""
-    return decode_stored(stored, Flag, describe(layout.RECORDED))
-
-
-def put_flag(unit: Unit, flag: Flag) -> None:
-    """Write the flag."""
-    unit.put(layout.RECORDED, msgspec.msgpack.encode(flag))

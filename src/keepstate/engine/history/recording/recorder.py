@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from keepstate.engine.documents.record import split_record
+from keepstate.engine.documents.write_rules import WriteRules, put_rules, read_rules
 from keepstate.engine.history.commit_request import CommitRequest, commit_on_head
 from keepstate.engine.history.objects import ObjectCache
 from keepstate.engine.history.record import EMPTY_STATE, MAIN, NONCE_BYTES, Head
 from keepstate.engine.history.recording import expiry, states
-from keepstate.engine.history.recording.expiry import Flag, put_flag, read_flag
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
@@ -27,7 +27,6 @@ from keepstate.values.merkle import MerkleValue
 
 _log = logging.getLogger("keepstate.engine")
 _HEAD: Final = layout.named_key(layout.BRANCHES, MAIN)
-_UNRECORDED: Final = Check(layout.RECORDED, version=0)
 _COMMITS: Final = 8
 """Number of cached commits of a space; the next commit is based on the last one."""
 _SHOWN: Final = 3
@@ -43,8 +42,21 @@ class _LastCommit(msgspec.Struct, frozen=True):
     losses: LossDetector
 
 
+class _KnownRules(msgspec.Struct, frozen=True):
+    """The rules of a space that is not recorded, as this process read them last."""
+
+    rules: WriteRules = WriteRules()
+    version: int = 0
+    losses: LossDetector | None = None
+
+    @property
+    def is_void(self) -> bool:
+        """True if the store has lost history since, so that the version may be that of other rules."""
+        return self.losses is not None and self.losses.has_lost_history
+
+
 class Recorder:
-    """Records one space, as far as this handle knows that it is recorded.
+    """Keeps the rules of one space, and records it, as far as this handle knows that it is recorded.
 
     Args:
         cache: A cache of objects.
@@ -52,6 +64,7 @@ class Recorder:
 
     def __init__(self, cache: ObjectCache) -> None:
         self._is_recorded = False
+        self._known = _KnownRules()
         self._records, self._cache = Records(_COMMITS), cache
         self._last: _LastCommit | None = None
         self._is_alone = True
@@ -62,15 +75,28 @@ class Recorder:
 
         Raises:
             ConflictError: An entry that the unit has read or checks has changed. Nothing was applied.
+            InvalidError: It writes a record of an indexed collection without its index entries.
         """
-        if not (self._is_recorded or executor.record):
-            unit.add_check(_UNRECORDED)
+        has_read = unit.has_read(layout.RULES)
+        known = self._known if not self._known.is_void else _KnownRules()
+        rules = read_rules(unit.as_read(layout.RULES)) if has_read else known.rules
+        if not (self._is_recorded or executor.record or rules.is_recorded):
+            try:
+                _change_rules(unit, unit, rules)
+            except InvalidError:
+                if has_read or not known.version:
+                    raise
+                self._known = _KnownRules()  # the space may have been dropped meanwhile
+                await unit.get(layout.RULES)
+                return await self.commit(executor, unit)
+            if not has_read:
+                unit.add_check(Check(layout.RULES, version=known.version))
             try:
                 return await unit.commit()
             except ConflictError as conflict:
-                if conflict.key != layout.RECORDED:
+                if conflict.key != layout.RULES or has_read:
                     raise
-            unit.drop_checks(layout.RECORDED)
+            unit.drop_checks(layout.RULES)
         store = await executor.store()
         # Serialized, because all changes that a process makes to a space move one branch.
         answer = await serialized(
@@ -116,36 +142,40 @@ class Recorder:
     def _remember(self, executor: Executor, own: Unit, applied: Applied | None) -> None:
         if applied is None or not self._is_recorded:
             return
-        entries = {key: own.as_applied(key, applied.revision) for key in (layout.RECORDED, _HEAD)}
+        entries = {key: own.as_applied(key, applied.revision) for key in (layout.RULES, _HEAD)}
         now_s = executor.clock.monotonic_s()
         self._last = _LastCommit(entries, applied.revision, applied.now_ms, now_s, own.losses)
 
     # ---- writing
 
     async def _write(self, executor: Executor, unit: Unit, own: Unit, changes: _Changes) -> None:
-        entry, at = await own.read(layout.RECORDED, _HEAD)
+        entry, at = await own.read(layout.RULES, _HEAD)
         last = self._last
         self._is_alone = last is not None and last.entries[_HEAD] == at
-        flag = read_flag(entry)
-        self._is_recorded = flag is not None or executor.record
-        if not self._is_recorded:
-            return  # the space was dropped meanwhile; the batch checks that it is still not recorded
+        rules = read_rules(entry)
+        self._is_recorded = rules.is_recorded or executor.record
+        if not self._is_recorded:  # it has collections only; the batch checks that these are its rules
+            self._known = _KnownRules(rules, entry.version if entry else 0, own.losses)
+            _change_rules(unit, own, rules)
+            return
+        present = rules.with_collections(unit.registered)
+        present.reject_bypass(unit)
         session = HistorySession(own, self._records, self._cache)
         author, message = _description(unit, changes, executor)
         head = await session.branch(MAIN)
         now_ms = await own.now_ms()
         first_ms: int | None = None
         left_ms: dict[str, int] = {}
-        if flag is None and head is not None:
+        if not rules.is_recorded and head is not None:
             raise InvalidError(
                 f"{executor.name!r} has commits of {MAIN!r} made by hand, and recording would replace "
                 f"their state by the documents; keep them under another branch, delete {MAIN!r} with a "
                 "handle that does not record, or record another space"
             )
-        if flag is None or head is None:
+        if not rules.is_recorded or head is None:
             state, left_ms = await _whole(executor, own, changes, now_ms)
         else:
-            first_ms = flag.expiring_ms
+            first_ms = rules.expiring_ms
             try:
                 if first_ms is not None and first_ms <= now_ms:
                     head, first_ms = await self._expire(executor, session, head, changes, now_ms)
@@ -156,9 +186,10 @@ class Recorder:
                 _log.warning("the record of %r is damaged and starts again: %s", executor.name, error)
                 state, left_ms = await _whole(executor, own, changes, now_ms)
         left_ms |= changes.left_ms
-        now_flag = Flag(expiring_ms=expiry.earlier(first_ms, expiry.note(own, now_ms, left_ms)))
-        if now_flag != flag:
-            put_flag(own, now_flag)
+        expiring_ms = expiry.earlier(first_ms, expiry.note(own, now_ms, left_ms))
+        present = WriteRules(expiring_ms=expiring_ms, is_recorded=True, collections=dict(present.collections))
+        if present != rules:
+            put_rules(own, present)
         request = CommitRequest(MAIN, author, message, executor.clock.random_bytes(NONCE_BYTES))
         unit.recorded = await commit_on_head(session, request, head, state)
 
@@ -177,6 +208,14 @@ class Recorder:
         )
         outcome = await commit_on_head(session, request, head, state)
         return Head(outcome.id, outcome.number), due.next_ms
+
+
+def _change_rules(unit: Unit, own: Unit, rules: WriteRules) -> None:
+    """Set the rules of the collections that a unit registers, in `own`, and reject writes around them."""
+    present = rules.with_collections(unit.registered)
+    present.reject_bypass(unit)
+    if unit.registered:
+        put_rules(own, present)
 
 
 class _Changes(msgspec.Struct, frozen=True):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from keepstate.engine.documents.collection import mark_changed
 from keepstate.engine.documents.record import join_record, write_record
+from keepstate.engine.documents.write_rules import read_rules
 from keepstate.engine.history.commit_request import CommitRequest, CommitResult
 from keepstate.engine.history.paths import CODEC
 from keepstate.engine.history.record import Head
 from keepstate.engine.history.recording import expiry
-from keepstate.engine.history.recording.expiry import read_flag
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
@@ -50,6 +51,8 @@ async def restore_documents(
             unit.put(key, await _stored(executor, session, key, name, entry))
         elif await unit.get(key) is not None:
             unit.delete(key)
+    written = unit.written(layout.DOCUMENTS)
+    mark_changed(unit, read_rules(await unit.get(layout.RULES)), written)
     unit.notes.append((request.author, request.message))
     return CommitResult(head.commit, record, head.number, record.root)
 
@@ -62,9 +65,8 @@ def _name(entry: Entry | None) -> str:
 
 async def _expired(unit: Unit) -> Sequence[str]:
     """Return the documents that have expired in the space, and are still in the record."""
-    flag = read_flag(await unit.get(layout.RECORDED))
-    now_ms = await unit.now_ms()
-    if flag is None or flag.expiring_ms is None or flag.expiring_ms > now_ms:
+    rules, now_ms = read_rules(await unit.get(layout.RULES)), await unit.now_ms()
+    if rules.expiring_ms is None or rules.expiring_ms > now_ms:
         return ()
     # In a unit of its own that is not committed: the recorder removes them from the index.
     return list((await expiry.take_due(Unit(unit.store, unit.space, unit.name), now_ms)).gone.values())
