@@ -76,6 +76,9 @@ CALLS: dict[str, Call] = {
     "Space.at(load)": Call(lambda space, x: space.at(load=x), NO_LOAD),
     "Space.transaction(lease)": Call(lambda space, x: space.transaction(lease=x), NO_LEASE),
     "Space.transaction(message)": Call(lambda space, x: space.transaction(message=x), NO_TEXT),
+    "Space.transaction(token)": Call(
+        lambda space, x: space.transaction(token=x), tuple(wrong for wrong in NO_NAME if wrong is not None)
+    ),
     "Space.transact(fn)": Call(lambda space, x: space.transact(x), NO_FUNCTION),
     "Space.transact(attempts)": Call(lambda space, x: space.transact(len, x), NO_COUNT),
     "Space.outcome(token)": Call(lambda space, x: space.outcome(x), ("1", None, 1, b"", b"a" * 65)),

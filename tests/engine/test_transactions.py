@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from keepstate import Session, StateManager
 from keepstate.engine.events.events import EXISTS, NO_STREAM
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import (
@@ -17,8 +20,10 @@ from keepstate.errors import (
     ConflictError,
     InvalidError,
     LeaseLostError,
+    OutcomeUnknownError,
 )
 from keepstate.stores.base import SWEPT_BY_FLUSH
+from keepstate.stores.protocol import Batch, Entry
 from keepstate.values import limits
 from tests.engine.conftest import Turned
 
@@ -430,3 +435,127 @@ async def test_a_listing_in_a_transaction_shows_each_document_once_as_it_has_it(
 
     assert found == [("a", 1), ("b", 0), ("c", 1), ("d", 1), ("g", 1)]
     assert [item async for item in space.documents.items()] == found
+
+
+# ---- a caller's token
+
+
+async def add(space: Space, token: str | None, by: int = 1) -> tuple[int, int]:
+    """Add to a counter, and return the transaction's revision at the beginning and at the end of its body."""
+    async with space.transaction(token=token) as tx:
+        begin = tx.revision
+        await tx.documents.update("n", lambda n: n + by, default=0)
+        await tx.events.append("added")
+    return begin, tx.revision
+
+
+async def applies_once_in_each_space(ks: Keepstate) -> None:
+    places = [ks.space("one"), ks.space("two"), ks.tenant("t").space("one")]
+    for place in places:
+        (_, first), (again, second) = await add(place, "request/7"), await add(place, "request/7", 50)
+        assert first == again == second > 0
+        await add(place, "request/8")
+    assert [await place.documents.get("n") for place in places] == [2, 2, 2]
+    assert [len(await place.events.read()) for place in places] == [2, 2, 2]
+
+
+async def test_a_token_is_applied_once_in_its_space(ks: Keepstate) -> None:
+    await applies_once_in_each_space(ks)
+
+
+async def test_a_token_answered_for_another_space_is_caught(
+    ks: Keepstate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: a cache of applied tokens that leaves out the space."""
+    applied = dict[bytes, Entry]()
+    get = Unit.get
+
+    async def get_anywhere(unit: Unit, key: bytes) -> Entry | None:
+        found = await get(unit, key)
+        if found is not None and key.startswith(layout.TOKENS):
+            applied[key] = found
+        return applied.get(key, found)
+
+    monkeypatch.setattr(Unit, "get", get_anywhere)
+    with pytest.raises(AssertionError):
+        await applies_once_in_each_space(ks)
+
+
+async def test_a_token_works_in_a_recorded_space_and_with_an_old_lease(ks: Keepstate) -> None:
+    space = ks.space("recorded", record=True)
+    lease = await space.leases.acquire("work", 60)
+    async with space.transaction(token="t", lease=lease) as tx:
+        await tx.documents.put("a", 1)
+    await space.documents.put("a", 2)
+    await lease.release()
+    async with space.transaction(token="t", lease=lease) as again:
+        await again.documents.put("a", 1)
+    await space.documents.put("b", 3)
+
+    assert again.revision == tx.revision
+    assert dict(await space.at()) == {"a": 2, "b": 3}
+    assert len([commit async for commit in space.history.log()]) == 3
+
+
+async def test_the_same_token_at_once_is_applied_once(ks: Keepstate, space: Space) -> None:
+    answers = await asyncio.gather(*(add(space, "t") for _ in range(6)))
+
+    assert len({end for _, end in answers}) == 1
+    assert await space.documents.get("n") == 1
+
+
+async def test_a_body_that_fails_or_writes_nothing_uses_no_token(space: Space) -> None:
+    with pytest.raises(RuntimeError):
+        async with space.transaction(token="t") as tx:
+            await tx.documents.put("a", 1)
+            raise RuntimeError
+    async with space.transaction(token="t") as tx:
+        assert await tx.documents.get("a") is None
+    assert tx.revision == 0
+
+    assert (await add(space, "t"))[0] == 0
+    with pytest.raises(RuntimeError):
+        async with space.transaction(token="t"):
+            raise RuntimeError
+    assert await space.documents.get("n") == 1
+
+
+async def test_a_conflict_without_the_token_is_still_a_conflict(space: Space) -> None:
+    await space.documents.put("a", 1)
+    with pytest.raises(ConflictError):
+        async with space.transaction(token="t") as tx:
+            await tx.documents.get("a")
+            await space.documents.put("a", 2)
+            await tx.documents.put("b", 1)
+
+    assert (await add(space, "t"))[0] == 0
+
+
+async def test_a_token_is_forgotten_after_a_day(turned: Turned) -> None:
+    await add(turned.space, "t")
+    turned.clock.advance(limits.TOKEN_KEPT_MS - 1)
+    await add(turned.space, "t")
+    assert await turned.space.documents.get("n") == 1
+
+    turned.clock.advance(1)
+    await add(turned.space, "t")
+    assert await turned.space.documents.get("n") == 2
+
+
+async def test_a_lost_reply_is_settled_by_the_token(ks: Keepstate, space: Space) -> None:
+    store = await ks.opened()
+    apply = store.apply
+
+    async def lose(batches: Sequence[Batch]) -> list[Any]:
+        await apply(batches)
+        return [OutcomeUnknownError("the reply was lost", token=b"x") for _ in batches]
+
+    store.apply = lose  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknownError) as caught:
+        await add(space, "t")
+    store.apply = apply  # type: ignore[method-assign]
+    begin, end = await add(space, "t")
+
+    assert "within 24 hours" in caught.value.__notes__[0]
+    assert begin == end == await space.revision()
+    assert await space.documents.get("n") == 1

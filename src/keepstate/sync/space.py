@@ -129,7 +129,10 @@ class Transaction(Parts[engine.Transaction]):
 
     @property
     def revision(self) -> int:
-        """The revision of the transaction once it is applied; 0 before, and if it wrote nothing."""
+        """The revision of the transaction once it is applied; 0 before, and if it wrote nothing.
+
+        If a transaction with its `token` was applied before, the revision of that time.
+        """
         return self._inner.revision
 
     def by(self, author: str | None = None, *, message: str | None = None) -> Transaction:
@@ -177,7 +180,9 @@ class Space(Parts[engine.Space]):
         return Space(self._inner.by(author, message=message))
 
     @single_use
-    def transaction(self, *, lease: Lease | None = None, message: str = "") -> Generator[Transaction]:
+    def transaction(
+        self, *, lease: Lease | None = None, message: str = "", token: str | None = None
+    ) -> Generator[Transaction]:
         """Collect the operations of the body and apply them as one batch at its end.
 
         The body runs once. If it raises, nothing is applied.
@@ -185,14 +190,20 @@ class Space(Parts[engine.Space]):
         Args:
             lease: Apply the batch only if this lease is still held.
             message: The purpose of the transaction, for the commit of a recorded space.
+            token: A name for the transaction, such as the id of a request: 1 to 512 bytes of UTF-8. A
+                transaction of this space is not applied again if one with the same token was applied within
+                the last 24 hours. `revision` of the transaction is then the revision of that time, from the
+                beginning of the body, and the operations of the body are ignored. Afterwards the token is
+                forgotten. It is one write of the batch, and costs one more read.
 
         Raises:
             ConflictError: Something that the body read has changed. Nothing was applied.
             LeaseLostError: The lease is no longer held. Nothing was applied.
+            OutcomeUnknownError: The reply of the store was lost. With a token, run the transaction again.
         """
         with entered(
             self._inner.transaction(
-                lease=inner_of(lease) if isinstance(lease, Lease) else lease, message=message
+                lease=inner_of(lease) if isinstance(lease, Lease) else lease, message=message, token=token
             )
         ) as inner:
             yield Transaction(inner)

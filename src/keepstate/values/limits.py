@@ -13,6 +13,8 @@ VALUE_BYTES: Final = 1 << 20
 SPACE_BYTES: Final = 200
 """Size of a space's name, as UTF-8."""
 TOKEN_BYTES: Final = 64
+TOKEN_KEPT_MS: Final = 24 * 3600 * 1000
+"""Time for which a space knows the token of a caller's transaction."""
 ERROR_BYTES: Final = 16 << 10
 """Size of the error stored with a failed task, as UTF-8; the rest is cut."""
 MESSAGE_BYTES: Final = 64 << 10

@@ -12,6 +12,8 @@
 01 "rules"                           what each batch with document writes must keep: whether it is also a
                                      commit of `main`, and which collections have indexes
 01 "index" name build index tuple 00 id   the id of a record of a collection, at its place in an index
+01 "token" digest                    present, for a day, if a transaction with this token was applied: its
+                                     version is the revision
 01 "expiring" due_ms digest          names of recorded documents that expire at that time
 01 "event" stream STAMP              an event
 01 "stream" stream                   the head of a stream: the index of its last event; its version is the
@@ -65,6 +67,7 @@ GRAFTS: Final = stored_key(BY_KEY, "grafts")
 ARCHIVE: Final = stored_key(BY_KEY, "archive")
 RULES: Final = stored_key(BY_KEY, "rules")
 INDEX: Final = stored_key(BY_KEY, "index")
+TOKENS: Final = stored_key(BY_KEY, "token")
 EXPIRING: Final = stored_key(BY_KEY, "expiring")
 EVENTS: Final = stored_key(BY_KEY, "event")
 HEADS: Final = stored_key(BY_KEY, "stream")

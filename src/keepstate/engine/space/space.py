@@ -22,17 +22,27 @@ from keepstate.engine.history.checkout import Checkout, Load
 from keepstate.engine.history.history import History
 from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
-from keepstate.engine.kernel.arguments import check_attribution, check_message, require_instance, single_use
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import (
+    check_attribution,
+    check_message,
+    check_name,
+    require_instance,
+    single_use,
+)
 from keepstate.engine.kernel.executor import Executor, Home, SpaceExecutor, TransactionExecutor, call_function
 from keepstate.engine.kernel.large_values import scan_pages
+from keepstate.engine.kernel.store_abilities import content_name
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue.lease import Lease, Leases, fence, lease_lost_error
 from keepstate.engine.queue.queue import Queue
-from keepstate.errors import ConflictError, InvalidError
+from keepstate.errors import ConflictError, InvalidError, OutcomeUnknownError
 from keepstate.stores.protocol import Applied, Conflict, question, revision_in_token
 from keepstate.values import limits
-from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES
+from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES, pack
+
+_TOKEN_BYTES = 16
 
 T = TypeVar("T")
 
@@ -172,7 +182,10 @@ class Transaction(Parts):
 
     @property
     def revision(self) -> int:
-        """The revision of the transaction once it is applied; 0 before, and if it wrote nothing."""
+        """The revision of the transaction once it is applied; 0 before, and if it wrote nothing.
+
+        If a transaction with its `token` was applied before, the revision of that time.
+        """
         return self._joint.state.revision
 
     def by(self, author: str | None = None, *, message: str | None = None) -> Transaction:
@@ -190,7 +203,7 @@ class Transaction(Parts):
 
 @asynccontextmanager
 async def begin_transaction(
-    outer: SpaceExecutor, *, lease: Lease | None = None, message: str = ""
+    outer: SpaceExecutor, *, lease: Lease | None = None, message: str = "", token: str | None = None
 ) -> AsyncGenerator[Transaction]:
     """Yield a transaction, and apply it unless the block raises."""
     message = check_message(message)
@@ -198,20 +211,56 @@ async def begin_transaction(
         require_instance("lease", lease, Lease)
     unit = Unit(await outer.store(), outer.stored_name, outer.name)
     executor = TransactionExecutor(outer, unit, message=message)
-    if lease is not None:
+    state = executor.state
+    key = None if token is None else _token_key(unit, token)
+    if key is not None and (before := await unit.get(key)) is not None:
+        state.revision = before.version
+    elif lease is not None:
         await fence(lease, outer, unit)
     tx = Transaction(executor)
     try:
         try:
             yield tx
         finally:
-            executor.state.is_ended = True
-        applied = await _commit(executor, lease)
+            state.is_ended = True
+        applied = None
+        if key is None:
+            applied = await _commit(executor, lease)
+        elif not state.revision:
+            applied = await _commit_once(executor, lease, key)
     except BaseException:  # also a cancellation; raised again
         executor.roll_back()
         raise
     if applied is not None and unit.writes:
-        executor.state.revision = applied.revision
+        state.revision = applied.revision
+    elif state.revision:  # applied before, under its token
+        executor.roll_back()
+
+
+def _token_key(unit: Unit, token: str) -> bytes:
+    content = b"token\0" + check_name("token", token).encode()
+    return layout.TOKENS + pack(content_name(unit.store, unit.space, content)[:_TOKEN_BYTES])
+
+
+async def _commit_once(executor: TransactionExecutor, lease: Lease | None, key: bytes) -> Applied | None:
+    """Apply a transaction with its token. If the token was used meanwhile, set the revision of that time."""
+    unit = executor.unit
+    if unit.writes:
+        unit.put(key, b"", ttl_ms=limits.TOKEN_KEPT_MS)
+    try:
+        return await _commit(executor, lease)
+    except ConflictError:
+        found = (await unit.store.read(unit.space, [key])).entries[0]
+        if found is None:
+            raise
+        executor.state.revision = found.version
+        return None
+    except OutcomeUnknownError as error:
+        error.add_note(
+            "Run the transaction again with the same token, within "
+            f"{limits.TOKEN_KEPT_MS // 3_600_000} hours: it is applied only if it was not applied before."
+        )
+        raise
 
 
 async def _commit(executor: TransactionExecutor, lease: Lease | None) -> Applied | None:
@@ -296,7 +345,7 @@ class Space(Parts):
 
     @single_use
     async def transaction(
-        self, *, lease: Lease | None = None, message: str = ""
+        self, *, lease: Lease | None = None, message: str = "", token: str | None = None
     ) -> AsyncGenerator[Transaction]:
         """Collect the operations of the body and apply them as one batch at its end.
 
@@ -305,12 +354,18 @@ class Space(Parts):
         Args:
             lease: Apply the batch only if this lease is still held.
             message: The purpose of the transaction, for the commit of a recorded space.
+            token: A name for the transaction, such as the id of a request: 1 to 512 bytes of UTF-8. A
+                transaction of this space is not applied again if one with the same token was applied within
+                the last 24 hours. `revision` of the transaction is then the revision of that time, from the
+                beginning of the body, and the operations of the body are ignored. Afterwards the token is
+                forgotten. It is one write of the batch, and costs one more read.
 
         Raises:
             ConflictError: Something that the body read has changed. Nothing was applied.
             LeaseLostError: The lease is no longer held. Nothing was applied.
+            OutcomeUnknownError: The reply of the store was lost. With a token, run the transaction again.
         """
-        async with begin_transaction(self._own, lease=lease, message=message) as tx:
+        async with begin_transaction(self._own, lease=lease, message=message, token=token) as tx:
             yield tx
 
     @overload
