@@ -45,10 +45,10 @@ theirs."""
 SEAMS = {
     "Keepstate": {
         *("clock", "decode", "for_blocking", "in_mode", "opened", "pickle", "recorder", "runner", "states"),
-        *("everywhere", "expire", "stored_name", "stored_names"),
+        *("everywhere", "expire", "stored_name", "stored_names", "begin_operation"),
     },
     **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
-    "Documents": {"change_of", "convert", "executor"},
+    "Documents": {"change_of", "convert", "executor", "update_typed"},
     "EventStream": {"of", "page", "executor"},
     "Events": {"page", "find", "executor"},
     "Lease": {"kept_alive"},

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from keepstate.engine.history.merge import MergeConflict as MergeConflict
     from keepstate.engine.history.outline import Outline as Outline
     from keepstate.engine.history.outline import ValueSummary as ValueSummary
+    from keepstate.engine.kernel.observation import Observer as Observer
+    from keepstate.engine.kernel.observation import Operation as Operation
     from keepstate.engine.kernel.positions import Page as Page
     from keepstate.engine.queue.lease import Lease
     from keepstate.engine.queue.lease import Leases as Leases
@@ -214,6 +216,7 @@ _HOMES = {
     "engine.history.json_patch": ("to_json_patch",),
     "engine.history.merge": ("MergeConflict",),
     "engine.history.outline": ("Outline", "ValueSummary"),
+    "engine.kernel.observation": ("Observer", "Operation"),
     "engine.kernel.positions": ("Page",),
     "engine.queue.lease": ("Lease", "Leases"),
     "engine.queue.queue": ("Claim", "Queue", "Task"),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -26,6 +27,7 @@ from keepstate._runner import (
     runner_of,
 )
 from keepstate.engine.kernel.arguments import check_path
+from keepstate.engine.kernel.observation import Observer
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
@@ -34,6 +36,7 @@ from keepstate.stores.protocol import HasMode, Store
 from keepstate.stores.urls import TIERED, OpensUrls, StoreUrl, backend_class, reject_url_as_path, shown
 from keepstate.stores.wrappers.keyless import reject_writes_if_encrypted
 from keepstate.stores.wrappers.wrapper import StoreWrapper
+from keepstate.values import codec
 
 if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
@@ -54,6 +57,8 @@ def open(
     author: str | None = None,
     encryption: KeyRing | None = None,
     pickle: SignedPickle | None = None,
+    observe: Observer | None = None,
+    values: Literal["typed", "builtin"] = "typed",
 ) -> Keepstate:
     """Return a handle on the store, for use in an event loop.
 
@@ -67,13 +72,27 @@ def open(
         author: The author of writes, for events and commits.
         encryption: The keys to encrypt values with. Every process that opens the store needs them.
         pickle: Stores objects of unregistered classes from a list, as signed pickles.
+        observe: Hears of the beginning and the end of each operation of the handle.
+        values: `builtin` reads objects of classes as dicts with their type and fields, as commands print
+            them, so that this process needs no class. A `type=` of a call is still applied.
 
     Raises:
         InvalidError: The URL does not name a store (the error lists the possible forms), or another argument
             is wrong.
     """
     source = source_of(url, "async", encryption)
-    return Keepstate(source, tenant=tenant, author=author, pickle=pickle)
+    return Keepstate(
+        source, tenant=tenant, author=author, read=reader(values), pickle=pickle, observe=observe
+    )
+
+
+def reader(values: object) -> Callable[[bytes], Any] | None:
+    """Return the function that decodes values in the form that `open` was given; None for objects."""
+    if values == "typed":
+        return None
+    if values == "builtin":
+        return codec.to_builtin
+    raise InvalidError(f"`values` is {values!r}; give 'typed' or 'builtin'")
 
 
 def source_of(

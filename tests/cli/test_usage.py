@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -147,3 +148,17 @@ def test_the_package_runs_as_the_command(keepstate: Keepstate, started: Started)
     out, err = started("spaces", command=(sys.executable, "-m", "keepstate")).communicate(timeout=30)
 
     assert (out, err) == ("run\n", "")
+
+
+def test_a_trace_names_operations_and_no_values(shell: Keepstate, keepstate: Keepstate) -> None:
+    keepstate("put", "run/1", "plan", '"secret"')
+
+    traced = shell("get", "run/1", "plan", KEEPSTATE_TRACE="1")
+    plain = shell("get", "run/1", "plan", KEEPSTATE_TRACE="")
+    absent = shell("get", "run/1", "absent-name", KEEPSTATE_TRACE="1")
+
+    assert traced.out == plain.out
+    assert plain.err == ""
+    assert re.search(r"^ +\d+\.\d\d ms  documents\.\w+ space=run/1", traced.err, re.MULTILINE)
+    assert "secret" not in traced.err
+    assert " ms  documents." in absent.err

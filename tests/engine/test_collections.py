@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -463,3 +464,44 @@ def test_blocking_calls_index_alike(url: str) -> None:
             space.documents.put("orders/2", 1)
         assert found.reindex() == 3
         assert [order.at for order in found.by("open")] == [2, 3, 7]
+
+
+# ---- wrappers
+
+
+async def wrapped_in(kind: str, folder: Path) -> Any:
+    from keepstate.stores.memory import MemoryStore
+    from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
+    from keepstate.stores.wrappers.measured import MeasuredStore
+
+    store = MemoryStore()
+    if kind == "tiered":
+        return keepstate.open(f"tiered+sqlite:///{folder}/tiered.db?hot_bytes=100000")
+    if kind == "encrypted":
+        return keepstate.open(EncryptedStore(store, KeyRing(b"\7" * 32)))
+    return keepstate.open(MeasuredStore(store, lambda _: None))
+
+
+@pytest.mark.parametrize("kind", ["encrypted", "measured", "tiered"])
+async def test_wrapped_stores_index_and_page_alike(kind: str, tmp_path: Path) -> None:
+    async with await wrapped_in(kind, tmp_path) as ks:
+        space = ks.space("run/1")
+        found = orders(space)
+        for number in range(5):
+            await found.put(str(number), Order("ann", number), ttl_s=60)
+        await found.delete("2")
+        page = await found.by("owner", "ann", reverse=True, limit=2)
+
+        assert [order.at for order in page] == [4, 3]
+        assert await ats(found, "owner", "ann", reverse=True, after=page.next) == [1, 0]
+        assert await found.reindex() == 4
+        assert await ats(found, "open") == [0, 1, 3, 4]
+        rows = await space.documents.page(prefix="orders/", reverse=True, limit=1)
+        assert [entry.key for entry in rows] == ["orders/4"]
+        rows = await space.documents.page(prefix="orders/", reverse=True, after=rows.next)
+        assert [entry.key for entry in rows] == ["orders/3", "orders/1", "orders/0"]
+        async with space.transaction(token="t") as tx:
+            await orders(tx).put("9", Order("bob", 9))
+        async with space.transaction(token="t") as again:
+            await orders(again).put("9", Order("bob", 10))
+        assert await ats(found, "owner", "bob") == [9]

@@ -21,7 +21,7 @@ from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.cli import exits
 from keepstate.cli.display import plain, progress, said, shown, write_json
-from keepstate.cli.session import FILES, PLAIN, Session, check_url, reject_memory
+from keepstate.cli.session import FILES, PLAIN, Session, check_url, reject_memory, trace_from_environment
 from keepstate.engine.kernel.stored import describe
 from keepstate.engine.repair.restorer import Apply, Restoring, skip
 from keepstate.engine.repair.verifier import Problem, Source, Verifier, log_problems
@@ -195,7 +195,7 @@ async def verify(session: Session) -> int:
             report.damages += remains.damages
             await _verify(FileSource(remains), present, report)
     else:
-        async with open_store(session.chosen_url()) as ks:
+        async with open_store(session.chosen_url(), observe=trace_from_environment()) as ks:
             store, present = await _everything(ks)
             await _verify(StoreSource(store), present, report)
             for name in present:
@@ -246,7 +246,10 @@ async def repair(source: str, target: str, *, session: Session = PLAIN) -> int:
     if new.backend in FILES and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InvalidError(f"{new} exists already; give an absent file")
     report = _Report()
-    async with _source(parsed, source) as remains, open_store(target, author="repair") as ks:
+    async with (
+        _source(parsed, source) as remains,
+        open_store(target, author="repair", observe=trace_from_environment()) as ks,
+    ):
         if [name async for name in ks.stored_names()]:
             raise InvalidError(f"{ks.url} holds data; give an empty store")
         report.damages += remains.damages
@@ -268,7 +271,7 @@ async def _source(url: StoreUrl, text: str) -> AsyncGenerator[RecoveredStore]:
         async with remains_of(url) as remains:
             yield remains
         return
-    async with open_store(text) as ks:
+    async with open_store(text, observe=trace_from_environment()) as ks:
         yield await _read_all(ks)
 
 

@@ -25,7 +25,7 @@ from cyclopts import Parameter
 
 from keepstate.cli import exits
 from keepstate.cli.display import counted, said, shown, write_json
-from keepstate.cli.session import Session
+from keepstate.cli.session import Session, trace_from_environment
 from keepstate.engine.queue.queue import Task
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, KeepstateError, LeaseLostError, StoreUnavailableError
@@ -67,7 +67,7 @@ async def demo(
     folder = None if url else mkdtemp(prefix="keepstate-demo-")
     store = url or f"sqlite:///{folder}/demo.db"
     try:
-        async with open_store(store, author="demo") as ks:
+        async with open_store(store, author="demo", observe=trace_from_environment()) as ks:
             if not ks.store.capabilities.shared:
                 raise InvalidError(f"{ks.url} cannot be shared by processes; give sqlite, redis, postgresql")
             run = ks.space(f"demo/{uuid4().hex[:8]}", record=True)
@@ -209,7 +209,7 @@ def _lines(module: str) -> int:
 
 async def work(url: str, space: str, name: str) -> None:
     """Claim and finish tasks until none is left."""
-    async with open_store(url, author=name) as ks:
+    async with open_store(url, author=name, observe=trace_from_environment()) as ks:
         run = ks.space(space, record=True)
         if done := await run.documents.get(f"worker/{name}", 0):
             await run.events.append({"type": "resumed", "worker": name, "done": done})

@@ -12,7 +12,15 @@ from cyclopts import Parameter
 
 from keepstate.cli import exits
 from keepstate.cli.display import fields_of, seconds, text_of
-from keepstate.cli.session import PLAIN, Session, check_url, import_named, read_value, reject_memory
+from keepstate.cli.session import (
+    PLAIN,
+    Session,
+    check_url,
+    import_named,
+    read_value,
+    reject_memory,
+    trace_from_environment,
+)
 from keepstate.engine.events.events import Events, EventStream
 from keepstate.engine.events.folds import FoldEntry
 from keepstate.engine.events.record import Event
@@ -92,7 +100,8 @@ async def replay(
     if not callable(function):
         raise InvalidError(f"{reducer} is {function!r}; name a function of a state and an event")
     url = session.chosen_url()
-    async with session.opened(), Keepstate(source_of(url, "async"), tenant=session.tenant) as ks:
+    own = Keepstate(source_of(url, "async"), tenant=session.tenant, observe=trace_from_environment())
+    async with session.opened(), own as ks:
         source = EventStream(ks.space(space), stream)
         await _require_stream(ks.space(space).events, space, stream)
         if at is not None:

@@ -17,8 +17,9 @@ import msgspec
 from cyclopts import Parameter
 
 from keepstate._runner import runner_of
-from keepstate.cli.display import plain, shown, write_json
+from keepstate.cli.display import plain, shown, visible, write_json
 from keepstate.engine.history.archive import confirm_archives
+from keepstate.engine.kernel.observation import Observer, Operation
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.opening import DEFAULT_URL, source_of, store_class
@@ -27,6 +28,7 @@ from keepstate.values import codec
 from keepstate.values.builtin import TYPE
 
 URL_VARIABLE = "KEEPSTATE_URL"
+TRACE_VARIABLE = "KEEPSTATE_TRACE"
 FILES = ("sqlite", "file")
 
 
@@ -67,7 +69,8 @@ class Session:
         else:
             require_file(parsed)
         read = codec.to_builtin if self.app is None else _upcast
-        async with Keepstate(source_of(url, "async"), tenant=self.tenant, read=read) as ks:
+        observe = trace_from_environment()
+        async with Keepstate(source_of(url, "async"), tenant=self.tenant, read=read, observe=observe) as ks:
             yield ks
 
     def write(self, value: object, text: str) -> None:
@@ -92,6 +95,39 @@ class Session:
         if self.app is not None:
             sys.path.insert(0, os.getcwd())
             _import(self.app, f"--app {self.app}")
+
+
+class Trace:
+    """Prints each operation at its end, indented below the operation that it is part of.
+
+    The lines name spaces and calls. They contain no document, value or text of an error, which may be secret.
+    """
+
+    def begin(self, operation: Operation) -> None:
+        """Do nothing, because a line shows how an operation ended."""
+
+    def end(self, operation: Operation) -> None:
+        """Print one line."""
+        depth, outer = 0, operation.parent
+        while outer is not None:
+            depth, outer = depth + 1, outer.parent
+        words = [f"{operation.duration_s * 1000:9.2f} ms  {'  ' * depth}{operation.name}"]
+        if operation.space is not None:
+            words.append(f"space={operation.space}")
+        if operation.tenant is not None:
+            words.append(f"tenant={operation.tenant}")
+        if operation.attempts > 1:
+            words.append(f"attempts={operation.attempts}")
+        if operation.revision:
+            words.append(f"revision={operation.revision}")
+        if operation.error is not None:
+            words.append(f"error={type(operation.error).__name__}")
+        print(visible(" ".join(words)), file=sys.stderr)
+
+
+def trace_from_environment() -> Observer | None:
+    """Return the observer of a command, or None unless the variable is set."""
+    return Trace() if os.environ.get(TRACE_VARIABLE, "") not in ("", "0") else None
 
 
 PLAIN: Final = Session()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from keepstate import opening
 from keepstate._finish import finish
 from keepstate.engine.kernel.arguments import require_instance
+from keepstate.engine.kernel.observation import Observer
 from keepstate.engine.space import keepstate as engine
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Store
@@ -25,6 +26,8 @@ def open(
     author: str | None = None,
     encryption: KeyRing | None = None,
     pickle: SignedPickle | None = None,
+    observe: Observer | None = None,
+    values: Literal["typed", "builtin"] = "typed",
 ) -> Keepstate:
     """Open the store and return a handle on it, which is also a context manager that closes it.
 
@@ -38,13 +41,23 @@ def open(
         author: Who writes, in what is recorded.
         encryption: The keys that values are encrypted under; all who open the store need them.
         pickle: Stores objects of classes that nobody registered, signed and from a list.
+        observe: Hears of the beginning and the end of each operation of the handle.
+        values: `builtin` reads objects of classes as dicts with their type and fields, as commands print
+            them, so that this process needs no class. A `type=` of a call is still applied.
 
     Raises:
         InvalidError: The URL names no store; what it could be is listed.
         StoreUnavailableError: The store cannot be reached.
     """
     source = opening.source_of(url, "blocking", encryption)
-    inner = engine.Keepstate(source, tenant=tenant, author=author, pickle=pickle)
+    inner = engine.Keepstate(
+        source,
+        tenant=tenant,
+        author=author,
+        read=opening.reader(values),
+        pickle=pickle,
+        observe=observe,
+    )
     finish(inner.opened())
     return Keepstate(inner)
 

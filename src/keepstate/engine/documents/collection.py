@@ -83,6 +83,10 @@ class Collection(Generic[T]):
     def __repr__(self) -> str:
         return f"<Collection {self.prefix!r} of {self._documents!r}>"
 
+    @property
+    def _executor(self) -> Executor:
+        return self._documents.executor
+
     def name(self, id: str) -> str:
         """Return the name of the document with an id."""
         return self.prefix + id if self._check is None else self._check(id)

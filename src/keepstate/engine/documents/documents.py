@@ -261,7 +261,7 @@ class Documents:
                 f"document {key!r} of {self._executor.name!r} was not written: {error}", path=error.path
             ) from error
 
-    async def _update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
+    async def update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
         """Change a document whose value must be a `type` before and after; for `Document`."""
         self._executor.reject_coroutine(change)
 
@@ -631,7 +631,7 @@ class Document(Generic[T]):
 
     async def update(self, change: Callable[[T], T | Awaitable[T]], *, default: T | Missing = MISSING) -> T:
         """Change the document, and return its new value; see `Documents.update`."""
-        return await self._documents._update_typed(self.key, change, default, self._type)  # pyright: ignore[reportPrivateUsage]
+        return await self._documents.update_typed(self.key, change, default, self._type)
 
     async def delete(self) -> bool:
         """Delete the document, and return whether it existed."""

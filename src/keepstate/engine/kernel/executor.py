@@ -17,6 +17,7 @@ from keepstate._clock import Clock
 from keepstate._runner import Runner, present_process
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, read_whole
 from keepstate.engine.kernel.locks import FifoLock, serialized
+from keepstate.engine.kernel.observation import Observation, Operation, current
 from keepstate.engine.kernel.store_abilities import LossDetector, has_ability
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
@@ -82,6 +83,11 @@ class Home(Protocol):
         ...
 
     @property
+    def observation(self) -> Observation | None:
+        """The observer of the handle's operations, if the caller gave one."""
+        ...
+
+    @property
     def decode(self) -> Callable[..., Any]:
         """The function that decodes a stored value: to objects, to builtin form, or to a `type`."""
         ...
@@ -103,9 +109,11 @@ class Executor(ABC):
         runner: The runner of the handle's mode.
         clock: Time and randomness of this process.
         gathers: Whether all work joins one batch, as in a transaction.
+        operation: The operation that all work is part of, if a transaction is observed.
     """
 
     gathers: ClassVar[bool] = False
+    operation: Operation | None = None
 
     def __init__(
         self, home: Home, name: str, author: str | None, *, message: str = "", record: bool = False
@@ -250,6 +258,14 @@ class Executor(ABC):
     def _losses(self, store: Store) -> LossDetector:
         return LossDetector(store, self.stored_name, self.name)
 
+    def begin_operation(self, name: str, of: object) -> tuple[Observation, Operation]:
+        """Begin an operation of one of the parts, on an observed handle."""
+        observation = self.home.observation
+        assert observation is not None
+        return observation, observation.begin(
+            name, self.name, self.home.tenant_id, self.author, parent=self.operation, of=of
+        )
+
     def reject_coroutine(self, function: Callable[..., Any]) -> None:
         """Raise `InvalidError` unless this is a function; in blocking mode, also for a coroutine function."""
         if self.runner.mode == "blocking" or not callable(function):
@@ -331,6 +347,54 @@ class SpaceExecutor(Executor):
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
         """Do nothing, because the work is already applied."""
+
+
+class ObservedExecutor(SpaceExecutor):
+    """Counts the attempts of the present operation, and notes its revision."""
+
+    async def run(
+        self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = ATTEMPTS
+    ) -> tuple[T, int]:
+        """Run work, as an operation of its own if it is not part of one."""
+        run = super().run
+        if current() is not None:
+            return await run(work, attempts=attempts)
+        name = ".".join(work.__qualname__.split(".")[:2]).lower().replace("._", ".")
+        observation, operation = self.begin_operation(name, self)
+        return await observation.run(operation, lambda: run(work, attempts=attempts))
+
+    async def read_once(self, key: bytes) -> tuple[Entry, bytes] | None:
+        """Return an entry and its complete value, as one attempt of the operation."""
+        if (operation := current()) is not None:
+            operation.attempts += 1
+        return await super().read_once(key)
+
+    async def retry(
+        self,
+        once: Callable[[], Awaitable[T]],
+        attempts: int | None,
+        *,
+        lost: int = 0,
+        advice: str = "try again later",
+    ) -> T:
+        """Call `once` until there is no conflict, and count the calls."""
+        operation = current()
+        if operation is not None:
+            operation.attempts = max(operation.attempts, lost)
+
+        async def counted() -> T:
+            if operation is not None:
+                operation.attempts += 1
+            return await once()
+
+        return await super().retry(counted, attempts, lost=lost, advice=advice)
+
+    async def apply(self, unit: Unit) -> Applied | None:
+        """Apply a unit, and note its revision."""
+        applied = await super().apply(unit)
+        if (operation := current()) is not None and applied is not None and unit.writes:
+            operation.revision = applied.revision
+        return applied
 
 
 class TransactionState:

@@ -23,6 +23,7 @@ from keepstate.engine.kernel.arguments import (
     reject_with,
 )
 from keepstate.engine.kernel.large_values import collect_parts
+from keepstate.engine.kernel.observation import Observation, Observer, Operation, observe
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, Store
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from keepstate.values.pickles import SignedPickle
 
 
+_INNER_CALLS = frozenset({"close", "opened", "expire", "stored_names", "everywhere"})
+"""The calls of a handle that its spaces and managers make."""
 _RECORDERS = 1_024
 """The number of spaces for which a handle caches whether they are recorded, and their newest commit."""
 
@@ -92,6 +95,7 @@ class Keepstate:
         author: str | None = None,
         read: Callable[[bytes], Any] | None = None,
         pickle: SignedPickle | None = None,
+        observe: Observer | None = None,
     ) -> None:
         self.tenant_id = check_tenant("tenant", tenant)
         self.author = check_author(author)
@@ -102,6 +106,8 @@ class Keepstate:
         self._kept = ObjectCache()
         self._lender: Keepstate | None = None
         self._blocking: dict[str, Keepstate] = {}
+        self._observer = observe
+        self.observation = None if observe is None else _observe(self, observe)
 
     def __repr__(self) -> str:
         state = "open" if self._source.now() is not None else "not open"
@@ -117,6 +123,7 @@ class Keepstate:
             "author": self.author,
             "read": self._read,
             "pickle": self._pickle,
+            "observe": self._observer,
         }
 
     # ---- opening and closing
@@ -220,7 +227,7 @@ class Keepstate:
             )
         if not check_text("id", id):
             raise InvalidError("`id` is empty; name a tenant")
-        handle = Keepstate(self._source, tenant=id, author=self.author, read=self._read, pickle=self._pickle)
+        handle = Keepstate(self._source, **(self._options() | {"tenant": id}))
         handle._lender = self
         return handle
 
@@ -312,6 +319,11 @@ class Keepstate:
             handle = self if tenant in (None, self.tenant_id) else self.tenant(tenant)
             yield tenant, handle.space(name)
 
+    def begin_operation(self, name: str, of: object) -> tuple[Observation, Operation]:
+        """Begin an operation of an observed handle."""
+        assert self.observation is not None
+        return self.observation, self.observation.begin(name, None, self.tenant_id, self.author, of=of)
+
     @property
     def runner(self) -> Runner:
         """The runner of the handle's mode."""
@@ -348,6 +360,18 @@ class Keepstate:
                 self._recorders = {}
             recorder = self._recorders.setdefault(space, Recorder(self._kept))
         return recorder
+
+
+def _observe(ks: Keepstate, observer: Observer) -> Observation:
+    """Make a handle tell the observer of its operations."""
+    for call in ("begin", "end"):
+        if not callable(getattr(observer, call, None)):
+            raise InvalidError(
+                f"`observe` is a {type(observer).__name__} without {call}(); give an Observer, which has "
+                "begin() and end()"
+            )
+    observe(ks, "keepstate", _INNER_CALLS)
+    return Observation(observer, ks.clock)
 
 
 def _decode_by(read: Callable[[bytes], Any], encoded: bytes, type: Any = None) -> Any:

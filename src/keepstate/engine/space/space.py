@@ -7,7 +7,7 @@ the same parts as a `Space`, and collects their work into one batch.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
@@ -30,8 +30,16 @@ from keepstate.engine.kernel.arguments import (
     require_instance,
     single_use,
 )
-from keepstate.engine.kernel.executor import Executor, Home, SpaceExecutor, TransactionExecutor, call_function
+from keepstate.engine.kernel.executor import (
+    Executor,
+    Home,
+    ObservedExecutor,
+    SpaceExecutor,
+    TransactionExecutor,
+    call_function,
+)
 from keepstate.engine.kernel.large_values import scan_pages
+from keepstate.engine.kernel.observation import observe
 from keepstate.engine.kernel.store_abilities import content_name
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.kernel.unit import Unit
@@ -69,7 +77,7 @@ class Parts:
     @cached_property
     def documents(self) -> Documents:
         """The named values of the space."""
-        return Documents(self._executor)
+        return self._part(Documents(self._executor), "documents")
 
     def collection(
         self,
@@ -92,27 +100,30 @@ class Parts:
                 It is stored in plain text, also in an encrypted store.
             version: Raise it when a function changes, or an index is added or removed. Then call `reindex`.
         """
-        return make_collection(self.documents, name, type, index, version)
+        return self._part(make_collection(self.documents, name, type, index, version), "collection")
 
     @cached_property
     def events(self) -> Events:
         """The streams of events of the space."""
-        return Events(self._executor)
+        return self._part(Events(self._executor), "events")
 
     @cached_property
     def queue(self) -> Queue:
         """The tasks of the space. Each is completed once."""
-        return Queue(self._executor)
+        return self._part(Queue(self._executor), "queue")
 
     @cached_property
     def leases(self) -> Leases:
         """The time-limited locks of the space."""
-        return Leases(self._executor)
+        return self._part(Leases(self._executor), "leases")
 
     @cached_property
     def history(self) -> History:
         """The commits of a state. Every committed state can be read again."""
-        return History(self._executor)
+        return self._part(History(self._executor), "history")
+
+    def _part(self, part: T, name: str) -> T:
+        return part if self._executor.home.observation is None else observe(part, name)
 
     async def at(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
         """Return the documents of a recorded space as of a commit, by name and read-only.
@@ -201,11 +212,39 @@ class Transaction(Parts):
         return Transaction(self._joint.by(who, text))
 
 
-@asynccontextmanager
-async def begin_transaction(
+def begin_transaction(
     outer: SpaceExecutor, *, lease: Lease | None = None, message: str = "", token: str | None = None
+) -> AbstractAsyncContextManager[Transaction]:
+    """Return a block that yields a transaction, and applies it unless the block raises."""
+    block = _apply_at_end(outer, lease, message, token)
+    return block if outer.home.observation is None else _observe(outer, block)
+
+
+@asynccontextmanager
+async def _observe(
+    outer: SpaceExecutor, block: AbstractAsyncContextManager[Transaction]
 ) -> AsyncGenerator[Transaction]:
-    """Yield a transaction, and apply it unless the block raises."""
+    observation, operation = outer.begin_operation("space.transaction", block)
+    operation.attempts, failure = 1, None
+    try:
+        async with block as tx:
+            tx.executor.operation = operation
+            yield tx
+        operation.revision = tx.revision
+        if (outer_operation := operation.parent) is not None:
+            outer_operation.revision = tx.revision
+            outer_operation.attempts = max(1, outer_operation.attempts)
+    except BaseException as error:  # reported, and raised again
+        failure = error
+        raise
+    finally:
+        observation.end(operation, failure)
+
+
+@asynccontextmanager
+async def _apply_at_end(
+    outer: SpaceExecutor, lease: Lease | None, message: str, token: str | None
+) -> AsyncGenerator[Transaction]:
     message = check_message(message)
     if lease is not None:
         require_instance("lease", lease, Lease)
@@ -313,16 +352,19 @@ class Space(Parts):
     def __init__(
         self, home: Home, name: str, *, author: str | None = None, message: str = "", record: bool = False
     ) -> None:
-        self._own = SpaceExecutor(home, name, author, message=message, record=record)
+        kind = SpaceExecutor if home.observation is None else ObservedExecutor
+        self._own = kind(home, name, author, message=message, record=record)
         super().__init__(self._own)
         self.name, self.author = name, author
+        if home.observation is not None:
+            observe(self, "space")
 
     def __repr__(self) -> str:
         return f"<Space {self.name!r} of {self._own.home!r}>"
 
     def __reduce__(self) -> tuple[object, ...]:
         own = self._own
-        make = partial(type(self), author=self.author, message=own.message, record=own.record)
+        make = partial(Space, author=self.author, message=own.message, record=own.record)
         return make, (own.home, self.name)
 
     @property
