@@ -29,7 +29,7 @@ SHORT = 50
 BUDGETS = {
     "adapters": 4_050,
     "cli": 2_650,
-    "engine": 9_900,
+    "engine": 10_900,
     "managers": 5_300,
     "sessions": 3_200,
     "stores": 11_500,

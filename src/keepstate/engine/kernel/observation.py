@@ -69,7 +69,7 @@ class Observer(Protocol):
         ...
 
 
-class Observed(Protocol):
+class OperationSource(Protocol):
     """A handle, or the executor of a space or transaction."""
 
     def begin_operation(self, name: str, of: object) -> tuple[Observation, Operation]:
@@ -194,7 +194,7 @@ def _begin(target: Any, name: str) -> tuple[Observation, Operation] | None:
     outer = current()
     if outer is not None and outer._of is target:  # pyright: ignore[reportPrivateUsage]
         return None
-    source: Observed = getattr(target, "_executor", target)
+    source: OperationSource = getattr(target, "_executor", target)
     return source.begin_operation(name, target)
 
 
