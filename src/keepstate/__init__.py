@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from keepstate.engine.kernel.observation import Operation as Operation
     from keepstate.engine.kernel.positions import Page as Page
     from keepstate.engine.queue.lease import Lease
+    from keepstate.engine.queue.lease import LeaseInfo as LeaseInfo
     from keepstate.engine.queue.lease import Leases as Leases
     from keepstate.engine.queue.queue import Claim as Claim
     from keepstate.engine.queue.queue import Queue, Task
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from keepstate.engine.queue.tasks import TaskInfo as TaskInfo
     from keepstate.engine.space.keepstate import Keepstate
     from keepstate.engine.space.projection import Projection
+    from keepstate.engine.space.space import AppliedTransaction as AppliedTransaction
     from keepstate.engine.space.space import Space, Transaction
     from keepstate.engine.space.space import SpaceSize as SpaceSize
     from keepstate.errors import (
@@ -218,12 +220,12 @@ _HOMES = {
     "engine.history.outline": ("Outline", "ValueSummary"),
     "engine.kernel.observation": ("Observer", "Operation"),
     "engine.kernel.positions": ("Page",),
-    "engine.queue.lease": ("Lease", "Leases"),
+    "engine.queue.lease": ("Lease", "LeaseInfo", "Leases"),
     "engine.queue.queue": ("Claim", "Queue", "Task"),
     "engine.queue.tasks": ("Put", "TaskInfo"),
     "engine.space.keepstate": ("Keepstate",),
     "engine.space.projection": ("Projection",),
-    "engine.space.space": ("Space", "SpaceSize", "Transaction"),
+    "engine.space.space": ("AppliedTransaction", "Space", "SpaceSize", "Transaction"),
     "errors": (
         "AlreadyExistsError", "AttemptsExhaustedError", "ClockError", "ClosedError", "CompactedError",
         "ConflictError", "CorruptError", "HistoryLostError", "InvalidError", "KeepstateDeprecationWarning",

@@ -74,7 +74,8 @@ def open(
         pickle: Stores objects of unregistered classes from a list, as signed pickles.
         observe: Hears of the beginning and the end of each operation of the handle.
         values: `builtin` reads objects of classes as dicts with their type and fields, as commands print
-            them, so that this process needs no class. A `type=` of a call is still applied.
+            them, so that this process needs no class. They cannot be written back. A `type=` of a call is
+            still applied.
 
     Raises:
         InvalidError: The URL does not name a store (the error lists the possible forms), or another argument
@@ -82,14 +83,16 @@ def open(
     """
     source = source_of(url, "async", encryption)
     return Keepstate(
-        source, tenant=tenant, author=author, read=reader(values), pickle=pickle, observe=observe
+        source, tenant=tenant, author=author, read=reader(values, pickle), pickle=pickle, observe=observe
     )
 
 
-def reader(values: object) -> Callable[[bytes], Any] | None:
+def reader(values: object, pickle: SignedPickle | None) -> Callable[[bytes], Any] | None:
     """Return the function that decodes values in the form that `open` was given; None for objects."""
     if values == "typed":
         return None
+    if values == "builtin" and pickle is not None:
+        raise InvalidError("`values` is 'builtin', and `pickle` makes objects; give one of them")
     if values == "builtin":
         return codec.to_builtin
     raise InvalidError(f"`values` is {values!r}; give 'typed' or 'builtin'")

@@ -69,6 +69,10 @@ CALLS: dict[str, Call] = {
     "Keepstate.space(record)": on_ks(lambda ks, x: ks.space("s", record=x), (1, None, "yes")),
     "Keepstate.tenant(id)": on_ks(lambda ks, x: ks.tenant(x), (*NO_TEXT, "", "t" * 195)),
     "Keepstate.spaces(under)": on_ks(lambda ks, x: ks.spaces(x), NO_TEXT),
+    "Keepstate.spaces(after)": on_ks(lambda ks, x: ks.spaces(after=x), (1, b"a", ["a"], "\ud800")),
+    "Keepstate.spaces(limit)": on_ks(
+        lambda ks, x: ks.spaces(limit=x), tuple(wrong for wrong in NO_COUNT if wrong is not None)
+    ),
     "Keepstate.drop(space)": on_ks(lambda ks, x: ks.drop(x), (*NO_TEXT, "", "a" * 201)),
     "Space.by(author)": Call(lambda space, x: space.by(x), NO_AUTHOR),
     "Space.by(message)": Call(lambda space, x: space.by(message=x), (1, b"a", ["a"], "\ud800", "a" * 70_000)),
@@ -80,7 +84,13 @@ CALLS: dict[str, Call] = {
         lambda space, x: space.transaction(token=x), tuple(wrong for wrong in NO_NAME if wrong is not None)
     ),
     "Space.transact(fn)": Call(lambda space, x: space.transact(x), NO_FUNCTION),
-    "Space.transact(attempts)": Call(lambda space, x: space.transact(len, x), NO_COUNT),
+    "Space.transact(attempts)": Call(
+        lambda space, x: space.transact(len, x), tuple(wrong for wrong in NO_COUNT if wrong is not None)
+    ),
+    "Space.apply(fn)": Call(lambda space, x: space.apply(x), NO_FUNCTION),
+    "Space.apply(attempts)": Call(
+        lambda space, x: space.apply(len, attempts=x), tuple(wrong for wrong in NO_COUNT if wrong is not None)
+    ),
     "Space.outcome(token)": Call(lambda space, x: space.outcome(x), ("1", None, 1, b"", b"a" * 65)),
     "Space.collection(name)": Call(
         lambda space, x: space.collection(x, int), (*NO_TEXT, "", "a" * 101, "a/b")
@@ -233,6 +243,13 @@ CALLS: dict[str, Call] = {
     "Leases.acquire(name)": Call(lambda space, x: space.leases.acquire(x, 1), NO_NAME),
     "Leases.acquire(ttl_s)": Call(lambda space, x: space.leases.acquire("a", x), (*NO_LENGTH, None)),
     "Leases.acquire(wait_s)": Call(lambda space, x: space.leases.acquire("a", 1, wait_s=x), (*NO_WAIT, None)),
+    "Leases.held(prefix)": Call(lambda space, x: space.leases.held(x), NO_TEXT),
+    "Leases.held(after)": Call(lambda space, x: space.leases.held(after=x), NO_CURSOR),
+    "Leases.held(before)": Call(lambda space, x: space.leases.held(before=x), NO_CURSOR),
+    "Leases.held(limit)": Call(lambda space, x: space.leases.held(limit=x), NO_COUNT),
+    "Leases.resume(name)": Call(lambda space, x: space.leases.resume(x, 1), NO_NAME),
+    "Leases.resume(token)": Call(lambda space, x: space.leases.resume("l", x), NO_REVISION),
+    "Leases.resume(ttl_s)": Call(lambda space, x: space.leases.resume("l", 1, ttl_s=x), NO_LENGTH),
     "Leases.holder(name)": Call(lambda space, x: space.leases.holder(x), NO_NAME),
     "Lease.renew(ttl_s)": on_lease(lambda lease, x: lease.renew(x), NO_LENGTH),
     "Queue.put(payload)": Call(lambda space, x: space.queue.put(x), NO_VALUE),

@@ -82,3 +82,24 @@ async def test_a_position_that_the_space_never_reached_is_lost_history(space: Sp
         async with space.transaction() as tx:
             await tx.events.append(2)
             await tx.events.read(after=future)
+
+
+async def test_events_without_an_id_stand_between_those_with_one(space: Space) -> None:
+    first = await space.events.append("a", "b", "c", id=["1", None, "3"])
+    again = await space.events.append("a", "b", id=["1", None])
+    last = await space.events.append("c", "d", id=[None, "3"])
+    plain = await space.events.append("x", "y", id=[None, None])
+
+    events = await space.events.read()
+    assert [(event.data, event.id) for event in events] == [
+        ("a", "1"), ("b", None), ("c", "3"), ("b", None), ("c", None), ("x", None), ("y", None),
+    ]  # fmt: skip
+    assert [first, again, last, plain] == [
+        events[2].number, events[3].number, events[2].number, events[6].number,
+    ]  # fmt: skip
+    async with space.transaction() as tx:
+        assert await tx.events.append("e", "f", id=["9", None]) == 0
+    assert [event.data for event in await space.events.read(after=plain)] == ["e", "f"]
+    for wrong in (["1"], [None], ["1", "1"], [1, None]):
+        with pytest.raises(InvalidError):
+            await space.events.append("a", "b", id=wrong)  # type: ignore[arg-type]

@@ -183,3 +183,59 @@ def test_a_lease_of_another_store_is_no_fence_although_the_space_has_the_same_na
             return await here.space("run").documents.get("plan")
 
     assert asyncio.run(main()) is None
+
+
+# ---- by name and token
+
+
+async def test_held_leases_are_listed_with_holder_and_token(ks: Keepstate, space: Space) -> None:
+    long = "job/" + "x" * 500
+    held = {}
+    for name in ("job/b", "other", "job/a", long):
+        held[name] = await space.by("ann").leases.acquire(name, 30)
+    await held["other"].release()
+
+    first = await space.leases.held("job/", limit=2)
+    rest = await space.leases.held("job/", limit=2, after=first.next)
+    back = await space.leases.held("job/", limit=2, before=rest.previous)
+
+    assert [info.name for info in [*first, *rest]] == ["job/a", "job/b", long]
+    assert {info.token for info in [*first, *rest]} == {held[info.name].token for info in [*first, *rest]}
+    assert {info.holder for info in [*first, *rest]} == {"ann"}
+    assert [info.name for info in back] == ["job/a", "job/b"]
+    assert 0 < (first[0].expires_at - await space.now()).total_seconds() <= 30
+    assert list(await space.leases.held("other")) == []
+    assert await space.leases.holder(long) == "ann"
+    with pytest.raises(InvalidError, match="of another"):
+        await space.leases.held("", after=first.next)
+
+
+async def test_a_lease_is_resumed_by_name_and_token(turned: Turned) -> None:
+    leases = turned.space.leases
+    token = (await leases.acquire("job", 30)).token
+    turned.clock.advance(10_000)
+
+    again = await leases.resume("job", token)
+    assert (again.token, again.ttl_s, again.is_held()) == (token, 20, True)
+    async with turned.space.transaction(lease=again) as tx:
+        await tx.documents.put("a", 1)
+    renewed = await leases.resume("job", token, ttl_s=60)
+    assert renewed.ttl_s == 60
+    turned.clock.advance(40_000)
+    await renewed.check()
+    assert await renewed.release() is True
+
+    for name, wrong in (("job", token), ("job", token + 1), ("never", token)):
+        with pytest.raises(LeaseLostError):
+            await leases.resume(name, wrong)
+
+
+async def test_an_expired_or_taken_lease_is_not_resumed(turned: Turned) -> None:
+    token = (await turned.space.leases.acquire("job", 30)).token
+    turned.clock.advance(30_001)
+    with pytest.raises(LeaseLostError):
+        await turned.space.leases.resume("job", token)
+    await turned.space.leases.acquire("job", 30)
+
+    with pytest.raises(LeaseLostError):
+        await turned.space.leases.resume("job", token)

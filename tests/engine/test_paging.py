@@ -399,3 +399,55 @@ def test_blocking_calls_page_alike(url: str) -> None:
         space.events.append(1, 2, 3)
         assert [event.data for event in space.events.read(reverse=True)] == [3, 2, 1]
         assert (space.events.drop("main"), space.documents.delete_all("n")) == (3, 5)
+
+
+# ---- spaces
+
+
+async def test_spaces_are_listed_from_a_name_on(ks: Keepstate) -> None:
+    names = ["a", "a/b", "a/c", "b", "é"]
+    for handle in (ks, ks.tenant("t")):
+        for name in names:
+            await handle.space(name).documents.put("x", 1)
+
+        assert await all_of(handle.spaces()) == names
+        assert await all_of(handle.spaces(limit=2)) == ["a", "a/b"]
+        assert await all_of(handle.spaces(after="a/b", limit=2)) == ["a/c", "b"]
+        assert await all_of(handle.spaces(after="a/bx")) == ["a/c", "b", "é"]
+        assert await all_of(handle.spaces("a", after="a")) == ["a/b", "a/c"]
+        assert await all_of(handle.spaces("a", after="0")) == ["a", "a/b", "a/c"]
+        assert await all_of(handle.spaces("a", after="a/b")) == ["a/c"]
+        assert await all_of(handle.spaces("a", after="b")) == []
+
+
+# ---- builtin form
+
+
+async def test_a_handle_reads_values_in_builtin_form(ks: Keepstate, space: Space) -> None:
+    from dataclasses import dataclass
+
+    @keepstate.register("tests.paging.Note")
+    @dataclass
+    class Note:
+        text: str
+
+    await space.documents.put("note", Note("a"))
+    await space.events.append(Note("b"))
+    form = {"@type": "tests.paging.Note@1", "text": "a"}
+    async with keepstate.open(ks.store, values="builtin") as plain:
+        documents = plain.space(space.name).documents
+
+        assert await documents.get("note") == form
+        assert (await documents.page())[0].value == form
+        assert (await plain.space(space.name).events.read())[0].data == {**form, "text": "b"}
+        assert await documents.get("note", type=Note) == Note("a")
+        for write in (
+            documents.put("copy", await documents.get("note")),
+            documents.update("note", {"text": "c"}),
+        ):
+            with pytest.raises(InvalidError):
+                await write
+    assert await space.documents.get("note") == Note("a")
+    for wrong in ("plain", None, 1):
+        with pytest.raises(InvalidError, match="`values`"):
+            keepstate.open("memory://", values=wrong)  # type: ignore[arg-type]

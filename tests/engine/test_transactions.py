@@ -565,3 +565,40 @@ async def test_a_lost_reply_is_settled_by_the_token(ks: Keepstate, space: Space)
     assert "within 24 hours" in caught.value.__notes__[0]
     assert begin == end == await space.revision()
     assert await space.documents.get("n") == 1
+
+
+# ---- value and revision
+
+
+async def test_an_applied_function_tells_value_and_revision(space: Space) -> None:
+    await space.documents.put("n", 1)
+
+    async def double(tx: Transaction) -> int:
+        n: int = await tx.documents.update("n", lambda n: n * 2)
+        return n
+
+    written = await space.apply(double)
+    read = await space.apply(lambda tx: tx.documents.get("n"))
+
+    assert (written.value, written.revision) == (2, await space.revision())
+    assert (read.value, read.revision) == (2, 0)
+
+
+async def test_a_function_is_called_until_it_applies(space: Space) -> None:
+    calls = 0
+
+    async def disturbed(tx: Transaction) -> int:
+        nonlocal calls
+        calls += 1
+        n: int = await tx.documents.get("n", 0)
+        if calls < 30:
+            await space.documents.put("n", calls)
+        await tx.documents.put("n", n + 1)
+        return calls
+
+    with pytest.raises(AttemptsExhaustedError):
+        await space.transact(disturbed)
+    assert calls == 8
+
+    assert await space.transact(disturbed, attempts=None) == 30
+    assert (await space.apply(disturbed)).value == 31

@@ -41,7 +41,7 @@ class EventStream(Twin[engine.EventStream]):
         self,
         *events: object,
         expected: Expected | int = ANY,
-        id: str | Sequence[str] | None = None,
+        id: str | Sequence[str | None] | None = None,
         type: str | None = None,
         cause: Event | str | None = None,
         correlation: str | None = None,
@@ -160,7 +160,7 @@ class Events(Twin[engine.Events]):
         *events: object,
         stream: str = "main",
         expected: Expected | int = ANY,
-        id: str | Sequence[str] | None = None,
+        id: str | Sequence[str | None] | None = None,
         type: str | None = None,
         cause: Event | str | None = None,
         correlation: str | None = None,
@@ -171,9 +171,9 @@ class Events(Twin[engine.Events]):
             events: At most 990 values that the codec stores; 490 if they have ids.
             stream: The name of the stream; at most 200 bytes of UTF-8.
             expected: `ANY`, `NO_STREAM`, `EXISTS`, or the number of the stream's last event.
-            id: The event's id, or a list with an id for each event. An event whose id is already in the
-                stream is not appended again, regardless of its data. If all ids are in the stream,
-                `expected` is not checked.
+            id: The event's id, or a list with an id or None for each event. An event whose id is already in
+                the stream is not appended again, regardless of its data. An event without an id is always
+                appended. If all events have ids that are in the stream, `expected` is not checked.
             type: `name` or `name@version` of events that are dicts. `@upcast` converts them to newer
                 versions.
             cause: The event that caused these, or its id. They get its correlation.

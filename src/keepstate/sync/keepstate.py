@@ -90,7 +90,7 @@ class Keepstate(Twin[engine.Keepstate]):
         """
         return Keepstate(self._inner.tenant(id))
 
-    def spaces(self, under: str = "") -> Iterator[str]:
+    def spaces(self, under: str = "", *, after: str | None = None, limit: int | None = None) -> Iterator[str]:
         """Yield the names of spaces that are not empty, in the order of their UTF-8 bytes.
 
         A tenant's handle yields the tenant's spaces, any other handle the spaces without a tenant.
@@ -98,8 +98,10 @@ class Keepstate(Twin[engine.Keepstate]):
         Args:
             under: Only the space of this name and those that continue it after a `/`: `user/1` also finds
                 `user/1/notes`, and not `user/10`. With a `/` at its end, only those that continue it.
+            after: Only names above this one, which need not exist.
+            limit: The largest number of names; by default all.
         """
-        return finish_each(self._inner.spaces(under))
+        return finish_each(self._inner.spaces(under, after=after, limit=limit))
 
     def drop(self, space: str) -> None:
         """Delete a space with its log. Does nothing if the space does not exist."""

@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from keepstate._finish import finish
+from keepstate.engine.kernel.positions import Page
 from keepstate.engine.queue import lease as engine
+from keepstate.engine.queue.lease import LeaseInfo
 from keepstate.sync.twin import Twin
 
 
@@ -89,6 +91,40 @@ class Leases(Twin[engine.Leases]):
             ConflictError: Another holder has the lease.
         """
         return Lease(finish(self._inner.acquire(name, ttl_s, wait_s=wait_s)))
+
+    def resume(self, name: str, token: int, *, ttl_s: float | None = None) -> Lease:
+        """Return a lease that this process does not have as an object, by its name and token.
+
+        For a server without state between two calls, and for a process that continues another one's work.
+
+        Args:
+            name: The name of the lease.
+            token: The fencing token of the holder.
+            ttl_s: Renew the lease for this many seconds. By default it keeps its time, and a later `renew`
+                uses what is left of it now.
+
+        Raises:
+            LeaseLostError: The lease expired or was released, and another holder may have it.
+        """
+        return Lease(finish(self._inner.resume(name, token, ttl_s=ttl_s)))
+
+    def held(
+        self, prefix: str = "", *, after: str | None = None, before: str | None = None, limit: int = 100
+    ) -> Page[LeaseInfo]:
+        """Return one page of the leases that are held, in the order of their names.
+
+        Args:
+            prefix: Only names that start with this text.
+            after: The `next` of a page of the same listing: continue behind that page.
+            before: The `previous` of a page of the same listing: go back to the rows in front of that page.
+            limit: The largest number of leases in the page.
+
+        Raises:
+            CompactedError: The log no longer reaches back to the cursor, which cannot be verified.
+            HistoryLostError: The store has lost the history that the cursor belongs to.
+            InvalidError: The cursor belongs to another space or listing.
+        """
+        return finish(self._inner.held(prefix, after=after, before=before, limit=limit))
 
     def holder(self, name: str) -> str | None:
         """Return the author that holds a lease, or None if it is free; `unknown` for an unnamed author."""

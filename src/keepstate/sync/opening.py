@@ -43,7 +43,8 @@ def open(
         pickle: Stores objects of classes that nobody registered, signed and from a list.
         observe: Hears of the beginning and the end of each operation of the handle.
         values: `builtin` reads objects of classes as dicts with their type and fields, as commands print
-            them, so that this process needs no class. A `type=` of a call is still applied.
+            them, so that this process needs no class. They cannot be written back. A `type=` of a call is
+            still applied.
 
     Raises:
         InvalidError: The URL names no store; what it could be is listed.
@@ -54,7 +55,7 @@ def open(
         source,
         tenant=tenant,
         author=author,
-        read=opening.reader(values),
+        read=opening.reader(values, pickle),
         pickle=pickle,
         observe=observe,
     )

@@ -16,7 +16,7 @@ from keepstate.engine.history.checkout import Load
 from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.space import space as engine
-from keepstate.engine.space.space import SpaceSize
+from keepstate.engine.space.space import AppliedTransaction, SpaceSize
 from keepstate.sync.checkout import Checkout
 from keepstate.sync.collection import Collection
 from keepstate.sync.documents import Documents
@@ -208,17 +208,26 @@ class Space(Parts[engine.Space]):
         ) as inner:
             yield Transaction(inner)
 
-    def transact(self, fn: Callable[[Transaction], T], attempts: int = 8) -> T:
+    def transact(self, fn: Callable[[Transaction], T], attempts: int | None = 8) -> T:
         """Call `fn(tx)` and apply its operations as one batch; on conflict, call it again with a new `tx`.
 
+        Args:
+            fn: The function. It may be called several times.
+            attempts: The largest number of calls. None calls it until that is hopeless: 1,000 conflicts over
+                at least a minute.
+
         Returns:
-            The return value of `fn`.
+            The return value of `fn`; `apply` also returns the revision.
 
         Raises:
             AttemptsExhaustedError: Every attempt ended in a conflict. Nothing was applied. Allow more
                 attempts, or update a single document, which is retried until it succeeds.
         """
         return finish(self._inner.transact(receiving(Transaction, fn), attempts))
+
+    def apply(self, fn: Callable[[Transaction], T], *, attempts: int | None = None) -> AppliedTransaction[T]:
+        """Do what `transact` does, by default until that is hopeless. Return the value with the revision."""
+        return finish(self._inner.apply(receiving(Transaction, fn), attempts=attempts))
 
     def size(self) -> SpaceSize:
         """Return the size of the space, by reading all of it. Concurrent writes may or may not be counted."""

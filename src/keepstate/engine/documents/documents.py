@@ -37,6 +37,7 @@ from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.stores.protocol import SCAN_LIMIT, Entry, Mark, Store
 from keepstate.values import limits, types
+from keepstate.values.builtin import TYPE, Record
 from keepstate.values.key import pack
 
 T = TypeVar("T")
@@ -575,6 +576,11 @@ def _merge(key: str, value: object, patch: Patch) -> dict[Any, Any]:
         raise InvalidError(
             f"document {key!r} is {with_article(type(value).__name__)}, so a dict cannot be merged into it; "
             "pass a function to update()"
+        )
+    if isinstance(value, Record):
+        raise InvalidError(
+            f"document {key!r} is an object of class {value[TYPE]!r}, which this handle reads as a dict; "
+            "change it with a handle that has the class"
         )
     return {**value, **patch}
 

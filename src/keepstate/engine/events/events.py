@@ -91,7 +91,7 @@ class Events:
         *events: object,
         stream: str = "main",
         expected: Expected | int = ANY,
-        id: str | Sequence[str] | None = None,
+        id: str | Sequence[str | None] | None = None,
         type: str | None = None,
         cause: Event | str | None = None,
         correlation: str | None = None,
@@ -102,9 +102,9 @@ class Events:
             events: At most 990 values that the codec stores; 490 if they have ids.
             stream: The name of the stream; at most 200 bytes of UTF-8.
             expected: `ANY`, `NO_STREAM`, `EXISTS`, or the number of the stream's last event.
-            id: The event's id, or a list with an id for each event. An event whose id is already in the
-                stream is not appended again, regardless of its data. If all ids are in the stream,
-                `expected` is not checked.
+            id: The event's id, or a list with an id or None for each event. An event whose id is already in
+                the stream is not appended again, regardless of its data. An event without an id is always
+                appended. If all events have ids that are in the stream, `expected` is not checked.
             type: `name` or `name@version` of events that are dicts. `@upcast` converts them to newer
                 versions.
             cause: The event that caused these, or its id. They get its correlation.
@@ -127,8 +127,8 @@ class Events:
         records: list[bytes] = []
         for index, event in enumerate(events):
             details = build_details(event, type, cause, correlation)
-            if ids:
-                details["id"] = ids[index]
+            if ids and (own := ids[index]) is not None:
+                details["id"] = own
             encoded = self._executor.encode(event, events_prefix(stream))
             record = EventRecord(encoded, now_ms, self._executor.author, details)
             records.append(msgspec.msgpack.encode(record))
@@ -143,31 +143,40 @@ class Events:
         return to_number(Stamp(revision, index)) if revision else 0
 
     async def _append_once(
-        self, stream: str, records: Sequence[bytes], ids: Sequence[str], expected: Expected | int
+        self, stream: str, records: Sequence[bytes], ids: Sequence[str | None], expected: Expected | int
     ) -> int:
         """Append the events whose ids are not in the stream, and return the number of the last event."""
         store, space = await self._executor.store(), self._executor.stored_name
-        keys = [event_id_key(store, space, stream, id) for id in ids]
+        keys = [None if id is None else event_id_key(store, space, stream, id) for id in ids]
+        named = [key for key in keys if key is not None]
 
-        async def work(unit: Unit) -> Entry:
-            found = await unit.read(*keys)
-            missing = [index for index, entry in enumerate(found) if entry is None]
+        async def work(unit: Unit) -> Entry | int:
+            known = {entry.key for entry in await unit.read(*named) if entry is not None}
+            missing = [index for index, key in enumerate(keys) if key is None or key not in known]
             if missing:
                 await self._expect(unit, stream, expected)
+            place = 0
             for index in missing:
-                unit.put(keys[index], index_bytes(append_records(unit, stream, [records[index]])))
+                place = append_records(unit, stream, [records[index]])
+                if (key := keys[index]) is not None:
+                    unit.put(key, index_bytes(place))
+            if keys[-1] is None:
+                return place
             (last,) = await unit.read(keys[-1])
             assert last is not None
             return last
 
+        last: Entry | int
         try:
             last, revision = await self._executor.run(work, attempts=ATTEMPTS if expected is ANY else 1)
         except ConflictError:
             # The conflicting write may be this same append, sent earlier by the same caller.
-            known = (await self._executor.run(lambda unit: unit.read(*keys)))[0]
-            if self._executor.gathers or None in known or known[-1] is None:
+            known = (await self._executor.run(lambda unit: unit.read(*named)))[0]
+            if self._executor.gathers or None in known or None in keys or known[-1] is None:
                 raise
             last, revision = known[-1], 0
+        if isinstance(last, int):
+            return to_number(Stamp(revision, last)) if revision else 0
         written = last.version or revision  # an event of the current transaction does not have a version yet
         return to_number(Stamp(written, int.from_bytes(last.value))) if written else 0
 
@@ -440,7 +449,7 @@ class EventStream:
         self,
         *events: object,
         expected: Expected | int = ANY,
-        id: str | Sequence[str] | None = None,
+        id: str | Sequence[str | None] | None = None,
         type: str | None = None,
         cause: Event | str | None = None,
         correlation: str | None = None,

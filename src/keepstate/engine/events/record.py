@@ -176,8 +176,8 @@ def split_type(type: str) -> tuple[str, int]:
     return name, int(version)
 
 
-def check_ids(id: object, count: int) -> list[str]:
-    """Return the ids of `count` events as a list; an empty list if no ids were given.
+def check_ids(id: object, count: int) -> list[str | None]:
+    """Return the ids of `count` events as a list, None for an event without one; empty if none were given.
 
     Raises:
         InvalidError: There are fewer or more ids than events, or an id occurs twice.
@@ -185,14 +185,16 @@ def check_ids(id: object, count: int) -> list[str]:
     if id is None:
         return []
     given = cast("list[object]", list(id) if isinstance(id, list | tuple) else [id])  # pyright: ignore[reportUnknownArgumentType]
-    ids = [check_name("id", each) for each in given]
-    if len(ids) != count or len(set(ids)) != count:
+    ids = [None if each is None else check_name("id", each) for each in given]
+    named = [each for each in ids if each is not None]
+    if len(ids) != count or len(set(named)) != len(named):
         raise InvalidError(
-            f"{len(set(ids))} different ids were given for {count} events; give each event its own id"
+            f"{len(ids)} ids, {len(set(named))} of them different, were given for {count} events; give each "
+            "event an id of its own, or None"
         )
-    if any(len(each.encode()) > limits.SPACE_BYTES for each in ids):
+    if any(len(each.encode()) > limits.SPACE_BYTES for each in named):
         raise InvalidError(f"an event's `id` has at most {limits.SPACE_BYTES} bytes of UTF-8")
-    return ids
+    return ids if named else []
 
 
 def decode_event(

@@ -10,21 +10,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from keepstate._runner import Runner, Signal, present_process
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import check_duration_ms, check_wait
+from keepstate.engine.kernel.arguments import check_duration_ms, check_revision, check_text, check_wait
 from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.positions import Page, Positions
 from keepstate.engine.kernel.shield import acquire_shielded, finish_despite_cancel
 from keepstate.engine.kernel.store_abilities import LossDetector, listen
-from keepstate.engine.kernel.stored import corrupt_error, describe, shorten
+from keepstate.engine.kernel.stored import corrupt_error, describe, shorten, to_datetime
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, InvalidError, KeepstateError, LeaseLostError
-from keepstate.stores.protocol import ABSENT, Entry
-from keepstate.values import codec
+from keepstate.stores.protocol import ABSENT, Entry, Mark
+from keepstate.values import codec, limits
 
 _log = logging.getLogger("keepstate.engine")
 
@@ -122,7 +125,7 @@ class Lease:
 
         async def work(unit: Unit) -> None:
             self._fence(unit)
-            unit.put(self._key, _encode_holder(self._executor), ttl_ms=ttl_ms)
+            unit.put(self._key, _encode_holder(self._executor, self.name), ttl_ms=ttl_ms)
 
         try:
             await self._executor.run(work, attempts=1)
@@ -275,6 +278,23 @@ def lease_lost_error(lease: Lease, conflict: ConflictError) -> LeaseLostError | 
     return lease._lost_error() if conflict.key == lease._key else None  # pyright: ignore[reportPrivateUsage]
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """A lease in a listing.
+
+    Attributes:
+        name: The name of the lease.
+        token: The fencing token of its holder.
+        holder: The author that holds it; `unknown` for an unnamed author.
+        expires_at: The time at which it expires unless it is renewed, by the store's clock.
+    """
+
+    name: str
+    token: int
+    holder: str
+    expires_at: datetime
+
+
 class Leases:
     """The leases of a space."""
 
@@ -328,7 +348,7 @@ class Leases:
 
         async def work(unit: Unit) -> None:
             unit.check(key, version=ABSENT)
-            unit.put(key, _encode_holder(self._executor), ttl_ms=ttl_ms)
+            unit.put(key, _encode_holder(self._executor, name), ttl_ms=ttl_ms)
 
         try:
             _, revision = await self._executor.run(work, attempts=1)
@@ -344,6 +364,70 @@ class Leases:
             held_error.__cause__ = conflict
             return held_error
         return Lease(self._executor, name, revision, ttl_s, since_s=since_s, losses=losses)
+
+    async def resume(self, name: str, token: int, *, ttl_s: float | None = None) -> Lease:
+        """Return a lease that this process does not have as an object, by its name and token.
+
+        For a server without state between two calls, and for a process that continues another one's work.
+
+        Args:
+            name: The name of the lease.
+            token: The fencing token of the holder.
+            ttl_s: Renew the lease for this many seconds. By default it keeps its time, and a later `renew`
+                uses what is left of it now.
+
+        Raises:
+            LeaseLostError: The lease expired or was released, and another holder may have it.
+        """
+        self._executor.require_outside_transaction("resuming a lease")
+        check_revision("token", token)
+        if ttl_s is not None:
+            check_duration_ms("ttl_s", ttl_s)
+        key = layout.named_key(layout.LEASES, name)
+        since_s, losses = self._executor.clock.awake_or_asleep_s(), await self._executor.loss_detector()
+        store = await self._executor.store()
+        reading = await store.read(self._executor.stored_name, [key])
+        entry = reading.entries[0]
+        left_s = 0.0
+        if entry is not None and entry.created == token and entry.expires_at_ms is not None:
+            left_s = (entry.expires_at_ms - reading.now_ms) / 1000
+        lease = Lease(self._executor, name, token, left_s, since_s=since_s, losses=losses)
+        if left_s <= 0:
+            raise lease._lost_error()  # pyright: ignore[reportPrivateUsage]
+        if ttl_s is not None:
+            await lease.renew(ttl_s)
+        return lease
+
+    async def held(
+        self, prefix: str = "", *, after: str | None = None, before: str | None = None, limit: int = 100
+    ) -> Page[LeaseInfo]:
+        """Return one page of the leases that are held, in the order of their names.
+
+        Args:
+            prefix: Only names that start with this text.
+            after: The `next` of a page of the same listing: continue behind that page.
+            before: The `previous` of a page of the same listing: go back to the rows in front of that page.
+            limit: The largest number of leases in the page.
+
+        Raises:
+            CompactedError: The log no longer reaches back to the cursor, which cannot be verified.
+            HistoryLostError: The store has lost the history that the cursor belongs to.
+            InvalidError: The cursor belongs to another space or listing.
+        """
+        limits.admit_count("limit", limit)
+        begin = layout.name_prefix(layout.LEASES, check_text("prefix", prefix))
+        positions = Positions(await self._executor.store(), self._executor.stored_name, self._executor.name)
+        part = await positions.range_in(begin, begin, after=after, before=before, reverse=False)
+        rows, mark = list[tuple[bytes, LeaseInfo]](), Mark(0, b"")
+        async for unit, entry in self._executor.scan(
+            begin, after=part.after, before=part.before, reverse=part.reverse, at_once=limit + 1
+        ):
+            info, mark = _info(entry), unit.scanned_at
+            if info.name.startswith(prefix):
+                rows.append((entry.key, info))
+            if len(rows) > limit:
+                break
+        return positions.page_of(begin, part, limit, rows, mark)
 
     async def holder(self, name: str) -> str | None:
         """Return the author that holds a lease, or None if it is free; `unknown` for an unnamed author."""
@@ -369,12 +453,33 @@ async def _release_quietly(held: Lease | ConflictError) -> None:
             await held.release()
 
 
-def _encode_holder(executor: Executor) -> bytes:
-    return codec.encode(executor.author)
+def _encode_holder(executor: Executor, name: str) -> bytes:
+    key = layout.named_key(layout.LEASES, name)
+    return codec.encode([executor.author, name] if layout.is_cut(layout.LEASES, key) else executor.author)
 
 
 def _decode_holder(entry: Entry) -> str:
-    author = codec.decode(entry.value)
+    return _decode(entry)[1]
+
+
+def _decode(entry: Entry) -> tuple[str, str]:
+    """Return the name and the holder of a lease. A name that is too long for the key is in the value."""
+    author: object = codec.decode(entry.value)
+    if layout.is_cut(layout.LEASES, entry.key):
+        match author:
+            case [holder, str(name)] if layout.named_key(layout.LEASES, name) == entry.key:
+                author = holder
+            case _:
+                raise corrupt_error(describe(entry.key), "its name does not match its key")
+    else:
+        name = layout.name_of(layout.LEASES, entry.key)
     if author is not None and type(author) is not str:
         raise corrupt_error(describe(entry.key), "its holder is not a name")
-    return author or "unknown"
+    return name, author or "unknown"
+
+
+def _info(entry: Entry) -> LeaseInfo:
+    name, holder = _decode(entry)
+    if entry.expires_at_ms is None:
+        raise corrupt_error(describe(entry.key), "a lease must expire")
+    return LeaseInfo(name, entry.created, holder, to_datetime(entry.expires_at_ms))

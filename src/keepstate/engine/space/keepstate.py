@@ -231,7 +231,9 @@ class Keepstate:
         handle._lender = self
         return handle
 
-    async def spaces(self, under: str = "") -> AsyncIterator[str]:
+    async def spaces(
+        self, under: str = "", *, after: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[str]:
         """Yield the names of spaces that are not empty, in the order of their UTF-8 bytes.
 
         A tenant's handle yields the tenant's spaces, any other handle the spaces without a tenant.
@@ -239,17 +241,34 @@ class Keepstate:
         Args:
             under: Only the space of this name and those that continue it after a `/`: `user/1` also finds
                 `user/1/notes`, and not `user/10`. With a `/` at its end, only those that continue it.
+            after: Only names above this one, which need not exist.
+            limit: The largest number of names; by default all.
         """
-        store, start = await self.opened(), check_text("under", under)
+        if after is not None:
+            check_text("after", after)
+        if limit is not None:
+            limits.admit_count("limit", limit)
+        count = 0
+        async with aclosing(self._names(check_text("under", under), after)) as found:
+            async for name in found:
+                yield name
+                count += 1
+                if count == limit:
+                    return
+
+    async def _names(self, under: str, after: str | None) -> AsyncGenerator[str]:
+        store, start = await self.opened(), under
         if start and not start.endswith("/"):
             name = self.stored_name(start)
-            if name != ENCRYPTION_SPACE and await store.spaces(name, limit=1) == [name]:
+            is_above = after is None or start.encode() > after.encode()
+            if is_above and name != ENCRYPTION_SPACE and await store.spaces(name, limit=1) == [name]:
                 yield start
             start += "/"
         prefix = names.stored_name(self.tenant_id, start)
         if len(prefix.encode()) > limits.SPACE_BYTES:
             return
-        async with aclosing(self.stored_names(prefix)) as found:
+        behind = None if after is None else names.stored_name(self.tenant_id, after)
+        async with aclosing(self.stored_names(prefix, behind)) as found:
             async for stored in found:
                 tenant, name = names.parts_of(stored)
                 if tenant != self.tenant_id:
@@ -298,9 +317,9 @@ class Keepstate:
         """Return the stored name of one of its spaces."""
         return names.stored_name(self.tenant_id, space)
 
-    async def stored_names(self, prefix: str = "") -> AsyncGenerator[str]:
+    async def stored_names(self, prefix: str = "", after: str | None = None) -> AsyncGenerator[str]:
         """Yield the stored names of its tenant's spaces, or of all spaces without a tenant."""
-        start, after = prefix or names.beginning(self.tenant_id), None
+        start = prefix or names.beginning(self.tenant_id)
         store = await self.opened()
         while page := await store.spaces(start, after=after):
             for name in page:

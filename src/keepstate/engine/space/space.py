@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Any, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from keepstate._clock import Clock
 from keepstate._runner import Runner
@@ -66,6 +66,19 @@ class SpaceSize:
 
     entries: int
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedTransaction(Generic[T]):
+    """The result of a function that was applied as a transaction.
+
+    Attributes:
+        value: The return value of the function.
+        revision: The revision of the transaction; 0 if it wrote nothing.
+    """
+
+    value: T
+    revision: int
 
 
 class Parts:
@@ -411,26 +424,51 @@ class Space(Parts):
             yield tx
 
     @overload
-    async def transact(self, fn: Callable[[Transaction], Awaitable[T]], attempts: int = 8) -> T: ...
+    async def transact(self, fn: Callable[[Transaction], Awaitable[T]], attempts: int | None = 8) -> T: ...
     @overload
-    async def transact(self, fn: Callable[[Transaction], T], attempts: int = 8) -> T: ...
-    async def transact(self, fn: Callable[[Transaction], Awaitable[T] | T], attempts: int = 8) -> T:
+    async def transact(self, fn: Callable[[Transaction], T], attempts: int | None = 8) -> T: ...
+    async def transact(self, fn: Callable[[Transaction], Awaitable[T] | T], attempts: int | None = 8) -> T:
         """Call `fn(tx)` and apply its operations as one batch; on conflict, call it again with a new `tx`.
 
+        Args:
+            fn: The function. It may be called several times.
+            attempts: The largest number of calls. None calls it until that is hopeless: 1,000 conflicts over
+                at least a minute.
+
         Returns:
-            The return value of `fn`.
+            The return value of `fn`; `apply` also returns the revision.
 
         Raises:
             AttemptsExhaustedError: Every attempt ended in a conflict. Nothing was applied. Allow more
                 attempts, or update a single document, which is retried until it succeeds.
         """
-        self._own.reject_coroutine(fn)
-        limits.admit_count("attempts", attempts)
+        return (await self._apply(fn, attempts)).value
 
-        async def once() -> T:
+    @overload
+    async def apply(
+        self, fn: Callable[[Transaction], Awaitable[T]], *, attempts: int | None = None
+    ) -> AppliedTransaction[T]: ...
+    @overload
+    async def apply(
+        self, fn: Callable[[Transaction], T], *, attempts: int | None = None
+    ) -> AppliedTransaction[T]: ...
+    async def apply(
+        self, fn: Callable[[Transaction], Awaitable[T] | T], *, attempts: int | None = None
+    ) -> AppliedTransaction[T]:
+        """Do what `transact` does, by default until that is hopeless. Return the value with the revision."""
+        return await self._apply(fn, attempts)
+
+    async def _apply(
+        self, fn: Callable[[Transaction], Awaitable[T] | T], attempts: int | None
+    ) -> AppliedTransaction[T]:
+        self._own.reject_coroutine(fn)
+        if attempts is not None:
+            limits.admit_count("attempts", attempts)
+
+        async def once() -> AppliedTransaction[T]:
             async with self.transaction() as tx:
                 answer: T = await call_function(fn, tx)
-            return answer
+            return AppliedTransaction(answer, tx.revision)
 
         try:
             return await once()
