@@ -33,7 +33,7 @@ BUDGETS = {
     "managers": 5_300,
     "sessions": 3_200,
     "stores": 11_500,
-    "sync": 2_400,
+    "sync": 2_500,
     "testing": 2_650,
     "typed": 3_050,
     "values": 4_150,
