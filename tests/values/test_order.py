@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepstate.errors import CorruptError
+from keepstate.errors import CorruptError, KeepstateError
 from keepstate.values.codec import Codec, canonical
 from keepstate.values.contents import open_contents
+from keepstate.values.diff import diff
 from keepstate.values.merge import Rules, merge
 from keepstate.values.merkle import MerkleValue, count_descents, gather
 from keepstate.values.nodes import LIST_STYLE, item, ref_of
 from keepstate.values.order import find_places
 from keepstate.values.patch import Edits, apply_edits
-from keepstate.values.refs import Ref
+from keepstate.values.refs import DIGEST_SIZE, Ref
 from keepstate.values.tree import build
 from tests.values.fetching import Objects
 
@@ -256,3 +257,63 @@ def test_an_order_of_another_number_of_keys_cannot_be_written() -> None:
     for descents in (0, ref.count):
         with pytest.raises(CorruptError, match="descents"):
             ref_of(msgspec.structs.replace(ref, descents=descents).encoding())
+
+
+DAMAGED = [
+    {f"k{n}": "x" * 30 for n in reversed(range(300))},
+    {"b": "x" * 5_000, "a": "very long " * 300, "long " * 50: 1},
+    {(n,): n for n in reversed(range(900))},
+]
+
+
+@given(st.integers(0, 2**32))
+def test_a_damaged_dict_is_refused_in_words_whatever_is_done_with_it(seed: int) -> None:
+    dice, objects = random.Random(seed), Objects()
+    whole, other = plant(dice.choice(DAMAGED), objects), plant(DAMAGED[0], objects)
+    encoding = whole
+    if dice.random() < 0.5:
+        packed = damage(dice, whole[3:])
+        encoding = bytes((whole[0], len(packed), whole[2])) + packed
+    else:
+        name = dice.choice([*objects])
+        objects[name] = damage(dice, objects[name])
+    edits = Edits(puts={canonical("new"): CODEC.to_merkle(1)}, removed={canonical("k5")})
+
+    absent: list[Any] = []
+    for work in (
+        lambda: assemble(encoding, objects),
+        lambda: objects.serve(objects.serve(open_contents(encoding)).between(2, 9)),
+        lambda: objects.serve(objects.serve(open_contents(encoding)).items()),
+        lambda: objects.serve(diff(encoding, other)),
+        lambda: objects.serve(apply_edits(encoding, edits)),
+        lambda: objects.serve(merge(whole, encoding, other, Rules({}), CODEC)),
+    ):
+        try:
+            work()
+        except KeepstateError:
+            pass
+        except KeyError as error:  # of `Objects`: nobody made the object
+            absent.append(error.args[0])
+    assert all(type(name) is bytes and len(name) == DIGEST_SIZE for name in absent)
+
+
+def damage(dice: random.Random, data: bytes) -> bytes:
+    """Return the bytes with one or a few of them changed or left out."""
+    damaged = bytearray(data)
+    for _ in range(min(dice.choice((1, 1, 3)), len(damaged))):
+        place = dice.randrange(len(damaged))
+        if dice.random() < 0.7:
+            damaged[place] ^= 1 << dice.randrange(8)
+        else:
+            del damaged[place]
+    return bytes(damaged)
+
+
+def test_edits_of_an_order_that_counts_wrongly_are_refused() -> None:
+    objects = Objects()
+    ref = a_ref(plant({f"k{n:04}": "x" * 20 for n in reversed(range(300))}, objects))
+    lying = msgspec.structs.replace(ref, descents=1)
+
+    with pytest.raises(CorruptError, match="counts 1 descents"):
+        removed: set[int | bytes] = {canonical(f"k{n:04}") for n in range(5, 9)}
+        objects.serve(apply_edits(lying.encoding(), Edits(removed=removed)))

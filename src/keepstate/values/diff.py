@@ -21,7 +21,7 @@ import msgspec
 from keepstate.values.contents import Contents, both, is_container, open_contents, read_order, whole
 from keepstate.values.merkle import compose
 from keepstate.values.nodes import LIST_STYLE, Entry, Style, read_node
-from keepstate.values.order import OrderEditing, find_places
+from keepstate.values.order import OrderEditing, cut_places, find_places
 from keepstate.values.refs import Fetching, together
 from keepstate.values.tree import child_ref
 
@@ -183,7 +183,7 @@ def is_reordered(
         return False
     editing = OrderEditing((yield from read_order(order.order)), order.descents)
     places = yield from find_places(editing.editing.tree, only)
-    yield from editing.apply([(place, place + 1, ()) for place in sorted(places.values())])
+    yield from editing.apply(cut_places(places.values()))
     return editing.descents > 0
 
 

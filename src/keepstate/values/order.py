@@ -61,11 +61,12 @@ def edit_order(
         splices = order.splices
     else:
         places = yield from find_places(tree, removed)
-        splices = [(place, place + 1, ()) for place in sorted(places.values())]
-        splices.append((tree.count, tree.count, added))
+        splices = [*cut_places(places.values()), (tree.count, tree.count, added)]
     editing = OrderEditing(tree, before.descents)
     yield from editing.apply(splices)
     _check_keys(editing.added, editing.removed, added, removed)
+    if not 0 <= editing.descents < max(after.tree.count, 1):
+        raise CorruptError(f"the order of a dict counts {before.descents} descents, and has others")
     return (editing.editing, editing.descents) if editing.descents else (None, 0)
 
 
@@ -124,6 +125,17 @@ class OrderEditing:
         self.removed.update(window[begin - low : end - low])
         self.added.update(keys)
         yield from self.editing.splice(begin, end, [item(key) for key in keys])
+
+
+def cut_places(places: Collection[int]) -> list[tuple[int, int, Sequence[bytes]]]:
+    """Return the splices that remove the keys at some places; adjacent ones are joined."""
+    splices: list[tuple[int, int, Sequence[bytes]]] = []
+    for place in sorted(places):
+        if splices and splices[-1][1] == place:
+            splices[-1] = splices[-1][0], place + 1, ()
+        else:
+            splices.append((place, place + 1, ()))
+    return splices
 
 
 def find_places(order: Tree, keys: Collection[bytes]) -> Fetching[dict[bytes, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -183,6 +185,24 @@ async def test_a_hundred_of_ninety_thousand_rows_are_read_from_a_few_objects() -
     assert store.calls <= 9
     assert store.entries <= 24
     assert store.read_bytes <= 16_000
+
+
+@pytest.mark.timed
+def test_a_hundred_of_ninety_thousand_rows_take_at_most_10_ms(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path}/keepstate.db?durability=normal"
+    rows = [{"n": n, "text": f"row {n} " * 5} for n in range(ROWS)]
+    with keepstate.sync.open(url) as ks:
+        blocking_history(ks).commit({"rows": rows})
+    took_s: list[float] = []
+    for begin in range(0, ROWS, ROWS // 20):
+        with keepstate.sync.open(url) as ks:
+            checkout = blocking_history(ks).checkout(load=False)
+            began_s = time.perf_counter()
+            found = checkout.slice("rows", begin, begin + 100)
+            took_s.append(time.perf_counter() - began_s)
+            assert found == rows[begin : begin + 100]
+
+    assert statistics.median(took_s) <= 0.010, took_s
 
 
 def test_parts_are_read_in_blocking_use(tmp_path: Any) -> None:
