@@ -168,3 +168,13 @@ def test_a_space_keeps_its_last_leap(values: Memory) -> None:
 
     assert finish(store.last_leap("s")) == Leap(3, first_ms + LEAP_MS, clock.now_ms())
     finish(store.close())
+
+
+def test_the_sizes_of_its_parts_are_those_of_head_and_objects(store: KeyValueStore) -> None:
+    apply(store, Batch("s", [Put(OBJECT, b"o"), Put(HEAD, b"h"), Put(b"\x02tag", b"")]))
+    apply(store, Batch("s", [Put(OBJECT, b"oo"), Delete(HEAD)]))
+
+    sizes = finish(store.sizes("s"))
+
+    assert sizes.parts == {b"\x00": (1, len(OBJECT) + 2), b"\x02": (1, len(b"\x02tag"))}
+    assert sizes.revision == 2

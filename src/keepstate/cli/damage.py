@@ -24,7 +24,14 @@ from keepstate.cli.display import plain, progress, said, shown, write_json
 from keepstate.cli.session import FILES, PLAIN, Session, check_url, reject_memory, trace_from_environment
 from keepstate.engine.kernel.stored import describe
 from keepstate.engine.repair.restorer import Apply, Restoring, skip
-from keepstate.engine.repair.verifier import Problem, Source, Verifier, log_problems
+from keepstate.engine.repair.verifier import (
+    Problem,
+    Source,
+    Verifier,
+    log_problems,
+    size_problems,
+    unlike_sizes,
+)
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import CorruptError, InvalidError, NotFoundError
 from keepstate.opening import open as open_store
@@ -194,12 +201,19 @@ async def verify(session: Session) -> int:
             present = [space.name for space in remains.spaces() if space.exists]
             report.damages += remains.damages
             await _verify(FileSource(remains), present, report)
+            for space in remains.spaces():
+                if space.exists and space.sizes is not None:
+                    counted = space.sizes.emptied()
+                    for entry in remains.entries(space.name):
+                        counted.count(entry.key, 1, len(entry.key) + len(entry.value))
+                    report.add(space.name, unlike_sizes(space.sizes, counted))
     else:
         async with open_store(session.chosen_url(), observe=trace_from_environment()) as ks:
             store, present = await _everything(ks)
             await _verify(StoreSource(store), present, report)
             for name in present:
                 report.add(name, await log_problems(store, name))
+                report.add(name, await size_problems(store, name))
     _show(report, f"{report.records:,} records in {report.spaces:,} spaces of {parsed}", session)
     return exits.DAMAGED if report.damages else exits.OK
 

@@ -1,8 +1,8 @@
 """Base class of the backends: validation, combining, retries by token, hints, and the bounds of a handle.
 
-A backend subclasses `StoreBase` and implements `_open _close _apply _read _scan _changes _wait _spaces _drop
-_sweep _last_leap`. Their arguments were checked by `admission`. `_apply` answers each batch, or raises a
-`StorageError` that holds for all of them. If a reply may have been lost, `_apply` raises or returns
+A backend subclasses `StoreBase` and implements `_open _close _apply _read _scan _sizes _changes _wait
+_spaces _drop _sweep _last_leap`. Their arguments were checked by `admission`. `_apply` answers each batch, or
+raises a `StorageError` that holds for all of them. If a reply may have been lost, `_apply` raises or returns
 `OutcomeUnknownError`, and the base class sends the batch again under its token.
 """
 
@@ -46,6 +46,7 @@ from keepstate.stores.protocol import (
     Outcome,
     Page,
     Reading,
+    Sizes,
     make_token,
     question,
 )
@@ -333,6 +334,15 @@ class StoreBase(ABC):
             await self._ahead.report(space, page.now_ms)
         return page
 
+    async def sizes(self, space: str) -> Sizes:
+        """Return the size of each part of a space, in one call."""
+        self._check_open()
+        admission.check_space(space)
+        sizes = await self._retry(self._sizes, space)
+        if self._ahead.is_due(space, sizes.now_ms):
+            await self._ahead.report(space, sizes.now_ms)
+        return sizes
+
     async def last_leap(self, space: str) -> Leap | None:
         """Return the last leap of the space's time, None for a space without a revision."""
         self._check_open()
@@ -466,6 +476,10 @@ class StoreBase(ABC):
         self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
     ) -> Page:
         """Read one page in one snapshot; expiry is judged at `at_ms`, or now."""
+
+    @abstractmethod
+    async def _sizes(self, space: str) -> Sizes:
+        """Read the size of each part in one snapshot, without entries that have expired."""
 
     @abstractmethod
     async def _last_leap(self, space: str) -> Leap | None:

@@ -27,6 +27,7 @@ from keepstate.errors import CompactedError, CorruptError, HistoryLostError, Uns
 from keepstate.stores.admission import check_read_size
 from keepstate.stores.base import StoreBase
 from keepstate.stores.clock_leaps import detect_leap
+from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import (
     CONTENT_NAMED,
     NONCE_BYTES,
@@ -44,6 +45,7 @@ from keepstate.stores.protocol import (
     Page,
     Put,
     Reading,
+    Sizes,
 )
 from keepstate.values import limits
 from keepstate.values.key import OBJECTS
@@ -256,6 +258,17 @@ class KeyValueStore(StoreBase):
             page.append(entry)
         following = keys[limit - 1] if len(keys) > limit else None
         return Page(page, following, head.revision, now_ms, head.nonce)
+
+    async def _sizes(self, space: str) -> Sizes:
+        """Count the head's entries and read all objects: nothing in the caller's store could count them."""
+        head = self._head(space)
+        names = [
+            bytes.fromhex(name.rpartition("/")[2]) for name in self._values.keys(_object_key(space, b""))
+        ]
+        objects = self._objects(space, names).values()
+        kept = [Entry(key, *msgspec.structs.astuple(entry)) for key, entry in head.entries.items()]
+        parts = PartSizes.of([*kept, *objects]).without(())
+        return Sizes(parts, head.revision, max(head.clock_ms, self._clock.now_ms()))
 
     async def _last_leap(self, space: str) -> Leap | None:
         return self._head(space).leap

@@ -29,6 +29,7 @@ from keepstate.stores.protocol import (
     Outcome,
     Page,
     Reading,
+    Sizes,
 )
 from keepstate.stores.records import Record
 from keepstate.stores.space_state import SpaceState
@@ -188,6 +189,10 @@ class MemoryStore(StoreBase):
     async def _last_leap(self, space: str) -> Leap | None:
         with self._heap.lock:
             return self._heap.state_of(space).leap
+
+    async def _sizes(self, space: str) -> Sizes:
+        with self._heap.lock:
+            return self._heap.state_of(space).sizes(self._clock.now_ms())
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         with self._heap.lock:

@@ -1,4 +1,4 @@
-"""The store protocol: nine methods, and the immutable values that they take and return.
+"""The store protocol: ten methods, and the immutable values that they take and return.
 
 A *space* is the unit of atomicity and order. A batch of checks and writes applies whole or not at all, and
 takes the next revision of its space: revisions are dense, and a refused batch takes none. Operations on one
@@ -224,6 +224,25 @@ class Page(msgspec.Struct, frozen=True):
     """The nonce of `revision`; see `Changes.nonces`."""
 
 
+class PartSize(NamedTuple):
+    """The number of entries of one part, and the size of their keys and values as they are stored."""
+
+    entries: int
+    size_bytes: int
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """The size of each part of a space that is not empty, all of one revision and without expired entries.
+
+    `parts` is keyed by `values.key.part_of` of the entries' keys. A space with more than
+    `limits.COUNTED_PARTS` parts counts the further ones under their section.
+    """
+
+    parts: Mapping[bytes, PartSize]
+    revision: int
+    now_ms: int
+
+
 SCAN_LIMIT: Final = 256
 """Number of entries in a page of a scan, by default."""
 
@@ -281,6 +300,14 @@ class Store(Protocol):
 
         A page ends at `limit` entries, 8 MiB or 1,024 examined rows, whichever comes first. `at_ms` is the
         exact time at which expiry is judged; by default the space's present time.
+        """
+        ...
+
+    async def sizes(self, space: str) -> Sizes:
+        """Return the size of each part of a space, in one call that does not depend on its size.
+
+        The store counts while it applies, sweeps and drops. Entries that have expired and are not swept yet
+        are subtracted one by one.
         """
         ...
 

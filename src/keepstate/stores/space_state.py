@@ -23,6 +23,7 @@ from keepstate.stores.admission import (
 )
 from keepstate.stores.clock_leaps import detect_leap
 from keepstate.stores.key_index import KeyIndex
+from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import (
     NONCE_BYTES,
     Applied,
@@ -38,6 +39,7 @@ from keepstate.stores.protocol import (
     Page,
     Put,
     Reading,
+    Sizes,
 )
 from keepstate.stores.records import (
     NO_MARK,
@@ -69,6 +71,7 @@ class SpaceState:
         "_index",
         "_log",
         "_log_bytes",
+        "_sizes",
         "nonce",
         "_retries",
         "_tokens",
@@ -95,6 +98,7 @@ class SpaceState:
         self._tokens: dict[bytes, Applied] = {}
         self._retries: dict[bytes, tuple[Outcome, int]] = {}
         self._expiry: list[tuple[int, bytes]] = []
+        self._sizes = PartSizes()
         self._unfinished: tuple[Record | None, Sequence[bytes | None]] | None = None
 
     @property
@@ -293,15 +297,20 @@ class SpaceState:
         return old_values
 
     def _mutate(self, record: Record) -> None:
-        entries = self.entries
+        entries, sizes = self.entries, self._sizes
         for entry in record.entries:
             key = entry.key
-            if key not in entries:
+            old = entries.get(key)
+            if old is None:
                 self._index.add(key)
+                sizes.count(key, 1, len(key) + len(entry.value))
+            else:
+                sizes.count(key, 0, len(entry.value) - len(old.value))
             entries[key] = entry
             if entry.expires_at_ms is not None:
                 self._expire_later(entry.expires_at_ms, key)
         for key in record.deleted:
+            sizes.count(key, -1, -len(key) - len(entries[key].value))
             del entries[key]
             self._index.remove(key)
 
@@ -362,6 +371,7 @@ class SpaceState:
         self._index = KeyIndex()
         for key in sorted(self.entries):
             self._index.add(key)
+        self._sizes = PartSizes.of(self.entries.values())
         self._expiry = self._build_expiry()
         while self._log and self._log[0][0].revision <= self._floor_mark.revision:
             self._log.popleft()
@@ -373,13 +383,13 @@ class SpaceState:
 
     def _clear(self, record: Record) -> None:
         log = deque[Logged]()
-        index = KeyIndex()
+        index, sizes = KeyIndex(), PartSizes()
         mark = Mark(record.revision, record.nonce)
         self._advance_time(record)
         # Only assignments follow: an interrupt comes before or after them all.
         self._floor_mark = mark
         self.revision = self.floor = record.revision
-        self.entries, self._index, self._expiry = {}, index, []
+        self.entries, self._index, self._expiry, self._sizes = {}, index, [], sizes
         self._log, self._log_bytes, self._tokens = log, 0, {}
 
     # ---- reading
@@ -435,6 +445,26 @@ class SpaceState:
                 found.append(entry)
             looked, last = looked + 1, key
         return Page(found, None, self.revision, now_ms, self._nonce_of(self.revision))
+
+    def sizes(self, clock_ms: int) -> Sizes:
+        """Return the size of each part."""
+        if self._unfinished is not None:
+            self._complete_interrupted()
+        now_ms = self.now_ms(clock_ms)
+        expired = {key: len(self.entries[key].value) for key in self._expired_keys(now_ms)}
+        return Sizes(self._sizes.without(expired.items()), self.revision, now_ms)
+
+    def _expired_keys(self, now_ms: int) -> Iterator[bytes]:
+        """Yield the keys of expired entries, some of them twice, without looking at what expires later."""
+        pending = [0]
+        while pending:
+            place = pending.pop()
+            if place < len(self._expiry) and self._expiry[place][0] <= now_ms:
+                at_ms, key = self._expiry[place]
+                pending += (2 * place + 1, 2 * place + 2)  # the children in the heap
+                entry = self.entries.get(key)
+                if entry is not None and entry.expires_at_ms == at_ms:
+                    yield key
 
     def changes(self, space: str, after: int, limit: int) -> Changes:
         """Return the logged changes above `after`, in whole revisions."""

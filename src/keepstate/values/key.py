@@ -30,6 +30,9 @@ WITH_VALUES: Final = 0x02
 
 STAMP_SIZE: Final = 11
 
+PART_BYTES: Final = 32
+"""Size of the longest part of a space that is counted by itself; see `part_of`."""
+
 _BYTES: Final = 0x01
 _TEXT: Final = 0x02
 _ZERO: Final = 0x20
@@ -74,6 +77,15 @@ def stored_key(section: int, *segments: Segment | Stamp) -> bytes:
 def stamp_suffix(revision: int, index: int) -> bytes:
     """Return the `STAMP_SIZE` bytes that a store appends to a stamped key."""
     return _STAMP_FORM.pack(STAMP_TAG, revision, index)
+
+
+def part_of(key: bytes) -> bytes:
+    """Return the part of a space that a stored key belongs to, for counting: section and first segment.
+
+    A key whose first segment is not a text of at most 30 bytes belongs to its section as a whole.
+    """
+    end = key.find(b"\0", 2, PART_BYTES)
+    return key[: end + 1] if end > 0 and key[1] == _TEXT else key[:1]
 
 
 def unpack(data: bytes) -> tuple[Segment | Stamp, ...]:

@@ -35,6 +35,9 @@ PAGE_BYTES: Final = 8 << 20
 PAGE_ROWS: Final = 1_024
 """Number of rows examined, not matched: a page may be short or empty without being the last."""
 
+COUNTED_PARTS: Final = 64
+"""Number of parts of a space that are counted by themselves; further ones count as their section."""
+
 LOG_REVISIONS: Final = 10_000
 """Number of revisions in a space's log, or as many as fit into `LOG_BYTES`."""
 LOG_BYTES: Final = 64 << 20

@@ -388,12 +388,9 @@ class Queue:
     # ---- reading
 
     async def counts(self) -> dict[TaskState, int]:
-        """Return the number of tasks in each state, all at one revision.
+        """Return the number of tasks in each state, all at one revision, in one read.
 
-        It reads the index of all tasks in pages of 1,024, and holds their keys in memory.
-
-        Raises:
-            CompactedError: More was written during the reads than the log holds.
+        Inside a transaction it reads the index of all tasks.
         """
         if not self._executor.gathers:
             return await count_tasks(await self._executor.store(), self._executor.stored_name)
@@ -409,7 +406,8 @@ class Queue:
     ) -> dict[TaskState, StateSummary]:
         """Return the number of tasks in each state, all at one revision, and the newest tasks of each.
 
-        The newest tasks are read after that revision. The rest costs the same as `counts`.
+        The newest tasks are read after that revision. The rest reads the index of all tasks in pages of
+        1,024, and holds their keys in memory.
 
         Args:
             prefix: Include only tasks whose ids start with this prefix.

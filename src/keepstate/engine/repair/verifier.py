@@ -20,17 +20,19 @@ from keepstate.engine.events.record import Cursor, EventRecord
 from keepstate.engine.history.record import decode_grafts
 from keepstate.engine.history.verification import HistoryVerifier, stored_head, verify_commit, verify_object
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.large_values import MANIFEST_BYTE, parse_manifest
+from keepstate.engine.kernel.large_values import MANIFEST_BYTE, parse_manifest, scan_pages
 from keepstate.engine.kernel.stored import decode_stored, strip_checksum
 from keepstate.engine.queue import tasks
 from keepstate.errors import CompactedError, CorruptError, InvalidError
+from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import Entry, Store
 from keepstate.values import codec
-from keepstate.values.key import Stamp, pack, stamp_suffix, unpack
+from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES, Stamp, pack, stamp_suffix, unpack
 from keepstate.values.refs import DIGEST_SIZE
 
 _READ_AT_ONCE: Final = 8
 """Number of records that fit into one answer, whatever their size."""
+_COUNTINGS: Final = 5
 _SEALED_BITS: Final = 0x3F
 _LEAST_SEALED: Final = 42
 """Size of the shortest encrypted value."""
@@ -294,6 +296,29 @@ async def log_problems(store: Store, space: str) -> list[Problem]:
             if entry is not None and entry.version <= upto:
                 problems += _unlike_log(entry, last[key])
     return problems
+
+
+async def size_problems(store: Store, space: str) -> list[Problem]:
+    """Return the parts of a space whose size, as the store keeps it, is not that of their entries.
+
+    While other callers write, the comparison is repeated; it is given up if the space never stands still.
+    """
+    for _ in range(_COUNTINGS):
+        before = await store.sizes(space)
+        kept = PartSizes({part: (size.entries, size.size_bytes) for part, size in before.parts.items()})
+        counted = kept.emptied()
+        for section in (OBJECTS, BY_KEY, WITH_VALUES):
+            async for page in scan_pages(store, space, bytes((section,))):
+                for entry in page:
+                    counted.count(entry.key, 1, len(entry.key) + len(entry.value))
+        if (after := await store.sizes(space)).revision == before.revision and after.parts == before.parts:
+            return unlike_sizes(kept, counted)
+    return []
+
+
+def unlike_sizes(kept: PartSizes, counted: PartSizes) -> list[Problem]:
+    """Return the parts whose size is not as counted."""
+    return [Problem(part, "its size is not that of its entries") for part in kept.differing(counted)]
 
 
 class _Logged(NamedTuple):

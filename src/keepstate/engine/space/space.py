@@ -38,7 +38,6 @@ from keepstate.engine.kernel.executor import (
     TransactionExecutor,
     call_function,
 )
-from keepstate.engine.kernel.large_values import scan_pages
 from keepstate.engine.kernel.observation import observe
 from keepstate.engine.kernel.store_abilities import content_name
 from keepstate.engine.kernel.stored import to_datetime
@@ -48,7 +47,7 @@ from keepstate.engine.queue.queue import Queue
 from keepstate.errors import ConflictError, InvalidError, OutcomeUnknownError
 from keepstate.stores.protocol import Applied, Conflict, question, revision_in_token
 from keepstate.values import limits
-from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES, pack
+from keepstate.values.key import pack
 
 _TOKEN_BYTES = 16
 
@@ -482,13 +481,10 @@ class Space(Parts):
         )
 
     async def size(self) -> SpaceSize:
-        """Return the size of the space, by reading all of it. Concurrent writes may or may not be counted."""
-        store, entries, size_bytes = await self._own.store(), 0, 0
-        for section in (OBJECTS, BY_KEY, WITH_VALUES):
-            async for page in scan_pages(store, self._own.stored_name, bytes([section])):
-                entries += len(page)
-                size_bytes += sum(len(entry.key) + len(entry.value) for entry in page)
-        return SpaceSize(entries, size_bytes)
+        """Return the size of the space at one revision, in one read that does not depend on its size."""
+        store = await self._own.store()
+        parts = (await store.sizes(self._own.stored_name)).parts.values()
+        return SpaceSize(sum(part.entries for part in parts), sum(part.size_bytes for part in parts))
 
     async def revision(self) -> int:
         """Return the number of batches that the space has applied."""

@@ -59,6 +59,7 @@ class JournaledState(SpaceState):
     def _restore_entry(self, entry: Entry) -> None:
         self._index.add(entry.key)
         self.entries[entry.key] = entry
+        self._sizes.count(entry.key, 1, len(entry.key) + len(entry.value))
         if entry.expires_at_ms is not None:
             self._expire_later(entry.expires_at_ms, entry.key)
 

@@ -28,7 +28,17 @@ from keepstate.stores.file.io import SYSTEM_FILES, Files
 from keepstate.stores.file.shared import SharedJournal
 from keepstate.stores.hints import SharedUse
 from keepstate.stores.local_files import require_regular_file, require_single_name
-from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Leap, Outcome, Page, Reading
+from keepstate.stores.protocol import (
+    Batch,
+    Capabilities,
+    Changes,
+    Durability,
+    Leap,
+    Outcome,
+    Page,
+    Reading,
+    Sizes,
+)
 from keepstate.stores.urls import StoreUrl
 
 JOURNAL = "keepstate.journal"
@@ -210,6 +220,11 @@ class FileStore(StoreBase):
 
     async def _second_clock_ms(self, space: str) -> int:
         return await self._runner.call(self._shared.second_ms, self._clock)
+
+    async def _sizes(self, space: str) -> Sizes:
+        self._shared.settle()
+        with self._shared.lock:
+            return self._shared.state_of(space).sizes(self._shared.reading_ms(space, self._clock))
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         self._shared.settle()

@@ -38,6 +38,36 @@ LANGUAGE sql IMMUTABLE AS $$
         ELSE p_key || '\x{stamp}'::bytea || int8send(p_revision) || int2send(p_index::int2) END
 $$;
 
+-- name: count_1
+-- Adds entries and bytes to the part of a key, as `part_sizes.py` does: the two must agree for ever.
+CREATE FUNCTION {schema}.count_1(
+    INOUT parts bytea[], INOUT part_sizes bigint[], p_key bytea, p_entries bigint, p_bytes bigint
+) LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    part bytea := substring(p_key FROM 1 FOR 1);
+    stop int;
+    place int;
+BEGIN
+    IF length(p_key) > 2 AND get_byte(p_key, 1) = {text_tag} THEN
+        stop := position('\x00'::bytea IN substring(p_key FROM 3 FOR {part_bytes} - 2));
+        IF stop > 0 THEN
+            part := substring(p_key FROM 1 FOR stop + 2);
+        END IF;
+    END IF;
+    place := array_position(parts, part);
+    IF place IS NULL AND cardinality(parts) >= {counted_parts} THEN
+        part := substring(p_key FROM 1 FOR 1);
+        place := array_position(parts, part);
+    END IF;
+    IF place IS NULL THEN
+        parts := array_append(parts, part);
+        place := cardinality(parts);
+        part_sizes := part_sizes || ARRAY[0, 0]::bigint[];
+    END IF;
+    part_sizes[2 * place - 1] := part_sizes[2 * place - 1] + p_entries;
+    part_sizes[2 * place] := part_sizes[2 * place] + p_bytes;
+END $$;
+
 -- name: lost_1
 -- True if a space no longer has the revision that a client saw. Unknown, and so false, below the floor.
 CREATE FUNCTION {schema}.lost_1(p_space {schema}.space, p_mark bigint, p_nonce bytea) RETURNS boolean
@@ -59,6 +89,7 @@ END $$;
 -- Returns their number, the size of their log record, and the time when the next entry expires.
 CREATE FUNCTION {schema}.sweep_1(
     p_space_id bigint, p_revision bigint, p_now_ms bigint, p_limit bigint, p_bytes bigint, p_nonce bytea,
+    INOUT parts bytea[], INOUT part_sizes bigint[],
     OUT swept bigint, OUT size_bytes bigint, OUT next_expiry_ms bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -80,6 +111,9 @@ BEGIN
         EXIT WHEN removed_bytes > p_bytes AND swept > 0;
         DELETE FROM {schema}.entry e WHERE e.space_id = p_space_id AND e.key = expired.key;
         swept := swept + 1;
+        SELECT * INTO parts, part_sizes FROM {schema}.count_1(
+            parts, part_sizes, expired.key, -1, -length(expired.key) - length(expired.value)
+        );
         CONTINUE WHEN get_byte(expired.key, 0) = 0;
         IF get_byte(expired.key, 0) = 1 THEN
             expired.value := NULL;
@@ -187,17 +221,18 @@ $$;
 
 -- name: write_1
 -- Applies the writes of a batch as the revision of `p_space`, deletes last, and returns the size of their log
--- record.
+-- record, and the sizes of the space's parts after it.
 CREATE FUNCTION {schema}.write_1(
     p_space {schema}.space, p_now_ms bigint, p_token bytea,
-    p_keys bytea[], p_values bytea[], p_ttls bigint[], p_stamps bigint[], p_write int, p_writes bigint
-) RETURNS bigint LANGUAGE plpgsql AS $$
+    p_keys bytea[], p_values bytea[], p_ttls bigint[], p_stamps bigint[], p_write int, p_writes bigint,
+    OUT size bigint, OUT parts bytea[], OUT part_sizes bigint[]
+) LANGUAGE plpgsql AS $$
 DECLARE
     this_key bytea;
     section int;
     old bytea;
+    old_bytes bigint;
     new bytea;
-    size bigint := 64;
     keys bytea[] := '{}';
     deleted boolean[] := '{}';
     olds bytea[] := '{}';
@@ -205,6 +240,9 @@ DECLARE
     is_expired boolean;
     expired boolean[] := '{}';
 BEGIN
+    size := 64;
+    parts := p_space.parts;
+    part_sizes := p_space.part_sizes;
     FOR w IN p_write .. p_write + p_writes - 1 LOOP
         this_key := {schema}.stamped_1(p_keys[w], p_space.revision, p_stamps[w]);
         section := get_byte(this_key, 0);
@@ -214,6 +252,7 @@ BEGIN
             DELETE FROM {schema}.entry e WHERE e.space_id = p_space.id AND e.key = this_key
             RETURNING e.value INTO old;
             CONTINUE WHEN NOT FOUND;
+            old_bytes := length(old);
         ELSE
             -- The statement's subqueries still see the entry as it was before the write.
             INSERT INTO {schema}.entry AS e (space_id, version, created, expires_at_ms, key, value)
@@ -225,10 +264,19 @@ BEGIN
                 value = excluded.value
             RETURNING CASE WHEN section = 2 THEN (
                 SELECT o.value FROM {schema}.entry o WHERE o.space_id = p_space.id AND o.key = this_key
-            ) END, e.created = p_space.revision INTO old, is_expired;
+            ) END, CASE WHEN section < 2 THEN (
+                SELECT length(o.value) FROM {schema}.entry o
+                WHERE o.space_id = p_space.id AND o.key = this_key
+            ) END, e.created = p_space.revision INTO old, old_bytes, is_expired;
+            old_bytes := coalesce(old_bytes, length(old));
             -- A write over a live entry does not create it, so the old entry must have expired.
             is_expired := is_expired AND old IS NOT NULL;
         END IF;
+        SELECT * INTO parts, part_sizes FROM {schema}.count_1(
+            parts, part_sizes, this_key,
+            (new IS NOT NULL)::int - (old_bytes IS NOT NULL)::int,
+            coalesce(length(this_key) + length(new), 0) - coalesce(length(this_key) + old_bytes, 0)
+        );
         CONTINUE WHEN section = 0;
         keys := array_append(keys, this_key);
         deleted := array_append(deleted, new IS NULL);
@@ -248,7 +296,6 @@ BEGIN
         p_space.id, p_space.revision, p_now_ms, size, p_space.nonce, p_token, keys, deleted, olds, news,
         CASE WHEN true = ANY (expired) THEN expired END
     );
-    RETURN size;
 END $$;
 
 -- name: known_1
@@ -346,10 +393,12 @@ BEGIN
                 IF verdict IS NULL AND p_writes[b] > 0 THEN
                     space.revision := space.revision + 1;
                     space.nonce := p_nonces[b];
-                    space.log_bytes := space.log_bytes + {schema}.write_1(
+                    SELECT x.size, x.parts, x.part_sizes INTO size, space.parts, space.part_sizes
+                    FROM {schema}.write_1(
                         space, now_ms, p_tokens[b],
                         p_keys, p_values, p_ttls, p_stamps, write_place, p_writes[b]
-                    );
+                    ) x;
+                    space.log_bytes := space.log_bytes + size;
                     space.next_expiry_ms := least(space.next_expiry_ms, now_ms + p_soonest[b]);
                     actual := space.revision;
                 END IF;
@@ -373,9 +422,11 @@ BEGIN
         IF (p_batches[s] = 0 OR space.revision > was.revision)
             AND NOT is_lost AND NOT is_leap AND space.next_expiry_ms <= now_ms
         THEN
-            SELECT x.swept, x.size_bytes, x.next_expiry_ms INTO actual, size, space.next_expiry_ms
+            SELECT x.swept, x.size_bytes, x.next_expiry_ms, x.parts, x.part_sizes
+            INTO actual, size, space.next_expiry_ms, space.parts, space.part_sizes
             FROM {schema}.sweep_1(
-                space.id, space.revision + 1, now_ms, p_sweeps[s], p_sweep_bytes, p_sweep_nonces[s]
+                space.id, space.revision + 1, now_ms, p_sweeps[s], p_sweep_bytes, p_sweep_nonces[s],
+                space.parts, space.part_sizes
             ) x;
             IF actual > 0 THEN
                 swept[s] := actual;
@@ -396,6 +447,7 @@ BEGIN
                 revision = space.revision, floor = space.floor, clock_ms = now_ms, nonce = space.nonce,
                 log_bytes = space.log_bytes, next_expiry_ms = space.next_expiry_ms,
                 kept_until_ms = space.kept_until_ms, floor_nonce = space.floor_nonce,
+                parts = space.parts, part_sizes = space.part_sizes,
                 leap = {schema}.leap_1(x.leap, was.revision + 1, was.clock_ms, now_ms)
             WHERE x.id = space.id;
         END IF;
@@ -425,6 +477,7 @@ DECLARE
     found_created bigint;
     this_key bytea;
     old bytea;
+    old_bytes bigint;
     new bytea := p_value;
     size bigint := 64;
     section int := get_byte(p_key, 0);
@@ -466,7 +519,14 @@ BEGIN
         version = excluded.version, expires_at_ms = excluded.expires_at_ms, value = excluded.value
     RETURNING CASE WHEN section = 2 THEN (
         SELECT o.value FROM {schema}.entry o WHERE o.space_id = space.id AND o.key = this_key
-    ) END INTO old;
+    ) END, CASE WHEN section < 2 THEN (
+        SELECT length(o.value) FROM {schema}.entry o WHERE o.space_id = space.id AND o.key = this_key
+    ) END INTO old, old_bytes;
+    old_bytes := coalesce(old_bytes, length(old));
+    SELECT x.parts, x.part_sizes INTO space.parts, space.part_sizes FROM {schema}.count_1(
+        space.parts, space.part_sizes, this_key, (old_bytes IS NULL)::int,
+        length(new) - coalesce(old_bytes, -length(this_key))
+    ) x;
     IF section = 1 THEN
         new := NULL;
     END IF;
@@ -481,6 +541,7 @@ BEGIN
         CASE WHEN section > 0 THEN ARRAY[new] ELSE '{}' END;
     UPDATE {schema}.space x SET
         revision = space.revision, clock_ms = now_ms, log_bytes = space.log_bytes + size, nonce = p_nonce,
+        parts = space.parts, part_sizes = space.part_sizes,
         next_expiry_ms = least(space.next_expiry_ms, now_ms + p_ttl),
         leap = {schema}.leap_1(x.leap, space.revision, space.clock_ms, now_ms)
     WHERE x.id = space.id;
@@ -515,7 +576,7 @@ BEGIN
         nonce := p_nonce;
         UPDATE {schema}.space x SET
             revision = drop_1.revision, floor = drop_1.revision, clock_ms = {schema}.now_1(space.clock_ms),
-            log_bytes = 0, next_expiry_ms = DEFAULT, nonce = p_nonce, floor_nonce = p_nonce,
+            log_bytes = 0, next_expiry_ms = DEFAULT, parts = DEFAULT, part_sizes = DEFAULT, nonce = p_nonce, floor_nonce = p_nonce,
             leap = {schema}.leap_1(x.leap, drop_1.revision, x.clock_ms, {schema}.now_1(x.clock_ms))
         WHERE x.id = space.id;
     END IF;

@@ -27,13 +27,14 @@ from keepstate.stores.postgres.connection import (
     connect,
 )
 from keepstate.stores.postgres.wire import byteas, from_byteas, from_int8, from_int8s
-from keepstate.values.key import stamp_suffix
+from keepstate.values import limits
+from keepstate.values.key import OBJECTS, PART_BYTES, stamp_suffix, stored_key
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 _NAME = "-- name: "
-_OFTEN = frozenset({"begin", "commit", "put", "apply", "get", "read", "scan", "changes"})
+_OFTEN = frozenset({"begin", "commit", "put", "apply", "get", "read", "scan", "changes", "sizes"})
 _SETTINGS = (
     "SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET jit = off "
     "SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off "
@@ -75,7 +76,14 @@ def statements_of(schema: str) -> Statements:
 
 def _read(file: str, schema: str) -> dict[str, bytes]:
     text = files("keepstate.stores.postgres").joinpath(file).read_text("utf-8")
-    words = {"{schema}": f'"{schema}"', "{settings}": _SETTINGS, "{stamp}": stamp_suffix(0, 0)[:1].hex()}
+    words = {
+        "{schema}": f'"{schema}"',
+        "{settings}": _SETTINGS,
+        "{stamp}": stamp_suffix(0, 0)[:1].hex(),
+        "{text_tag}": str(stored_key(OBJECTS, "")[1]),
+        "{part_bytes}": str(PART_BYTES),
+        "{counted_parts}": str(limits.COUNTED_PARTS),
+    }
     named: dict[str, bytes] = {}
     for part in text.split(_NAME)[1:]:
         name, _, statement = part.partition("\n")

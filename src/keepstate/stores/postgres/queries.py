@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from keepstate.stores.admission import check_read_size, require_logged
 from keepstate.stores.postgres.wire import from_array, from_byteas, from_expiries, from_int8, from_int8s
-from keepstate.stores.protocol import Change, Changes, Entry, Mark, Page, Reading, Setting
+from keepstate.stores.protocol import Change, Changes, Entry, Mark, Page, PartSize, Reading, Setting, Sizes
 from keepstate.values.key import successor
 
 Fields = Sequence[bytes | None]
@@ -67,6 +67,17 @@ def page(fields: Fields) -> Page:
         from_int8(fields[10]),
         fields[2] or b"",
     )
+
+
+def sizes(fields: Fields) -> Sizes:
+    """Decode the answer of `sizes_1`."""
+    counts = from_int8s(fields[7])
+    parts = {
+        part: PartSize(entries, size_bytes)
+        for part, entries, size_bytes in zip(from_byteas(fields[6]), counts[::2], counts[1::2], strict=True)
+        if entries
+    }
+    return Sizes(parts, from_int8(fields[0]), from_int8(fields[4]))
 
 
 def changes(space: str, after: int, fields: Fields) -> Changes:

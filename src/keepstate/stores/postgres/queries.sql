@@ -52,6 +52,9 @@ SELECT {schema}.read_2($1, $2, $3, $4, $5)
 -- name: scan
 SELECT {schema}.scan_1($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
+-- name: sizes
+SELECT {schema}.sizes_1($1, $2)
+
 -- name: changes
 SELECT {schema}.changes_1($1, $2, $3, $4, $5)
 

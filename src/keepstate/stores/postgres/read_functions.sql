@@ -150,6 +150,42 @@ BEGIN
     CLOSE rows;
 END $$;
 
+-- name: sizes_1
+-- The sizes of a space's parts, without what has expired and is not swept yet.
+CREATE FUNCTION {schema}.sizes_1(
+    p_name bytea, p_mark bigint,
+    OUT revision bigint, OUT floor bigint, OUT nonce bytea, OUT marked bytea, OUT now_ms bigint,
+    OUT clock_ms bigint, OUT parts bytea[], OUT part_sizes bigint[]
+) LANGUAGE plpgsql STABLE
+{settings} AS $$
+DECLARE
+    space {schema}.space;
+    expired record;
+BEGIN
+    SELECT * INTO space FROM {schema}.space s WHERE s.name = p_name;
+    revision := space.revision;
+    floor := space.floor;
+    nonce := space.nonce;
+    clock_ms := coalesce(space.clock_ms, 0);
+    now_ms := {schema}.now_1(clock_ms);
+    parts := coalesce(space.parts, '{}');
+    part_sizes := coalesce(space.part_sizes, '{}');
+    IF p_mark < revision AND p_mark >= floor AND p_mark > 0 THEN
+        marked := {schema}.marked_1(space.id, p_mark);
+    END IF;
+    IF space.next_expiry_ms <= now_ms THEN
+        FOR expired IN
+            SELECT e.key, length(e.value) AS size FROM {schema}.entry e
+            WHERE e.space_id = space.id AND e.expires_at_ms <= sizes_1.now_ms
+            ORDER BY e.expires_at_ms, e.key
+        LOOP
+            SELECT * INTO parts, part_sizes FROM {schema}.count_1(
+                parts, part_sizes, expired.key, -1, -length(expired.key) - expired.size
+            );
+        END LOOP;
+    END IF;
+END $$;
+
 -- name: changes_1
 -- Changes after a revision, as parallel arrays with one element for each change. Ends with the revision that
 -- reaches a limit. `nonces`: those of `p_after`, of `upto`, and of the revision of each change.

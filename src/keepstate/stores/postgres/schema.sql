@@ -13,6 +13,8 @@ CREATE TABLE {schema}.space (
     kept_until_ms bigint NOT NULL DEFAULT 0, -- no retry is stored for longer
     nonce bytea NOT NULL DEFAULT '',
     floor_nonce bytea NOT NULL DEFAULT '', -- nonce of the floor's revision
+    parts bytea[] NOT NULL DEFAULT '{}',
+    part_sizes bigint[] NOT NULL DEFAULT '{}', -- entries and bytes of each part
     leap bigint[], -- the last leap of its time: revision, time before, time after
     name bytea NOT NULL UNIQUE
 ) WITH (fillfactor = 50); -- each flush rewrites the row; room on the page avoids index updates

@@ -37,6 +37,7 @@ from keepstate.stores.protocol import (
     Page,
     Reading,
     Setting,
+    Sizes,
 )
 from keepstate.stores.retries import RETRY_FOR_S
 from keepstate.stores.urls import StoreUrl
@@ -243,6 +244,13 @@ class PostgresStore(MarkedStore):
         fields = self._verified(space, mark, answer)
         self._check_clock(space, fields[10], fields[11])
         return queries.page(fields)
+
+    async def _sizes(self, space: str) -> Sizes:
+        mark = self._marks.of(space)
+        answer = await self._client.ask("sizes", space.encode(), int8(mark.revision if mark else 0))
+        fields = self._verified(space, mark, answer)
+        self._check_clock(space, fields[4], fields[5])
+        return queries.sizes(fields)
 
     def _check_clock(self, space: str, now: bytes | None, stored: bytes | None) -> None:
         check_server_clock(space, from_int8(now), from_int8(stored), self._clock, url=self.url)

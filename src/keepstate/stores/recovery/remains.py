@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import Entry, Leap
 
 
@@ -34,6 +35,8 @@ class SpaceRemains(msgspec.Struct, frozen=True):
     """Whether the space is not empty. A dropped space is empty and keeps its revision."""
     leap: Leap | None = None
     """The last leap of its time, or None if that is lost."""
+    sizes: PartSizes | None = None
+    """The sizes of its parts as stored, None if they are lost or the store keeps none in its files."""
 
 
 class RecoveredStore(Protocol):

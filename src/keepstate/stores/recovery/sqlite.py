@@ -12,6 +12,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -20,6 +21,7 @@ import apsw
 import msgspec
 
 from keepstate.errors import CorruptError, UnsupportedError
+from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import Entry, Leap
 from keepstate.stores.recovery.pagefile import MAGIC, PageFile
 from keepstate.stores.recovery.remains import Damage, SpaceRemains
@@ -62,6 +64,8 @@ class _Head:
 
     def __init__(self) -> None:
         self.revision = self.now_ms = self.floor = 0
+        self.sizes = (0, b"")
+        """A revision, and the encoded sizes of the space's parts at that revision."""
         self.logged: set[int] = set()
         self.last_missing = 0
         """The newest revision that the log lacks."""
@@ -114,7 +118,11 @@ class DatabaseRemains:
             if name is not None:
                 head = self._heads[number]
                 exists, leap = head.revision > head.floor, self._leaps.get(number)
-                found.append(SpaceRemains(name.decode(), head.revision, head.now_ms, exists, leap))
+                sizes = None
+                if head.sizes[0] == head.revision and not self.damages:
+                    with suppress(msgspec.MsgspecError):
+                        sizes = PartSizes.decode(head.sizes[1])
+                found.append(SpaceRemains(name.decode(), head.revision, head.now_ms, exists, leap, sizes))
         return sorted(found, key=lambda space: space.name.encode())
 
     def entries(self, space: str) -> Iterator[Entry]:
@@ -240,7 +248,7 @@ class DatabaseRemains:
                     row,
                     (
                         None, int(now_ms), int(floor), int(), int() | None, int(), bytes() | None,
-                        bytes(nonce), bytes(), int(seal), bytes(encoded),
+                        bytes(nonce), bytes(), bytes(sizes), int(seal), bytes(encoded),
                     ),
                 ) if seal == schema.log_seal(row, nonce, encoded):  # fmt: skip
                     self._trees.accept_overflow(record)
@@ -250,7 +258,7 @@ class DatabaseRemains:
                     if revision >= head.revision:
                         head.revision = revision
                         if leaf.is_sound:
-                            head.now_ms, head.floor = now_ms, floor
+                            head.now_ms, head.floor, head.sizes = now_ms, floor, (revision, sizes)
                     self._take_changes(row, encoded)
                 case Record(row, _) if leaf.is_sound:
                     name = self._name(row >> schema.REVISION_BITS)

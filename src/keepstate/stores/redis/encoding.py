@@ -23,6 +23,7 @@ from keepstate.stores.protocol import (
     Leap,
     Mark,
     Outcome,
+    PartSize,
     Put,
     Write,
 )
@@ -55,6 +56,7 @@ _CHECK = struct.Struct(">cQ")
 _REVISION = struct.Struct(">Q")
 _STATE = struct.Struct(f">BQ{NONCE_BYTES}sQQQQQ{NONCE_BYTES}sQQQ")
 _HEAD = struct.Struct(">QQQI")
+_PART = struct.Struct(">QQB")
 _CHANGE = struct.Struct(">BH")
 _SIZE = struct.Struct(">I")
 
@@ -203,6 +205,25 @@ def decode_state(stored: bytes | None, space: str) -> State:
         )
     _, revision, nonce, floor, clock_ms, due_ms, _, _, floor_nonce, *leap = _STATE.unpack(stored)
     return State(revision, nonce, floor, clock_ms, due_ms, floor_nonce, Leap(*leap) if leap[0] else None)
+
+
+def decode_sizes(stored: bytes, space: str) -> Iterator[tuple[bytes, PartSize]]:
+    """Yield the parts of a space with their sizes.
+
+    Raises:
+        CorruptError: The bytes end within a part.
+    """
+    at = 0
+    while at < len(stored):
+        end = at + _PART.size
+        entries, size_bytes, length = _PART.unpack_from(stored, at) if end <= len(stored) else (0, 0, 0)
+        at = end + length
+        if not length > 0 or at > len(stored):
+            raise CorruptError(
+                f"The sizes of space {space!r} are damaged: they are cut off. Restore it from a backup.",
+                space=space,
+            )
+        yield stored[end:at], PartSize(entries, size_bytes)
 
 
 def has_lost(state: State, mark: Mark, record: bytes | None) -> bool:

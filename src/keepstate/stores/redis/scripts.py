@@ -11,7 +11,7 @@ from keepstate.stores.base import SWEPT_BY_FLUSH
 from keepstate.stores.clock_leaps import LEAP_MS
 from keepstate.stores.records import RETRY_KEPT_MS
 from keepstate.values import limits
-from keepstate.values.key import OBJECTS, WITH_VALUES, stamp_suffix
+from keepstate.values.key import OBJECTS, PART_BYTES, WITH_VALUES, stamp_suffix, stored_key
 
 FORMAT: Final = 1
 """The layout that `parts/space.lua` describes; each space's state holds the number."""
@@ -21,12 +21,15 @@ LOG_SLACK: Final = 64
 
 _FOLDER = Path(__file__).parent / "scripts"
 # While a slot moves, a script runs only if all its keys are there, so none names a key that it does not need.
-_KEYS: Final = {"read": 2, "changes": 2, "scan": 3}
+_KEYS: Final = {"read": 2, "changes": 2, "scan": 3, "sizes": 4}
 _ALL_KEYS = 5
 _texts: dict[bytes, bytes] = {}
 _CONSTANTS: Final = {
     "FORMAT": FORMAT,
     "STAMP_TAG": stamp_suffix(0, 0)[0],
+    "TEXT_TAG": stored_key(OBJECTS, "")[1],
+    "PART_BYTES": PART_BYTES,
+    "COUNTED_PARTS": limits.COUNTED_PARTS,
     "OBJECTS": OBJECTS,
     "WITH_VALUES": WITH_VALUES,
     "CHANGE_BYTES": limits.CHANGE_BYTES,

@@ -39,6 +39,7 @@ from keepstate.stores.protocol import (
     Page,
     Reading,
     Setting,
+    Sizes,
 )
 from keepstate.stores.redis.client import Client, Node, Unit
 from keepstate.stores.redis.encoding import (
@@ -50,6 +51,7 @@ from keepstate.stores.redis.encoding import (
     State,
     decode_changes,
     decode_entry,
+    decode_sizes,
     decode_state,
     encode_batch,
     encode_mark,
@@ -320,6 +322,13 @@ class RedisStore(MarkedStore):
         following, now_ms = cast("bytes | None", reply[2]), cast("int", reply[3])
         check_server_clock(space, now_ms, state.clock_ms, self._clock, url=self.url)
         return Page(cast("list[Entry]", entries), following, state.revision, now_ms, state.nonce)
+
+    async def _sizes(self, space: str) -> Sizes:
+        reply = await self._ask("sizes", space, self._marks.of(space), ())
+        state, now_ms = self._seen_state(space, reply[1]), cast("int", reply[2])
+        check_server_clock(space, now_ms, state.clock_ms, self._clock, url=self.url)
+        parts = decode_sizes(cast("bytes", reply[3]), space)
+        return Sizes({part: size for part, size in parts if size.entries}, state.revision, now_ms)
 
     async def _last_leap(self, space: str) -> Leap | None:
         reply = await self._ask("read", space, self._marks.of(space), (b"",))

@@ -18,6 +18,7 @@ from keepstate._clock import Clock
 from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError, StoreFullError
 from keepstate.stores.admission import REPLACING_WRITES, check_stamped_keys, cut_log_error, log_size_error
 from keepstate.stores.clock_leaps import SecondClock
+from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Conflict, Outcome
 from keepstate.stores.records import RETRY_KEPT_MS
 from keepstate.stores.sqlite import schema
@@ -56,6 +57,9 @@ class Flush:
         self._execute, self._path, self._latest_ms = execute, path, latest_ms
         self._clock, self._clock_ms, self._second_clock = clock, clock.now_ms(), second_clock
         self._heads: dict[str, Head] = {}
+        self._sizes: dict[str, PartSizes] = {}
+        self._lengths: dict[bytes, int | None] = {}
+        """The lengths of the values of keys that the present batch checked."""
         self.changed: set[str] = set()
         """The spaces that took a revision."""
         self.wrote = False
@@ -71,14 +75,20 @@ class Flush:
             self._heads[space] = head
         return head
 
-    def _next_nonce(self) -> bytes:
-        return self._clock.random_bytes(NONCE_BYTES)
+    def _revision(self, space: str, head: Head, token: bytes | None) -> Revision:
+        """Return the next revision of a space."""
+        sizes = self._sizes.get(space)
+        if sizes is None:
+            sizes = self._sizes[space] = head.sizes()
+        nonce = self._clock.random_bytes(NONCE_BYTES)
+        return Revision(self._execute, self._path, head, token, nonce, sizes, self._lengths)
 
     # ---- batches
 
     def apply(self, batch: Batch) -> Outcome:
         """Check the batch and apply it."""
         head = self.head(batch.space)
+        self._lengths.clear()
         if batch.token is not None and (known := self._known_outcome(head, batch.token)) is not None:
             return known
         refusal = self._judge(head, batch)
@@ -87,7 +97,7 @@ class Flush:
             return refusal
         if not batch.writes:
             return Applied(head.revision, head.now_ms)
-        revision = Revision(self._execute, self._path, head, batch.token, self._next_nonce())
+        revision = self._revision(batch.space, head, batch.token)
         for index, write in enumerate(batch.writes):
             revision.look_up(write, index)
             if revision.replaced_bytes > limits.LOG_BYTES and len(batch.writes) > REPLACING_WRITES:
@@ -142,8 +152,10 @@ class Flush:
 
     def _versions_of(self, head: Head, key: bytes) -> tuple[int, int]:
         row: Any = self._execute(
-            "SELECT version, created, expires_at_ms FROM entries WHERE space = ? AND key = ?", (head.id, key)
+            "SELECT version, created, expires_at_ms, length(value) FROM entries WHERE space = ? AND key = ?",
+            (head.id, key),
         ).get
+        self._lengths[key] = None if row is None else row[3]
         if row is None or (row[2] is not None and row[2] <= head.now_ms):
             return ABSENT, ABSENT
         return row[0], row[1]
@@ -166,7 +178,8 @@ class Flush:
             return 0
         expired = self._expired(head, min(limit, limits.BATCH_WRITES))
         if expired:
-            revision = Revision(self._execute, self._path, head, None, self._next_nonce())
+            self._lengths.clear()
+            revision = self._revision(space, head, None)
             for key in expired:
                 revision.look_up_removal(key)
             revision.remove()
@@ -202,9 +215,10 @@ class Flush:
         self._execute("UPDATE spaces SET name = NULL WHERE id = ?", (old,))
         head.id = _new_number(self._execute, head.name, old)
         _reassign_outcomes(self._execute, old, head.id, head.now_ms)
-        nonce = self._next_nonce()
+        nonce = self._clock.random_bytes(NONCE_BYTES)
         head.floor, head.floor_nonce = head.revision + 1, nonce
-        head.kept_bytes, head.expiry_ms = 0, None
+        head.kept_bytes, head.expiry_ms, head.stored_sizes = 0, None, b""
+        self._sizes.pop(space, None)
         head.advance(self._execute, size_bytes=0, token=None, nonce=nonce, changes=b"")
         self._mark_changed(space)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from keepstate.stores.admission import check_read_size, require_logged
-from keepstate.stores.protocol import Change, Changes, Entry, Leap, Page, Reading
+from keepstate.stores.protocol import Change, Changes, Entry, Leap, Page, Reading, Sizes
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.connection import Execute, Rows
 from keepstate.stores.sqlite.revision import Head
@@ -47,6 +47,8 @@ _EXPIRED: Final = f"""
         WHERE entries.space = timed.space AND expires_at_ms <= max(?3, (SELECT now_ms {_HEAD}))
     ) LIMIT ?4
 """
+
+_EXPIRED_SIZES: Final = "SELECT key, length(value) FROM entries WHERE space = ? AND expires_at_ms <= ?"
 
 
 def read(execute: Execute, head: Head, path: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
@@ -101,6 +103,14 @@ def scan(
             found.append(Entry(key, value, version, created, expires_at_ms))
         looked, last = looked + 1, key
     return Page(found, None, head.revision, head.now_ms, head.nonce)
+
+
+def sizes(execute: Execute, head: Head, path: str) -> Sizes:
+    """Return the size of each part."""
+    expired: list[tuple[bytes, int]] = []
+    if head.expiry_ms is not None and head.expiry_ms <= head.now_ms:
+        expired = execute(_EXPIRED_SIZES, (head.id, head.now_ms)).fetchall()
+    return Sizes(head.sizes().without(expired), head.revision, head.now_ms)
 
 
 def _rows(execute: Execute, number: int, prefix: bytes, after: bytes | None, *, reverse: bool) -> Rows:

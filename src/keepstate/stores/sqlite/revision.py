@@ -5,10 +5,15 @@ A `Revision` collects the rows of one batch's writes: looked up, written and log
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
+
+import apsw
+import msgspec
 
 from keepstate.errors import CorruptError
 from keepstate.stores.clock_leaps import detect_leap
+from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import Delete, Put, Write
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.connection import Execute
@@ -20,7 +25,7 @@ TRIM_AT_ONCE: Final = 16
 """Number of revisions by which a log may exceed its limit, so that not every batch trims its old end."""
 
 _NEWEST: Final = f"""
-    SELECT id, now_ms, floor, kept_bytes, expiry_ms, nonce, floor_nonce FROM log
+    SELECT id, now_ms, floor, kept_bytes, expiry_ms, nonce, floor_nonce, sizes FROM log
     WHERE id BETWEEN (SELECT id << {schema.REVISION_BITS} FROM spaces WHERE name = ?1)
         AND (SELECT id << {schema.REVISION_BITS} | {schema.LAST_REVISION} FROM spaces WHERE name = ?1)
     ORDER BY id DESC LIMIT 1
@@ -36,6 +41,11 @@ _UPSERT: Final = """
         seal = excluded.seal, value = excluded.value,
         created = CASE WHEN expires_at_ms <= ?7 THEN excluded.created ELSE created END
 """
+_INSERT: Final = """
+    INSERT INTO entries (space, key, version, created, expires_at_ms, seal, value)
+    VALUES (?1, ?2, ?3, ?3, ?4, ?5, ?6)
+"""
+_LENGTH: Final = "SELECT length(value) FROM entries WHERE space = ? AND key = ?"
 
 
 class Head:
@@ -44,7 +54,8 @@ class Head:
     `revision` and `stored_ms` belong to the last revision, and `now_ms` is the space's time. `floor` is the
     revision below which the log was trimmed, and `kept_bytes` the log's size. `expiry_ms` is a time before
     which
-    no entry expires, None if none ever does. `nonce` and `floor_nonce` are those of `revision` and `floor`.
+    no entry expires, None if none ever does. `nonce` and `floor_nonce` are those of `revision` and `floor`,
+    and `stored_sizes` are the encoded sizes of the parts at `revision`.
     """
 
     __slots__ = (
@@ -58,13 +69,14 @@ class Head:
         "now_ms",
         "revision",
         "stored_ms",
+        "stored_sizes",
     )
 
     def __init__(self, name: bytes, number: int) -> None:
         self.name, self.id = name, number
         self.revision = self.now_ms = self.stored_ms = self.floor = self.kept_bytes = 0
         self.expiry_ms: int | None = None
-        self.nonce = self.floor_nonce = b""
+        self.nonce = self.floor_nonce = self.stored_sizes = b""
 
     @classmethod
     def read(cls, execute: Execute, name: bytes) -> Head:
@@ -79,7 +91,7 @@ class Head:
                     place=place,
                 )
             return cls(name, -1 if number is None else number)
-        row_id, now_ms, floor, kept_bytes, expiry_ms, nonce, floor_nonce = row
+        row_id, now_ms, floor, kept_bytes, expiry_ms, nonce, floor_nonce, sizes = row
         if min(now_ms, floor, kept_bytes) < 0:  # no seal covers these columns
             place = f"the newest log row of space {name.decode(errors='backslashreplace')!r}"
             raise CorruptError(
@@ -90,8 +102,22 @@ class Head:
         head.revision = row_id & schema.LAST_REVISION
         head.now_ms = head.stored_ms = now_ms
         head.floor, head.kept_bytes, head.expiry_ms = floor, kept_bytes, expiry_ms
-        head.nonce, head.floor_nonce = nonce, floor_nonce
+        head.nonce, head.floor_nonce, head.stored_sizes = nonce, floor_nonce, sizes
         return head
+
+    def sizes(self) -> PartSizes:
+        """Decode the sizes of the space's parts.
+
+        Raises:
+            CorruptError: The stored bytes are not sizes.
+        """
+        try:
+            return PartSizes.decode(self.stored_sizes)
+        except msgspec.MsgspecError as error:
+            place = f"the sizes of space {self.name.decode()!r}"
+            raise CorruptError(
+                f"{place} are damaged: {error}. Restore the file from a backup.", place=place
+            ) from error
 
     def advance(
         self, execute: Execute, *, size_bytes: int, token: bytes | None, nonce: bytes, changes: bytes
@@ -108,10 +134,10 @@ class Head:
         row = self.id << schema.REVISION_BITS | self.revision
         execute(
             "INSERT INTO log (id, now_ms, floor, kept_bytes, expiry_ms, size_bytes, token, nonce, "
-            "floor_nonce, seal, changes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "floor_nonce, sizes, seal, changes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 row, self.now_ms, self.floor, self.kept_bytes, self.expiry_ms, size_bytes, token,
-                nonce, self.floor_nonce, schema.log_seal(row, nonce, changes), changes,
+                nonce, self.floor_nonce, self.stored_sizes, schema.log_seal(row, nonce, changes), changes,
             ),
         )  # fmt: skip
         if (leap := detect_leap(self.revision, self.stored_ms, self.now_ms)) is not None:
@@ -141,15 +167,36 @@ class Head:
 
 
 class Revision:
-    """The next revision of a space, under construction."""
+    """The next revision of a space, under construction.
 
-    def __init__(self, execute: Execute, path: str, head: Head, token: bytes | None, nonce: bytes) -> None:
+    Args:
+        execute: The function of the writing connection.
+        path: Names the file in errors.
+        head: The head of the space.
+        token: The token of the batch.
+        nonce: The nonce of the revision.
+        sizes: The sizes of the space's parts, which the revision changes.
+        lengths: The lengths of values that were looked up already, by key; None for a key without a row.
+    """
+
+    def __init__(
+        self,
+        execute: Execute,
+        path: str,
+        head: Head,
+        token: bytes | None,
+        nonce: bytes,
+        sizes: PartSizes,
+        lengths: Mapping[bytes, int | None],
+    ) -> None:
         self._execute, self._path, self._head = execute, path, head
-        self._token, self._nonce = token, nonce
+        self._token, self._nonce, self._sizes, self._lengths = token, nonce, sizes, lengths
         self.replaced_bytes = 0
         """Size of the replaced and removed values that the log will store."""
-        self._puts: list[tuple[bytes, Put]] = []
-        self._removed: list[bytes] = []
+        self._puts: list[tuple[bytes, Put, int | None]] = []
+        """The keys and writes, and the length of the value that each replaces, None for a new key."""
+        self._removed: list[tuple[bytes, int]] = []
+        """The keys, and the lengths of their values."""
         self._logged_puts: list[Logged] = []
         self._logged_removals: list[Logged] = []
 
@@ -160,33 +207,45 @@ class Revision:
             return
         assert type(write) is Put
         key = write.key + stamp_suffix(self._head.revision + 1, index) if write.stamp else write.key
-        self._puts.append((key, write))
         if key[0] == WITH_VALUES:
             row = self._row(key)
+            self._puts.append((key, write, None if row is None else len(row[3])))
             # The value of an expired entry is included: this write removes it.
             old = None if row is None else row[3]
             if old is not None:
                 self.replaced_bytes += len(old)
             is_expired = row is not None and row[1] is not None and row[1] <= self._head.now_ms
             self._logged_puts.append((key, PUT_OVER_EXPIRED if is_expired else PUT, old, write.value))
-        elif key[0] != OBJECTS:
+            return
+        # A stamped key is new, unless a caller guessed the stamp, which its insertion notices.
+        self._puts.append((key, write, None if write.stamp else self._length(key)))
+        if key[0] != OBJECTS:
             self._logged_puts.append((key, PUT, None, None))
 
     def look_up_removal(self, key: bytes) -> None:
         """Plan the removal of a key; an absent key is not a change."""
-        row = self._row(key) if key[0] == WITH_VALUES else self._exists(key)
-        if row is None:
-            return
-        self._removed.append(key)
-        if key[0] != OBJECTS:
+        old: bytes | None = None
+        if key[0] == WITH_VALUES:
+            row = self._row(key)
             # The removal of an expired value is logged with that value.
-            old = row[3] if key[0] == WITH_VALUES else None
+            old = None if row is None else row[3]
+            length = None if old is None else len(old)
+        else:
+            length = self._length(key)
+        if length is None:
+            return
+        self._removed.append((key, length))
+        if key[0] != OBJECTS:
             if old is not None:
                 self.replaced_bytes += len(old)
             self._logged_removals.append((key, DELETED, old, None))
 
-    def _exists(self, key: bytes) -> Any:
-        return self._execute("SELECT 1 FROM entries WHERE space = ? AND key = ?", (self._head.id, key)).get
+    def _length(self, key: bytes) -> int | None:
+        """Return the length of a key's value, which is stored in front of it; None without a row."""
+        if key in self._lengths:
+            return self._lengths[key]
+        length: int | None = self._execute(_LENGTH, (self._head.id, key)).get
+        return length
 
     def _row(self, key: bytes) -> tuple[int, int | None, int, bytes] | None:
         row: tuple[int, int | None, int, bytes] | None = self._execute(
@@ -201,19 +260,35 @@ class Revision:
 
     def write(self) -> None:
         """Write the planned rows and the log."""
-        head, version = self._head, self._head.revision + 1
-        for key, put in self._puts:
+        head, sizes, version = self._head, self._sizes, self._head.revision + 1
+        for key, put, known in self._puts:
             expires_at_ms = None if put.ttl_ms is None else head.now_ms + put.ttl_ms
             if expires_at_ms is not None and (head.expiry_ms is None or expires_at_ms < head.expiry_ms):
                 head.expiry_ms = expires_at_ms
             seal = schema.entry_seal(key, put.value, version, expires_at_ms)
-            self._execute(_UPSERT, (head.id, key, version, expires_at_ms, seal, put.value, head.now_ms))
+            row = head.id, key, version, expires_at_ms, seal, put.value
+            length = self._insert(row) if known is None else known
+            if length is None:
+                sizes.count(key, 1, len(key) + len(put.value))
+                continue
+            sizes.count(key, 0, len(put.value) - length)
+            self._execute(_UPSERT, (*row, head.now_ms))
         self.remove()
         self.log()
 
+    def _insert(self, row: tuple[int, bytes, int, int | None, int, bytes]) -> int | None:
+        """Insert an entry and return None. If its key has a row, return the length of the row's value."""
+        try:
+            self._execute(_INSERT, row)
+        except apsw.ConstraintError:
+            length: int = self._execute(_LENGTH, row[:2]).get
+            return length
+        return None
+
     def remove(self) -> None:
         """Remove the keys that were planned for removal."""
-        for key in self._removed:
+        for key, length in self._removed:
+            self._sizes.count(key, -1, -len(key) - length)
             self._execute("DELETE FROM entries WHERE space = ? AND key = ?", (self._head.id, key))
 
     def log(self) -> None:
@@ -222,6 +297,7 @@ class Revision:
         logged = self._logged_puts + self._logged_removals
         for key, _, old, new in logged:
             size_bytes += len(key) + len(old or b"") + len(new or b"")
+        self._head.stored_sizes = self._sizes.encode()
         self._head.advance(
             self._execute,
             size_bytes=size_bytes,

@@ -9,9 +9,10 @@ rejected. Layout 1:
 * `entries` has one row per key. Rows have a number of their own, and `(space, key)` an index, because values
   of 0.5 to 4 KB then stay on one page: 1.14 times the bytes of the values, where a clustered key took 1.36.
 * `log` has one row per revision, numbered `space << 36 | revision`. A space's newest row is also its head:
-  besides revision and clock it carries the log's floor and size, and a time before which no entry expires. So
-  a batch changes two pages instead of three, and no counter can disagree with the log. Rows up to the floor
-  count as absent. `nonce` is random for each revision, and `floor_nonce` is that of the floor.
+  besides revision and clock it carries the log's floor and size, a time before which no entry expires, and
+  the sizes of the space's parts. So a batch changes two pages instead of three, and no counter can disagree
+  with the log. Rows up to the floor count as absent. `nonce` is random for each revision, and `floor_nonce`
+  is that of the floor.
 * `retries` stores the outcomes of retries by their tokens, even over a drop.
 
 Every page ends with a checksum of eight bytes (see `connection`). `seal` is a CRC-32 of a row's content,
@@ -71,6 +72,7 @@ _TABLES = (
         token BLOB,
         nonce BLOB NOT NULL,
         floor_nonce BLOB NOT NULL,
+        sizes BLOB NOT NULL,
         seal INTEGER NOT NULL,
         changes BLOB NOT NULL
     ) STRICT

@@ -42,6 +42,7 @@ from keepstate.stores.protocol import (
     Outcome,
     Page,
     Reading,
+    Sizes,
 )
 from keepstate.stores.sqlite import database as databases
 from keepstate.stores.sqlite import queries
@@ -264,6 +265,9 @@ class SqliteStore(StoreBase):
         self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
     ) -> Page:
         return await self._runner.call(self._look, space, queries.scan, prefix, after, limit, reverse, at_ms)
+
+    async def _sizes(self, space: str) -> Sizes:
+        return await self._runner.call(self._look, space, queries.sizes)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         return await self._runner.call(self._look, space, queries.changes, after, limit)

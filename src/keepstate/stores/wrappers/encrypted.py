@@ -39,6 +39,7 @@ from keepstate.stores.protocol import (
     Put,
     Reading,
     ScanOptions,
+    Sizes,
     Write,
 )
 from keepstate.stores.wrappers.keyless import RECORD, StoreWithRecord, reject_record_space
@@ -310,6 +311,11 @@ class EncryptedStore(StoreWithRecord):
             entries += found
             page = more
         return Page(entries, page.next, page.revision, now_ms, page.nonce)
+
+    async def sizes(self, space: str) -> Sizes:
+        """Read the size of each part; the bytes are those of sealed values."""
+        reject_record_space(space)
+        return await self._store.sizes(space)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Read the log and open its values; a value that was only sealed again is left out."""

@@ -11,7 +11,16 @@ from typing import Final, Self, Unpack
 
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Changes, Outcome, Page, Reading, ScanOptions
+from keepstate.stores.protocol import (
+    ENCRYPTION_SPACE,
+    Batch,
+    Changes,
+    Outcome,
+    Page,
+    Reading,
+    ScanOptions,
+    Sizes,
+)
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values import limits
 
@@ -91,6 +100,11 @@ class KeylessStore(StoreWithRecord):
         """Read a page of sealed entries."""
         reject_record_space(space)
         return await self._store.scan(space, prefix, **options)
+
+    async def sizes(self, space: str) -> Sizes:
+        """Read the size of each part; the bytes are those of sealed values."""
+        reject_record_space(space)
+        return await self._store.sizes(space)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Read the log."""

@@ -10,11 +10,11 @@ import msgspec
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Batch, Changes, Conflict, Outcome, Page, Reading, ScanOptions
+from keepstate.stores.protocol import Batch, Changes, Conflict, Outcome, Page, Reading, ScanOptions, Sizes
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 
 T = TypeVar("T")
-Operation = Literal["apply", "read", "scan", "changes", "wait", "spaces", "drop", "sweep"]
+Operation = Literal["apply", "read", "scan", "sizes", "changes", "wait", "spaces", "drop", "sweep"]
 
 _log = logging.getLogger("keepstate.stores")
 
@@ -91,6 +91,10 @@ class MeasuredStore(StoreWrapper):
         """Read a page of entries."""
         page = self._store.scan(space, prefix, **options)
         return await self._measure("scan", page, lambda page: len(page.entries))
+
+    async def sizes(self, space: str) -> Sizes:
+        """Read the size of each part."""
+        return await self._measure("sizes", self._store.sizes(space), lambda _: 0)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Read the log."""

@@ -36,6 +36,7 @@ from keepstate.stores.protocol import (
     Reading,
     ReportsMarks,
     ScanOptions,
+    Sizes,
 )
 from keepstate.stores.urls import TIERED, StoreUrl, backend_class
 from keepstate.stores.wrappers.hot_tier import AskedAt, Held, HotTier, KnownRevisions
@@ -325,6 +326,13 @@ class TieredStore(StoreWrapper):
             page = await self._store.scan(space, prefix, **options)
         self._known.record(space, page.revision)
         return page
+
+    async def sizes(self, space: str) -> Sizes:
+        """Read the size of each part from the cold store."""
+        with self._detecting_loss(space):
+            sizes = await self._store.sizes(space)
+        self._known.record(space, sizes.revision)
+        return sizes
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Read the cold store's log."""

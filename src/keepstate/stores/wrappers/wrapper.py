@@ -21,6 +21,7 @@ from keepstate.stores.protocol import (
     Reading,
     ScanOptions,
     Setting,
+    Sizes,
 )
 
 
@@ -113,6 +114,10 @@ class StoreWrapper:
     async def scan(self, space: str, prefix: bytes, **options: Unpack[ScanOptions]) -> Page:
         """Read a page of entries."""
         return await self._store.scan(space, prefix, **options)
+
+    async def sizes(self, space: str) -> Sizes:
+        """Read the size of each part."""
+        return await self._store.sizes(space)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Read the log."""

@@ -11,6 +11,7 @@ from keepstate.testing.store_contract.hints import Hints
 from keepstate.testing.store_contract.logs import Logs
 from keepstate.testing.store_contract.reads import Reads, Scans
 from keepstate.testing.store_contract.serial_orders import SerialOrders
+from keepstate.testing.store_contract.sizes import SizesOfParts
 from keepstate.testing.store_contract.spaces import Spaces
 from keepstate.testing.store_contract.stamps import Stamps
 from keepstate.testing.store_contract.times import Times
@@ -28,6 +29,7 @@ class StoreContract(
     Scans,
     Logs,
     Spaces,
+    SizesOfParts,
     Bounds,
     Company,
     Handles,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from keepstate_testing.store_abilities import KeepsLeaps
@@ -17,6 +17,7 @@ from keepstate import EncryptedStore, KeyRing
 from keepstate._runner import ThreadRunner
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Store
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.sqlite import SqliteStore
 from keepstate.stores.urls import StoreUrl
@@ -30,6 +31,7 @@ from keepstate.testing.store_contract import (
     SharedAcrossProcesses,
     StoreContract,
 )
+from keepstate.testing.store_contract.sizes import SizesOfParts
 from tests.processes import PROCESSES, Program
 
 KEY = bytes(range(32))
@@ -40,7 +42,14 @@ def encrypted(store: StoreBase) -> Any:
     return EncryptedStore(store, KeyRing(KEY))
 
 
-class TestEncryptedMemory(Clocked, KeepsLeaps, KeepsTime, Shared, StoreContract):
+class Sealed(SizesOfParts):
+    """What a wrapped store counts are sealed values."""
+
+    def stored_by(self, store: Store) -> Store:
+        return cast("EncryptedStore", store)._store
+
+
+class TestEncryptedMemory(Sealed, Clocked, KeepsLeaps, KeepsTime, Shared, StoreContract):
     def make_store(self, tmp_path: Path) -> StoreBase:
         store = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
         made: StoreBase = encrypted(store)
@@ -74,7 +83,7 @@ class TestEncryptedSqlite(Clocked, KeepsTime, Workers):
 
 
 @pytest.mark.deep
-class TestWholeEncryptedSqlite(TestEncryptedSqlite, StoreContract): ...
+class TestWholeEncryptedSqlite(Sealed, TestEncryptedSqlite, StoreContract): ...
 
 
 class TestEncryptedRedis(Persists, Workers):
@@ -88,4 +97,4 @@ class TestEncryptedRedis(Persists, Workers):
 
 
 @pytest.mark.deep
-class TestWholeEncryptedRedis(TestEncryptedRedis, StoreContract): ...
+class TestWholeEncryptedRedis(Sealed, TestEncryptedRedis, StoreContract): ...

@@ -7,7 +7,17 @@ from typing import ClassVar
 
 from keepstate._runner import TaskRunner
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Leap, Outcome, Page, Reading
+from keepstate.stores.protocol import (
+    Batch,
+    Capabilities,
+    Changes,
+    Durability,
+    Leap,
+    Outcome,
+    Page,
+    Reading,
+    Sizes,
+)
 from keepstate_testing.simulation.clocks import ProcessClock
 from keepstate_testing.simulation.network import Network
 from keepstate_testing.simulation.server import Server
@@ -107,6 +117,9 @@ class SimulatedStore(StoreBase):
             self._process,
             lambda: self._server.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms),
         )
+
+    async def _sizes(self, space: str) -> Sizes:
+        return await self._network.ask(self._process, lambda: self._server.sizes(space))
 
     async def _last_leap(self, space: str) -> Leap | None:
         return await self._network.ask(self._process, lambda: self._server.last_leap(space))

@@ -17,6 +17,7 @@ for i = first, first + 3 * write_count - 1, 3 do
   stamps = stamps or byte(ARGV[i]) == STAMPED
   asked[#asked + 1] = 'h' .. ARGV[i + 1]
 end
+asked[#asked + 1] = 's'
 local found = call('HMGET', ENTRIES, unpack(asked))
 local stored = found[1]
 if flags >= CLUSTER then
@@ -99,6 +100,8 @@ if not stored and call('EXISTS', LOG) + call('EXISTS', INDEX) + call('EXISTS', E
 -- ---- writes
 
 --> change
+local stored_sizes = found[#asked] or ''
+--> sizes
 
 local puts, news, expiring, lasting, gone = {'m', '', 't' .. token, pack('>I8', own)}, nil, nil, nil, nil
 local record = {count = 0, size = CHANGE_BYTES}
@@ -106,16 +109,17 @@ for n = 1, write_count do
   local i = first + 3 * n - 3
   local key, head = stamped and stamped[n] or ARGV[i + 1], found[2 + check_count + n]
   if stamped and stamped[n] then head = stamped_heads[n] end
-  local expires, created, old, is_expired = 0, own, nil, false
+  local expires, created, old, is_expired, was_bytes = 0, own, nil, false, 0
   if head then
-    local _, was_created, was_till = unpack_struct(HEAD, head)
-    expires = was_till
+    local _, was_created, was_till, bytes = unpack_struct(HEAD, head)
+    expires, was_bytes = was_till, bytes
     if expires == 0 or expires > now then created = was_created else is_expired = true end
   end
   if byte(ARGV[i]) == DELETE then
     if head then
       gone = gone or {}
       gone[#gone + 1] = key
+      count(key, -1, -#key - was_bytes)
     end
   else
     local value, ttl = ARGV[i + 2], tonumber(sub(ARGV[i], 2))
@@ -128,6 +132,7 @@ for n = 1, write_count do
       news = news or {}
       news[#news + 1], news[#news + 2] = 0, key
     end
+    count(key, head and 0 or 1, #value - was_bytes + (head and 0 or #key))
     if ttl then
       expiring = expiring or {}
       expiring[#expiring + 1], expiring[#expiring + 2] = till, key
@@ -163,6 +168,7 @@ if is_retry then
   kind, rest, number = 'applied', string.format('%.0f', now), own
   --> keep
 end
+puts[#puts + 1], puts[#puts + 2] = 's', encoded_sizes()
 puts[2] = pack(STATE, FORMAT, revision, nonce, floor, clock, due, retries, log_bytes, floor_nonce,
   leap_revision, leap_from, leap_to)
 call('HSET', ENTRIES, unpack(puts))

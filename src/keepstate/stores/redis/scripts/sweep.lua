@@ -9,6 +9,8 @@ if due == 0 then return {'swept', 0, revision, nonce} end
 --> now
 --> leap
 --> change
+local stored_sizes = call('HGET', ENTRIES, 's') or ''
+--> sizes
 local own_nonce, limit = ARGV[2], tonumber(ARGV[3])
 --> sweep
 if swept > 0 then

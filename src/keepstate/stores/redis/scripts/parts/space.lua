@@ -3,7 +3,8 @@
 -- about 20 us, and defining a function takes time even if it is not called.
 --
 -- ENTRIES, a hash:  'm' the space's state, KEY an entry's value, 'h'..KEY its head: version, created, expiry, size;
---                   't'..TOKEN the revision of the batch in the log with this token
+--                   't'..TOKEN the revision of the batch in the log with this token; 's' the sizes of the space's
+--                   parts: entries, bytes, size of the name, and the name of each
 -- LOG, a hash:      'n'..REVISION a record's head: nonce, now, size, changes, token; 'b'..REVISION its changes
 -- INDEX, a sorted set of all keys with score 0, for scans; EXPIRY, a sorted set of the keys that expire, by time
 -- RETRIES, a hash:  TOKEN the answer to a retry, which outlives the log and the space
