@@ -22,6 +22,7 @@ from keepstate.values.codec import Codec
 from keepstate.values.schema import Registry
 
 MORE_THAN_A_PAGE = 40
+MORE_THAN_A_BATCH = 70
 UNREADABLE = ("newer", "damaged")
 NEWER = Registry()
 
@@ -196,22 +197,23 @@ def test_an_interrupted_claim_of_blocking_use_gives_back_what_it_had() -> None:
 
 async def test_what_was_taken_before_the_store_is_away_can_be_worked_on() -> None:
     async def fail(batch: int) -> None:
-        if batch == 3:
+        if batch == 2:
             raise StoreUnavailableError("away")
 
     store = Steered()
     await store.open()
     async with keepstate.open(store) as ks:
         queue = ks.space("run").queue
-        for number in range(4):
+        for number in range(MORE_THAN_A_BATCH):
             await queue.put(number)
         store.before = fail
-        found = await queue.claim("w", lease_s=60, count=4)
-        rest = await queue.claim("w", lease_s=60, count=4)
+        found = await queue.claim("w", lease_s=60, count=MORE_THAN_A_BATCH)
+        rest = await queue.claim("w", lease_s=60, count=MORE_THAN_A_BATCH)
         for task in (*found, *rest):
             await task.complete()
 
-        assert ([task.payload for task in found], [task.payload for task in rest]) == ([0, 1], [2, 3])
+        assert [task.payload for task in (*found, *rest)] == list(range(MORE_THAN_A_BATCH))
+        assert rest
     await store.close()
 
 
@@ -249,7 +251,7 @@ async def test_who_is_cancelled_in_the_middle_of_a_claim_holds_none_of_its_tasks
     midway, go_on = asyncio.Event(), asyncio.Event()
 
     async def hold_up(batch: int) -> None:
-        if batch == 3:
+        if batch == 2:
             midway.set()
             await go_on.wait()
 
@@ -257,10 +259,10 @@ async def test_who_is_cancelled_in_the_middle_of_a_claim_holds_none_of_its_tasks
     await store.open()
     async with keepstate.open(store) as ks:
         queue = ks.space("run").queue
-        for number in range(5):
+        for number in range(MORE_THAN_A_BATCH):
             await queue.put(number, max_attempts=1)
         store.before = hold_up
-        claiming = asyncio.create_task(queue.claim("w", lease_s=60, count=5))
+        claiming = asyncio.create_task(queue.claim("w", lease_s=60, count=MORE_THAN_A_BATCH))
         await midway.wait()
         claiming.cancel()
         asyncio.get_running_loop().call_later(0.01, go_on.set)
@@ -268,7 +270,8 @@ async def test_who_is_cancelled_in_the_middle_of_a_claim_holds_none_of_its_tasks
             await claiming
 
         ready = await queue.list("ready")
-        assert [(info.attempt, info.token > 0) for info in ready] == [(0, False)] * 2 + [(0, True)] * 3
+        assert [info.attempt for info in ready] == [0] * MORE_THAN_A_BATCH
+        assert any(info.token for info in ready)  # some had been claimed
     await store.close()
 
 

@@ -13,7 +13,7 @@ from keepstate.engine.queue import queue as engine
 from keepstate.engine.queue.claims import Match
 from keepstate.engine.queue.listings import StateSummary
 from keepstate.engine.queue.queue import Claim
-from keepstate.engine.queue.tasks import IfPresent, Put, TaskInfo, TaskState
+from keepstate.engine.queue.tasks import DONE_KEPT_MS, IfPresent, Put, TaskInfo, TaskState
 from keepstate.sync.twin import Twin, inner_of
 
 
@@ -25,19 +25,26 @@ class Queue(Twin[engine.Queue]):
         payload: object,
         *,
         id: str | None = None,
+        kind: str = "",
+        key: str | None = None,
         priority: int = 0,
         delay_s: float = 0,
         max_attempts: int = 5,
+        keep_s: float | None = DONE_KEPT_MS / 1000,
         if_present: IfPresent = "keep",
     ) -> Put:
         """Add a task. `added` of the result is False if the id had a task already.
 
         Args:
             payload: The task's payload; any value that the codec stores.
-            id: An id that makes the put idempotent, until a week after the task was completed.
+            id: An id that makes the put idempotent, until `keep_s` after the task was completed.
+            kind: The kind of work, at most 200 bytes of UTF-8, by which workers can claim.
+            key: The subject of the work, such as a customer; 1 to 200 bytes of UTF-8. It stands in the index
+                beside the kind.
             priority: Tasks with a higher priority are claimed first; equal ones in order of arrival.
             delay_s: Seconds before the task can be claimed.
             max_attempts: The number of failed attempts after which the task is dead.
+            keep_s: Seconds for which the task and its result are stored once it is done; None for ever.
             if_present: The rule for an id that has a task: `keep` the existing task in any state, `replace`
                 it unless a worker holds it, or `raise`.
 
@@ -49,15 +56,25 @@ class Queue(Twin[engine.Queue]):
             self._inner.put(
                 payload,
                 id=id,
+                kind=kind,
+                key=key,
                 priority=priority,
                 delay_s=delay_s,
                 max_attempts=max_attempts,
+                keep_s=keep_s,
                 if_present=if_present,
             )
         )
 
     def claim(
-        self, worker: str, *, lease_s: float, count: int = 1, wait_s: float = 0, match: Match | None = None
+        self,
+        worker: str,
+        *,
+        lease_s: float,
+        count: int = 1,
+        wait_s: float = 0,
+        match: Match | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> list[Task]:
         """Claim up to `count` tasks for a worker, and return them; an empty list if there are none.
 
@@ -70,6 +87,7 @@ class Queue(Twin[engine.Queue]):
             count: The largest number of tasks to claim.
             wait_s: Seconds to wait for the first task.
             match: A function of a task's id and payload that returns whether to claim the task.
+            kinds: The kinds of tasks to claim, which costs nothing; the default is all.
 
         Raises:
             InvalidError: There are only tasks that this process cannot read, and there is no `match`.
@@ -77,7 +95,9 @@ class Queue(Twin[engine.Queue]):
         return [
             Task(each)
             for each in finish(
-                self._inner.claim(worker, lease_s=lease_s, count=count, wait_s=wait_s, match=match)
+                self._inner.claim(
+                    worker, lease_s=lease_s, count=count, wait_s=wait_s, match=match, kinds=kinds
+                )
             )
         ]
 
@@ -149,12 +169,9 @@ class Queue(Twin[engine.Queue]):
         finish(self._inner.release(inner_of(task) if isinstance(task, Task) else task))
 
     def counts(self) -> dict[TaskState, int]:
-        """Return the number of tasks in each state, all at one revision.
+        """Return the number of tasks in each state, all at one revision, in one read.
 
-        It reads the index of all tasks in pages of 1,024, and holds their keys in memory.
-
-        Raises:
-            CompactedError: More was written during the reads than the log holds.
+        Inside a transaction it reads the index of all tasks.
         """
         return finish(self._inner.counts())
 
@@ -163,7 +180,8 @@ class Queue(Twin[engine.Queue]):
     ) -> dict[TaskState, StateSummary]:
         """Return the number of tasks in each state, all at one revision, and the newest tasks of each.
 
-        The newest tasks are read after that revision. The rest costs the same as `counts`.
+        The newest tasks are read after that revision. The rest reads the index of all tasks in pages of
+        1,024, and holds their keys in memory.
 
         Args:
             prefix: Include only tasks whose ids start with this prefix.
@@ -242,6 +260,8 @@ class Task(Twin[engine.Task]):
         token: The fencing token. Each later holder gets a larger one.
         worker: The worker that holds the task.
         lease_s: Seconds from each heartbeat until the lease expires.
+        kind: The kind given to `put`.
+        key: The key given to `put`.
     """
 
     @property
@@ -273,6 +293,16 @@ class Task(Twin[engine.Task]):
     def lease_s(self) -> float:
         """Seconds from each heartbeat until the lease expires."""
         return self._inner.lease_s
+
+    @property
+    def kind(self) -> str:
+        """The kind given to `put`."""
+        return self._inner.kind
+
+    @property
+    def key(self) -> str | None:
+        """The key given to `put`."""
+        return self._inner.key
 
     def heartbeat(self, lease_s: float | None = None) -> None:
         """Renew the lease for `lease_s` seconds from now; see `Queue.heartbeat`."""

@@ -230,7 +230,7 @@ class Space(Parts[engine.Space]):
         return finish(self._inner.apply(receiving(Transaction, fn), attempts=attempts))
 
     def size(self) -> SpaceSize:
-        """Return the size of the space, by reading all of it. Concurrent writes may or may not be counted."""
+        """Return the size of the space at one revision, in one read that does not depend on its size."""
         return finish(self._inner.size())
 
     def revision(self) -> int:

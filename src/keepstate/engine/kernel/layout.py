@@ -26,7 +26,7 @@
 01 "task" id                         a task's record
 01 "payload" id                      a task's payload
 01 "result" id                       a task's result
-01 "ready" -priority STAMP           the id of a task that can be claimed now
+01 "ready" -priority STAMP           id, kind and key of a task that can be claimed now
 01 "waiting" due_ms id               … from that time on
 01 "claimed" until_ms id             … again from that time on, unless its holder renews the lease
 01 "done" at_ms id, 01 "dead" at_ms id   … never again

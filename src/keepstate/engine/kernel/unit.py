@@ -111,6 +111,11 @@ class Unit:
         self._note_expiry(entries.values())
         self.revision, self._now_ms = revision, now_ms
 
+    def assume_scanned(self, entries: Mapping[bytes, Entry | None], revision: int, now_ms: int) -> None:
+        """Seed the read set with what a scan at a revision found; the batch requires that revision."""
+        self.assume_cached(entries, revision, now_ms)
+        self._has_scanned = True
+
     async def read(self, *keys: bytes) -> list[Entry | None]:
         """Return entries at the unit's revision, or as the unit itself has written them."""
         await self._fetch([key for key in keys if key not in self._found and key not in self._writes])

@@ -1,11 +1,8 @@
 """Claiming of tasks, the best ready one first.
 
-A claim scans a page of ready tasks without a check: two workers may scan the same page. The batch of each
-claim checks its task by key. The second worker gets a conflict and picks another task at random, so that many
-workers spread over the page instead of racing for one task.
-
-With `match`, or after an undecodable payload, one read fetches the payloads of a whole page and the claim is
-conditional on that read. Cost: one scan, one read, one batch.
+Claims of one process are served together by its `Claimer`, unless they look at payloads. With `match`, one
+read fetches the payloads of a whole page, and the claim of each task is conditional on that read. The batch
+of each claim checks its task by key: if another worker was first, the next task is picked at random.
 
 A worker skips tasks that it cannot read, because a worker with newer code may know their class. If a claim is
 interrupted, its tasks are released. A batch that was sent is applied although its caller is cancelled, so
@@ -15,7 +12,7 @@ claims run detached from the caller.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -28,18 +25,16 @@ from keepstate.engine.kernel.store_abilities import LossDetector, listen
 from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
+from keepstate.engine.queue.claimer import UNREADABLE, Round, Ticket, claimer_of, ready_record
 from keepstate.engine.queue.due_tasks import DueTasks, attempts_exhausted, put_ready_or_dead
 from keepstate.engine.queue.tasks import TaskRecord
 from keepstate.errors import (
     ConflictError,
-    CorruptError,
     InvalidError,
     KeepstateError,
-    MissingExtraError,
     NotFoundError,
     StoreUnavailableError,
     TransitionError,
-    UnsupportedError,
 )
 from keepstate.stores.protocol import ABSENT, Entry, Store
 
@@ -51,11 +46,11 @@ _MATCHED_FIRST, _MATCHED_PAGE = 8, 100
 _LONGEST_WAIT_S = 1.0
 _GIVEN_BACK_AT_ONCE = 100
 _MOST_WARNED = 10_000
-_UNREADABLE = CorruptError, InvalidError, MissingExtraError, UnsupportedError
-"""Permanent errors of a payload: for example, its class is not registered, or has a newer version."""
 _log = logging.getLogger("keepstate.engine")
 
-Claimed = tuple[TaskRecord, Any]
+Claimed = tuple[TaskRecord, Any, int]
+"""The record of a claimed task, its payload, and the revision of the claim, 0 inside a transaction."""
+_Won = tuple[TaskRecord, Any]
 Match = Callable[[str, Any], bool]
 """Returns whether a worker can do a task, given its id and payload."""
 TaskFilter = Callable[[str, Any, Mapping[str, Any]], bool]
@@ -77,6 +72,7 @@ class ClaimRequest:
         match: Returns whether to claim a task.
         documents: The names of the documents that `match` takes, and that `on_claim` reads without cost.
         on_claim: Adds writes to the claiming batch.
+        kinds: The kinds of tasks to claim; None for all.
     """
 
     worker: str
@@ -87,6 +83,12 @@ class ClaimRequest:
     match: TaskFilter | None = None
     documents: Sequence[str] = ()
     on_claim: OnClaim | None = None
+    kinds: Collection[str] | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether one batch may claim for this request and for others."""
+        return self.match is None and self.on_claim is None
 
 
 @dataclass(slots=True)
@@ -158,7 +160,7 @@ class Claims:
         deadline_s = clock.monotonic_s() + request.wait_s
         versions: list[int] = []
         # Try before listening: a subscription costs more than a claim (on a server, a thread or task).
-        await self._scan_ready(store, search)
+        await self._attempt(store, search)
         if search.found or request.wait_s <= 0:
             return
         async with listen(store, self._executor.stored_name) as hints:
@@ -166,18 +168,34 @@ class Claims:
                 if documents and (now := await self._versions(store, documents)) != versions:
                     versions = now
                     search.unmatched.clear()  # tasks may match the changed documents
-                await self._scan_ready(store, search)
+                await self._attempt(store, search)
                 left_s = deadline_s - clock.monotonic_s()
                 if search.found or left_s <= 0:
                     return
                 await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._due_tasks.next_due_s(store)))
+
+    async def _attempt(self, store: Store, search: _ClaimState) -> None:
+        """Claim tasks that are ready now."""
+        if not search.request.is_shared:
+            await self._scan_ready(store, search)
+            return
+        runner = self._executor.runner
+        promise = runner.promise() if runner.mode == "async" else None
+        ticket = Ticket(search.request, promise, runner.signal())
+        rounds = Round(self._executor, self._due_tasks, _write_claim, self._warn, self._give_back)
+        try:
+            await claimer_of(self._executor).serve(ticket, rounds)
+        finally:
+            if ticket.is_over:
+                search.found += ticket.found
+            search.first_error = ticket.first_error
 
     async def _versions(self, store: Store, documents: Sequence[str]) -> list[int]:
         reading = await store.read(self._executor.stored_name, _keys(documents))
         return [ABSENT if entry is None else entry.version for entry in reading.entries]
 
     async def _scan_ready(self, store: Store, search: _ClaimState) -> None:
-        """Claim tasks that are ready now."""
+        """Claim tasks that are ready now, one by one, each on the read that `match` was given."""
         request = search.request
         given_up: set[bytes] = set()
         lost_once: set[bytes] = set()
@@ -188,7 +206,12 @@ class Claims:
         after: bytes | None = None
         while len(search.found) < request.count:
             page = await store.scan(self._executor.stored_name, layout.READY, after=after, limit=limit)
-            candidates = [entry for entry in search.remaining_in(page.entries) if entry.key not in given_up]
+            candidates = [
+                entry
+                for entry in search.remaining_in(page.entries)
+                if entry.key not in given_up
+                and (request.kinds is None or tasks.index_in(entry).kind in request.kinds)
+            ]
             seen: dict[bytes, Unit] = {}
             if candidates and (request.match is not None or search.unreadable):
                 seen = await self._prefetch(store, candidates, request.documents)
@@ -217,7 +240,10 @@ class Claims:
 
     def _skip(self, index: Entry, error: KeepstateError, search: _ClaimState) -> None:
         search.unreadable[index.key] = error
-        task_id = tasks.id_in(index)
+        self._warn(tasks.id_in(index), error)
+
+    def _warn(self, task_id: str, error: KeepstateError) -> None:
+        """Log, once for each task, that this process cannot read it."""
         if task_id not in self._warned:
             if len(self._warned) >= _MOST_WARNED:
                 self._warned.clear()
@@ -257,13 +283,16 @@ class Claims:
             if unit not in given:
                 given[unit] = await self._documents(unit, search.request.documents)
             payload_entry = unit.as_read(tasks.payload_key(task_id))
-            if payload_entry is None or self._record(unit.as_read(tasks.task_key(task_id)), index) is None:
+            if (
+                payload_entry is None
+                or ready_record(self._executor, unit.as_read(tasks.task_key(task_id)), index) is None
+            ):
                 continue  # its state changed; the claim will detect that
             try:
                 payload = decode_value(self._executor, payload_entry.key, await unit.value(payload_entry))
             except ConflictError:
                 continue  # its state changed during the read
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 self._skip(index, error, search)
                 continue
             if match is not None and not await call_function(match, task_id, payload, given[unit]):
@@ -276,14 +305,6 @@ class Claims:
             for name, entry in zip(names, entries, strict=True)
             if entry is not None
         }
-
-    def _record(self, stored: Entry | None, index: Entry) -> TaskRecord | None:
-        """Return the record of a task if it still belongs to this index entry."""
-        if stored is None:
-            return None
-        record = tasks.decode_record(stored.value, f"task {tasks.id_in(index)!r} of {self._executor.name!r}")
-        stands = record.state == "ready" and tasks.index_key(record, stored.version) == index.key
-        return record if stands else None
 
     async def _take(
         self, index: Entry, request: ClaimRequest, seen: Unit | None
@@ -298,36 +319,42 @@ class Claims:
         task_id = tasks.id_in(index)
         keys = (tasks.task_key(task_id), tasks.payload_key(task_id))
 
-        async def work(unit: Unit) -> Claimed | KeepstateError | None:
+        async def work(unit: Unit) -> _Won | KeepstateError | None:
             if seen is not None and seen.revision is not None:
                 known = {key: seen.as_read(key) for key in (*keys, *_keys(request.documents))}
                 unit.require_no_loss(seen.losses)
                 unit.assume_cached(known, seen.revision, await seen.now_ms())
             stored, payload_entry = await unit.read(*keys)
-            record = self._record(stored, index)
+            record = ready_record(self._executor, stored, index)
             if stored is None or record is None or payload_entry is None:
                 return None
             try:
                 payload = decode_value(self._executor, payload_entry.key, await unit.value(payload_entry))
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 return error
             return await _write_claim(unit, record, stored.version, request), payload
 
         try:
-            return await self._take_shielded(lambda: self._executor.run(work, attempts=1), request)
+            won, revision = await self._take_shielded(lambda: self._executor.run(work, attempts=1), request)
         except ConflictError:
             return None
+        return (*won, revision) if isinstance(won, tuple) else won
 
-    async def _take_shielded(self, take: Callable[[], Awaitable[tuple[T, int]]], request: ClaimRequest) -> T:
-        """Run the batch of a claim and return its result. If the caller is cancelled, release the task."""
+    async def _take_shielded(
+        self, take: Callable[[], Awaitable[tuple[T, int]]], request: ClaimRequest
+    ) -> tuple[T, int]:
+        """Run the batch of a claim, and return its result and revision.
+
+        If the caller is cancelled, release the task.
+        """
 
         async def give_back(answer: tuple[T, int]) -> None:
             if isinstance(answer[0], tuple):
-                await self._give_back([cast("Claimed", answer[0])], request.losses)
+                await self._give_back([(*cast("_Won", answer[0]), 0)], request.losses)
 
         if self._executor.gathers:  # the claim is part of the transaction's batch
-            return (await take())[0]
-        return (await acquire_shielded(self._executor.runner, take, give_back))[0]
+            return await take()
+        return await acquire_shielded(self._executor.runner, take, give_back)
 
     async def _give_back(self, claimed: Sequence[Claimed], losses: LossDetector) -> None:
         """Make tasks that are still held ready again, as if they had not been claimed."""
@@ -343,7 +370,7 @@ class Claims:
                 if now.state == "claimed" and now.token == record.token:
                     tasks.move(unit, now, "ready", attempt=now.attempt - 1, due_at_ms=now_ms)
 
-        records = [record for record, _ in claimed]
+        records = [record for record, *_ in claimed]
         try:
             for begin in range(0, len(records), _GIVEN_BACK_AT_ONCE):
                 await self._executor.run(partial(work, records=records[begin : begin + _GIVEN_BACK_AT_ONCE]))
@@ -365,7 +392,7 @@ class Claims:
                 expired.
         """
 
-        async def work(unit: Unit) -> Claimed | ConflictError | TransitionError:
+        async def work(unit: Unit) -> _Won | ConflictError | TransitionError:
             stored, payload_entry = await unit.read(tasks.task_key(task_id), tasks.payload_key(task_id))
             if stored is None:
                 raise NotFoundError(f"no task of {self._executor.name!r} has the id {task_id!r}")
@@ -390,11 +417,11 @@ class Claims:
             payload = decode_value(self._executor, payload_entry.key, await unit.value(payload_entry))
             return await _write_claim(unit, record, stored.version, request), payload
 
-        taken = await self._take_shielded(lambda: self._executor.run(work), request)
+        taken, revision = await self._take_shielded(lambda: self._executor.run(work), request)
         # Returned instead of raised in `work`: a conflict would be retried, and the dead state not written.
         if isinstance(taken, ConflictError | TransitionError):
             raise taken
-        return taken
+        return (*taken, revision)
 
     def _over_error(self, record: TaskRecord) -> TransitionError:
         return TransitionError(
@@ -411,6 +438,7 @@ def _keys(documents: Sequence[str]) -> list[bytes]:
 async def _write_claim(unit: Unit, record: TaskRecord, version: int, request: ClaimRequest) -> TaskRecord:
     """Move a task to claimed, and return its record."""
     assert unit.revision is not None  # the record was read
+    now_ms = await unit.now_ms()
     claimed = tasks.move(
         unit,
         record,
@@ -418,7 +446,8 @@ async def _write_claim(unit: Unit, record: TaskRecord, version: int, request: Cl
         version=version,
         attempt=record.attempt + 1,
         token=tasks.next_token(record, unit.revision),
-        due_at_ms=await unit.now_ms() + request.lease_ms,
+        due_at_ms=now_ms + request.lease_ms,
+        began_at_ms=now_ms,
         worker=request.worker,
     )
     if request.on_claim is not None:

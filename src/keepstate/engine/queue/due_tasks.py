@@ -33,11 +33,10 @@ class DueTasks:
         if not force and self._promoted_at_s is not None and now_s - self._promoted_at_s < _EVERY_S:
             return False
         self._promoted_at_s = now_s
-        now_ms = (await store.read(self._executor.stored_name, [])).now_ms
         promoted = False
         for part in (layout.WAITING, layout.CLAIMED):
             page = await store.scan(self._executor.stored_name, part, limit=_PAGE)
-            due = [entry for entry in page.entries if tasks.time_in(part, entry.key)[0] <= now_ms]
+            due = [entry for entry in page.entries if tasks.time_in(part, entry.key)[0] <= page.now_ms]
             if due:
                 promoted = await self._promote_due(due) or promoted
         return promoted
@@ -64,12 +63,11 @@ class DueTasks:
 
     async def next_due_s(self, store: Store) -> float:
         """Return the seconds until the next waiting or claimed task is due."""
-        now_ms = (await store.read(self._executor.stored_name, [])).now_ms
         soonest = float(limits.TTL_MS)
         for part in (layout.WAITING, layout.CLAIMED):
             page = await store.scan(self._executor.stored_name, part, limit=1)
             for entry in page.entries:
-                soonest = min(soonest, tasks.time_in(part, entry.key)[0] - now_ms)
+                soonest = min(soonest, tasks.time_in(part, entry.key)[0] - page.now_ms)
         return max(soonest / 1000, 0.001)
 
 

@@ -134,7 +134,7 @@ def _info(record: TaskRecord, version: int, cursor: str | None, values: dict[byt
         record.id, record.state, record.priority, record.attempt, record.max_attempts, record.worker,
         record.error, tasks.to_datetime(record.put_at_ms), tasks.to_datetime(record.due_at_ms),
         values.get(tasks.result_key(record.id)), cursor, record.token,
-        values.get(tasks.payload_key(record.id)), version,
+        values.get(tasks.payload_key(record.id)), version, record.kind, record.key,
     )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ async def _arrivals(executor: Executor) -> dict[TaskState, list[_Arrival]]:
         entries = [entry async for _, entry in executor.scan(layout.INDEXES[state])]
         found[state] = [(_arrival_of(state, entry.key), entry.key, tasks.id_in(entry)) for entry in entries]
     for number, name in enumerate(executor.appended_under(layout.READY)):  # after all stored tasks
-        found["ready"].append(((LAST_REVISION + 1, number), b"", name.decode("utf-8", "surrogatepass")))
+        found["ready"].append(((LAST_REVISION + 1, number), b"", tasks.id_in_value(name)))
     return found
 
 

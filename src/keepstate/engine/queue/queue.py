@@ -29,6 +29,7 @@ from keepstate.engine.kernel.shield import finish_despite_cancel
 from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
+from keepstate.engine.queue.claimer import SpaceKnowledge, claimer_of
 from keepstate.engine.queue.claims import ClaimRequest, Claims, Match, OnClaim, TaskFilter
 from keepstate.engine.queue.listings import (
     StateSummary,
@@ -73,19 +74,35 @@ class Task:
         token: The fencing token. Each later holder gets a larger one.
         worker: The worker that holds the task.
         lease_s: Seconds from each heartbeat until the lease expires.
+        kind: The kind given to `put`.
+        key: The key given to `put`.
     """
 
     id: str
     attempt: int
     token: int
     worker: str | None
+    kind: str
+    key: str | None
 
     def __init__(
-        self, queue: Queue, record: TaskRecord, payload: Any, lease_s: float, losses: LossDetector
+        self,
+        queue: Queue,
+        record: TaskRecord,
+        payload: Any,
+        lease_s: float,
+        losses: LossDetector,
+        *,
+        revision: int = 0,
     ) -> None:
         self._queue, self._losses = queue, losses
         self.id, self.attempt, self.token = record.id, record.attempt, record.token
         self.worker, self.payload, self.lease_s = record.worker, payload, lease_s
+        self.kind, self.key = record.kind, record.key
+        self._stored = (
+            Entry(tasks.task_key(self.id), tasks.encode_record(record), revision, 0) if revision else None
+        )
+        """The record as this claim wrote it last; None if that is unknown."""
 
     def __repr__(self) -> str:
         return f"<Task {self.id!r} attempt {self.attempt} of {self.worker!r}>"
@@ -127,6 +144,10 @@ class Queue:
         self._executor = executor
         self._claims = Claims(executor)
 
+    @property
+    def _known(self) -> SpaceKnowledge:
+        return claimer_of(self._executor).known
+
     def __repr__(self) -> str:
         return f"<Queue of {self._executor.name!r}>"
 
@@ -137,19 +158,26 @@ class Queue:
         payload: object,
         *,
         id: str | None = None,
+        kind: str = "",
+        key: str | None = None,
         priority: int = 0,
         delay_s: float = 0,
         max_attempts: int = 5,
+        keep_s: float | None = DONE_KEPT_MS / 1000,
         if_present: IfPresent = "keep",
     ) -> Put:
         """Add a task. `added` of the result is False if the id had a task already.
 
         Args:
             payload: The task's payload; any value that the codec stores.
-            id: An id that makes the put idempotent, until a week after the task was completed.
+            id: An id that makes the put idempotent, until `keep_s` after the task was completed.
+            kind: The kind of work, at most 200 bytes of UTF-8, by which workers can claim.
+            key: The subject of the work, such as a customer; 1 to 200 bytes of UTF-8. It stands in the index
+                beside the kind.
             priority: Tasks with a higher priority are claimed first; equal ones in order of arrival.
             delay_s: Seconds before the task can be claimed.
             max_attempts: The number of failed attempts after which the task is dead.
+            keep_s: Seconds for which the task and its result are stored once it is done; None for ever.
             if_present: The rule for an id that has a task: `keep` the existing task in any state, `replace`
                 it unless a worker holds it, or `raise`.
 
@@ -165,13 +193,22 @@ class Queue:
         wait_ms = check_delay_ms("delay_s", delay_s)
         tasks.task_key(task_id)
         state: TaskState = "waiting" if wait_ms else "ready"
-        record = TaskRecord(task_id, state, priority, 0, max_attempts, 0, put_at_ms=0, due_at_ms=wait_ms)
+        record = TaskRecord(
+            task_id, state, priority, 0, max_attempts, 0, put_at_ms=0, due_at_ms=wait_ms,
+            kind=tasks.check_kind("kind", kind) if kind else "",
+            key=None if key is None else tasks.check_kind("key", key),
+            keep_ms=None if keep_s is None else check_duration_ms("keep_s", keep_s),
+        )  # fmt: skip
         stored = self._executor.encode(payload, tasks.payload_key(task_id))
 
         async def work(unit: Unit) -> Put:
             return await put_task(self._executor, unit, record, stored, if_present)
 
-        return (await self._executor.run(work))[0]
+        if self._executor.gathers:
+            return (await self._executor.run(work))[0]
+        # A delay counts from the space's present time, which only the store knows exactly.
+        supposed = {} if wait_ms else {tasks.task_key(task_id): None}
+        return (await self._known.change(self._executor, work, task_id, supposed))[0]
 
     # ---- claiming
 
@@ -183,6 +220,7 @@ class Queue:
         count: int = 1,
         wait_s: float = 0,
         match: Match | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> list[Task]:
         """Claim up to `count` tasks for a worker, and return them; an empty list if there are none.
 
@@ -195,6 +233,7 @@ class Queue:
             count: The largest number of tasks to claim.
             wait_s: Seconds to wait for the first task.
             match: A function of a task's id and payload that returns whether to claim the task.
+            kinds: The kinds of tasks to claim, which costs nothing; the default is all.
 
         Raises:
             InvalidError: There are only tasks that this process cannot read, and there is no `match`.
@@ -204,7 +243,13 @@ class Queue:
             self._executor.reject_coroutine(match)
             choice = partial(_match_without_documents, match)
         return await self.claim_with(
-            worker, lease_s=lease_s, count=count, wait_s=wait_s, match=choice, on_claim=None
+            worker,
+            lease_s=lease_s,
+            count=count,
+            wait_s=wait_s,
+            match=choice,
+            on_claim=None,
+            kinds=kinds,
         )
 
     async def claim_with(
@@ -217,6 +262,7 @@ class Queue:
         match: TaskFilter | None,
         on_claim: OnClaim | None,
         documents: Sequence[str] = (),
+        kinds: Sequence[str] | None = None,
     ) -> list[Task]:
         """Claim tasks, and add the writes of `on_claim` to the same batch; for the layers above the engine.
 
@@ -227,11 +273,15 @@ class Queue:
         worker, lease_ms = check_name("worker", worker), check_duration_ms("lease_s", lease_s)
         check_wait("wait_s", wait_s)
         limits.admit_count("count", count)
+        wanted = None if kinds is None else frozenset(_check_kinds(kinds))
         losses = await self._executor.loss_detector()
         claimed = await self._claims.claim(
-            ClaimRequest(worker, lease_ms, losses, count, wait_s, match, documents, on_claim)
+            ClaimRequest(worker, lease_ms, losses, count, wait_s, match, documents, on_claim, wanted)
         )
-        return [Task(self, record, payload, lease_s, losses) for record, payload in claimed]
+        return [
+            Task(self, record, payload, lease_s, losses, revision=revision)
+            for record, payload, revision in claimed
+        ]
 
     async def take(self, id: str, worker: str, *, lease_s: float) -> Task:
         """Claim one task by its id, regardless of order and delay, and return it.
@@ -245,8 +295,8 @@ class Queue:
         tasks.task_key(id)
         worker, lease_ms = check_name("worker", worker), check_duration_ms("lease_s", lease_s)
         losses = await self._executor.loss_detector()
-        record, payload = await self._claims.take(id, ClaimRequest(worker, lease_ms, losses))
-        return Task(self, record, payload, lease_s, losses)
+        record, payload, revision = await self._claims.take(id, ClaimRequest(worker, lease_ms, losses))
+        return Task(self, record, payload, lease_s, losses, revision=revision)
 
     async def work(
         self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
@@ -367,8 +417,18 @@ class Queue:
 
         if self._executor.gathers:
             await self._executor.run(work)
-        else:
-            await finish_despite_cancel(self._executor.runner, lambda: self._executor.run(work))
+            return
+
+        async def once() -> None:
+            stored = task._stored if isinstance(task, Task) else None  # pyright: ignore[reportPrivateUsage]
+            if isinstance(task, Task):
+                task._stored = None  # pyright: ignore[reportPrivateUsage]
+            supposed = {} if stored is None else {key: stored}
+            _, written = await self._known.change(self._executor, work, task.id, supposed)
+            if isinstance(task, Task):
+                task._stored = written  # pyright: ignore[reportPrivateUsage]
+
+        await finish_despite_cancel(self._executor.runner, once)
 
     def _lost_error(self, task: Task | Claim, record: TaskRecord | None) -> LeaseLostError:
         now = "deleted"
@@ -512,6 +572,12 @@ class Queue:
             return True
 
         return (await self._executor.run(work))[0]
+
+
+def _check_kinds(kinds: Sequence[str]) -> list[str]:
+    if isinstance(kinds, str) or not kinds:
+        raise InvalidError(f"`kinds` is {kinds!r}; give a list of kinds, or None for all")
+    return [tasks.check_kind("kinds", kind) if kind != "" else "" for kind in kinds]
 
 
 def _match_without_documents(match: Match, task_id: str, payload: Any, _: Mapping[str, Any]) -> bool:

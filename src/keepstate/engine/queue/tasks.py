@@ -9,8 +9,9 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, decode_text, describe, shorten
+from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, describe, shorten
 from keepstate.engine.kernel.stored import decode_stored as stored_struct
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.errors import AlreadyExistsError, InvalidError, TransitionError
@@ -24,6 +25,9 @@ STATES: Final[tuple[TaskState, ...]] = get_args(TaskState)
 DONE_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """How long a completed task is stored, and its id cannot be used again: a week."""
 _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 300_000
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class TaskRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -48,13 +52,31 @@ class TaskRecord(msgspec.Struct, array_like=True, frozen=True):
     place: bytes = b""
     stamp_index: StampIndex = 0
     has_result: bool = False
+    kind: str = ""
+    key: str | None = None
+    keep_ms: int | None = DONE_KEPT_MS
+    """How long the task is stored once it is done; None if without end."""
+    expires_at_ms: StoredMs | None = None
+    """The time after which the task is not begun any more."""
+    began_at_ms: StoredMs | None = None
+    """The time of the latest claim."""
+    waits_for: tuple[str, ...] = ()
+    """The ids of the tasks that have to be done before this one."""
     later: tuple[Any, ...] = ()
     """Fields added by a later version of keepstate. They are written back unchanged."""
 
 
 _FIELDS: Final = len(TaskRecord.__struct_fields__) - 1
-_MOST_HEADERS: Final = 0x90 + _FIELDS
-"""The largest first byte of a MessagePack record without later fields."""
+_HEADER: Final = b"\xdc" + _FIELDS.to_bytes(2, "big")
+"""The first bytes of a MessagePack record without later fields."""
+
+
+class IndexRecord(msgspec.Struct, array_like=True, frozen=True):
+    """The value of a task's index entry: what a claim chooses by, without the record and the payload."""
+
+    id: str
+    kind: str = ""
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +99,8 @@ class TaskInfo:
         token: The token that, with the id, proves the current claim; 0 before the first claim.
         payload: The task's payload, if requested; None for a completed task.
         version: The revision that last wrote the task; 0 in the transaction that wrote it.
+        kind: The kind given to `put`.
+        key: The key given to `put`.
     """
 
     id: str
@@ -93,6 +117,8 @@ class TaskInfo:
     token: int = 0
     payload: Any = None
     version: int = 0
+    kind: str = ""
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +149,18 @@ def task_key(task_id: str) -> bytes:
     if not is_fit:
         raise InvalidError(f"task id {task_id!r} must be a str of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
     return layout.TASKS + pack(task_id)
+
+
+def check_kind(what: str, text: object) -> str:
+    """Return a kind or key of a task.
+
+    Raises:
+        InvalidError: It is not a str of 1 to 200 bytes.
+    """
+    kind = check_name(what, text)
+    if len(kind.encode()) > limits.SPACE_BYTES:
+        raise InvalidError(f"`{what}` is {shorten(kind)!r}; it has 1 to {limits.SPACE_BYTES} bytes of UTF-8")
+    return kind
 
 
 def payload_key(task_id: str) -> bytes:
@@ -167,9 +205,11 @@ def decode_record(stored: bytes, place: str) -> TaskRecord:
     Raises:
         CorruptError: It is not a task record.
     """
-    if not stored or stored[0] <= _MOST_HEADERS:
+    if stored[: len(_HEADER)] == _HEADER:
         return stored_struct(stored, TaskRecord, place)
     fields = stored_struct(stored, list[Any], place)
+    if len(fields) < _FIELDS:
+        raise corrupt_error(place, "it is cut off")
     try:
         record = msgspec.convert(fields[:_FIELDS], TaskRecord)
     except msgspec.ValidationError as error:
@@ -180,7 +220,7 @@ def decode_record(stored: bytes, place: str) -> TaskRecord:
 def encode_record(record: TaskRecord) -> bytes:
     """Encode a record for storing."""
     *fields, later = msgspec.structs.astuple(record)
-    return msgspec.msgpack.encode([*fields, *later])
+    return _encode([*fields, *later])
 
 
 def next_token(record: TaskRecord, revision: int) -> int:
@@ -193,17 +233,27 @@ def next_token(record: TaskRecord, revision: int) -> int:
 
 
 def index_value(record: TaskRecord) -> bytes:
-    """Return the value of a task's index entry: the encoded id."""
-    return record.id.encode("utf-8", "surrogatepass")
+    """Return the value of a task's index entry."""
+    return _encode(IndexRecord(record.id, record.kind, record.key))
+
+
+def index_in(entry: Entry) -> IndexRecord:
+    """Return the content of an index entry.
+
+    Raises:
+        CorruptError: The entry is not one of a task.
+    """
+    return stored_struct(entry.value, IndexRecord, describe(entry.key))
 
 
 def id_in(entry: Entry) -> str:
-    """Return the id of the task in an index entry.
+    """Return the id of the task in an index entry."""
+    return index_in(entry).id
 
-    Raises:
-        CorruptError: The entry does not contain an id.
-    """
-    return decode_text(entry.value, describe(entry.key), errors="surrogatepass")
+
+def id_in_value(value: bytes) -> str:
+    """Return the id of the task in the value of an index entry that a transaction will write."""
+    return stored_struct(value, IndexRecord, "an index entry of a task").id
 
 
 def to_datetime(at_ms: int) -> datetime:
@@ -241,7 +291,7 @@ def move(unit: Unit, record: TaskRecord, state: TaskState, *, version: int = 0, 
     if record.place:
         unit.delete(index_key(record, version))
     record = msgspec.structs.replace(record, state=state, **changes)
-    kept_ms = DONE_KEPT_MS if state == "done" else None
+    kept_ms = record.keep_ms if state == "done" else None
     if state == "ready":
         prefix = ready_prefix(record.priority)
         stamp_index = unit.append(prefix, index_value(record))

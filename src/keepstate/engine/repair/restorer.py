@@ -173,7 +173,7 @@ class Restoring:
                 self._values[key] = tasks.encode_record(msgspec.structs.replace(record, has_result=False))
             if index not in self._kept:
                 self._kept[index] = Rewrite(index, entry.version, entry.version, entry.expires_at_ms)
-                self._values[index] = record.id.encode("utf-8", "surrogatepass")
+                self._values[index] = tasks.index_value(record)
 
     def _moved(self, record: TaskRecord, version: int) -> TaskRecord:
         """Return a task with its due time by the clock, if the space is ahead of the clock.

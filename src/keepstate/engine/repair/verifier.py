@@ -178,7 +178,7 @@ class Verifier:
         return [Problem(entry.key, what, is_alone=False) for what, is_lost in lost.items() if is_lost]
 
     async def _index(self, entry: Entry) -> list[Problem]:
-        task_id = entry.value.decode("utf-8", "surrogatepass")
+        task_id = tasks.id_in(entry)
         now, stored = await self._source.read(self._space, [entry.key, tasks.task_key(task_id)])
         if now is None or now.version != entry.version or now.expires_at_ms is not None:
             return []
