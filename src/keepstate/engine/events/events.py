@@ -23,6 +23,7 @@ from keepstate.engine.events.record import (
     Event,
     EventRecord,
     Expected,
+    LateMark,
     append_records,
     build_details,
     check_ids,
@@ -37,6 +38,7 @@ from keepstate.engine.events.record import (
     is_drop_end,
     key_after,
     pruned_error,
+    read_number,
     read_stamp,
     removed_digest,
     stamp_at,
@@ -47,6 +49,7 @@ from keepstate.engine.events.truncation import drop_stream, truncate
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_flag, require_instance
 from keepstate.engine.kernel.executor import ATTEMPTS, Executor
+from keepstate.engine.kernel.large_values import MANIFEST_BYTE
 from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.stored import corrupt_error, describe
@@ -309,15 +312,19 @@ class Events:
         if isinstance(after, str):
             after, expected = positions.event_in("after", after, prefix)
         index, target = key_after(stream, after, inclusive=expected is not None), positions.target(prefix)
-        async for unit, entry in self._executor.scan(prefix + _STAMP_TAG, after=index):
-            number = to_number(read_stamp(entry))
-            digest = positions.digest(entry.value)
+        at_once = min(limit + 1, limits.PAGE_ROWS)
+        async for unit, entry in self._executor.scan(prefix + _STAMP_TAG, after=index, at_once=at_once):
+            number, stored = read_number(entry), entry.value
+            if stored.startswith(MANIFEST_BYTE):
+                stored = await unit.value(entry)
             if expected is not None:
-                if number != after or expected not in (digest, removed_digest(await unit.value(entry))):
+                digests = positions.digest(entry.value), removed_digest(stored)
+                if number != after or expected not in digests:
                     break
                 expected = None
                 continue
-            event = decode_event(self._executor, await unit.value(entry), number, stream, target + digest)
+            mark = LateMark(positions, target, entry.value)
+            event = decode_event(self._executor, stored, number, stream, mark)
             if event is None:  # a truncation end: earlier events are deleted, or about to be
                 if whole and not (after is None and is_drop_end(await unit.value(entry))):
                     raise pruned_error(self._executor.name, stream, number)

