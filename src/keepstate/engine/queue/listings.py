@@ -45,20 +45,35 @@ class StateSummary:
 
 
 async def list_tasks(
-    executor: Executor, state: TaskState, *, after: str | None, limit: int, payloads: bool
+    executor: Executor,
+    state: TaskState | None,
+    *,
+    id_prefix: str | None,
+    after: str | None,
+    before: str | None,
+    reverse: bool,
+    limit: int,
+    payloads: bool,
 ) -> list[TaskInfo]:
-    """Return tasks of a state in the order of its index, after a cursor; see `Queue.list`."""
+    """Return tasks in the order of an index, or of their ids, between two cursors; see `Queue.list`."""
     check_flag("payloads", payloads)
-    index, positions = (
-        layout.INDEXES[state],
-        Positions(await executor.store(), executor.stored_name, executor.name),
-    )
-    begin = None if after is None else await positions.page_in("after", check_text("after", after), index)
+    if state is not None and id_prefix is None:
+        listing = prefix = layout.INDEXES[state]
+    else:
+        listing, prefix = layout.TASKS, tasks.id_prefix_key(check_text("id_prefix", id_prefix or ""))
+    positions = Positions(await executor.store(), executor.stored_name, executor.name)
+    low, high = [
+        None if cursor is None else await positions.page_in(what, check_text(what, cursor), listing)
+        for what, cursor in (("after", after), ("before", before))
+    ]
     found: list[TaskInfo] = []
-    async for mark, page in _pages(executor, index, begin, limit):
-        cursors = dict(zip(page, positions.of_page(index, mark, page.values()), strict=True))
+    async for mark, page in _pages(
+        executor, prefix, low, high, limit, reverse=check_flag("reverse", reverse)
+    ):
+        cursors = dict(zip(page, positions.of_page(listing, mark, page.values()), strict=True))
         for info in await read_tasks(executor, cursors, payloads=payloads):
-            if info is not None and info.state == state:  # its state may have changed since the scan
+            # Its state may have changed since the scan.
+            if info is not None and (state is None or info.state == state):
                 found.append(info)
                 if len(found) == limit:
                     return found
@@ -66,19 +81,46 @@ async def list_tasks(
 
 
 async def _pages(
-    executor: Executor, prefix: bytes, after: bytes | None, limit: int
+    executor: Executor, prefix: bytes, low: bytes | None, high: bytes | None, limit: int, *, reverse: bool
 ) -> AsyncIterator[tuple[Mark, dict[str, bytes]]]:
-    """Yield pages of task ids with their index keys, and the mark at which each page's last key was read."""
+    """Yield pages of task ids with their keys, and the mark at which each page's last key was read."""
     page: dict[str, bytes] = {}
     mark = Mark(0, b"")
-    async for unit, entry in executor.scan(prefix, after=after):
-        mark = unit.scanned_at
-        page[tasks.id_in(entry)] = entry.key
+    async for read_at, entry in _scan(executor, prefix, high if reverse else low, reverse=reverse):
+        if (high is not None and entry.key >= high) or (low is not None and entry.key <= low):
+            break
+        mark = read_at
+        page[_id_in(executor, entry)] = entry.key
         if len(page) >= min(limit, _READ_AT_ONCE):
             yield mark, page
             page = {}
     if page:
         yield mark, page
+
+
+async def _scan(
+    executor: Executor, prefix: bytes, start: bytes | None, *, reverse: bool
+) -> AsyncIterator[tuple[Mark, Entry]]:
+    if executor.gathers and reverse:
+        entries = [(unit.scanned_at, entry) async for unit, entry in executor.scan(prefix)]
+        for mark, entry in reversed(entries):
+            if start is None or entry.key < start:
+                yield mark, entry
+    elif not reverse:
+        async for unit, entry in executor.scan(prefix, after=start):
+            yield unit.scanned_at, entry
+    else:
+        store = await executor.store()
+        while True:
+            page = await store.scan(executor.stored_name, prefix, after=start, reverse=True)
+            for entry in page.entries:
+                yield Mark(page.revision, page.nonce), entry
+            if (start := page.next) is None:
+                return
+
+
+def _id_in(executor: Executor, entry: Entry) -> str:
+    return decode_task(executor, entry).id if entry.key.startswith(layout.TASKS) else tasks.id_in(entry)
 
 
 async def read_tasks(

@@ -346,7 +346,7 @@ class Queue:
         async def change(unit: Unit, record: TaskRecord) -> None:
             unit.delete(tasks.payload_key(record.id))
             if stored is not None:
-                unit.put(tasks.result_key(record.id), stored, ttl_ms=DONE_KEPT_MS)
+                unit.put(tasks.result_key(record.id), stored, ttl_ms=record.keep_ms)
             now_ms = await unit.now_ms()
             tasks.move(unit, record, "done", due_at_ms=now_ms, error=None, has_result=stored is not None)
 
@@ -484,26 +484,49 @@ class Queue:
         )
 
     async def list(
-        self, state: TaskState, *, after: str | None = None, limit: int = 100, payloads: bool = False
+        self,
+        state: TaskState | None = None,
+        *,
+        id_prefix: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int = 100,
+        payloads: bool = False,
     ) -> Sequence[TaskInfo]:
-        """Return tasks of a state: ready ones in the order of claiming, the others by time.
+        """Return tasks: ready ones in the order of claiming, those of another state by time.
+
+        With `id_prefix`, or without a state, the order is that of the ids, and the records of all tasks with
+        that prefix are read.
 
         Args:
-            state: `ready`, `waiting`, `claimed`, `done` or `dead`.
-            after: The `cursor` of the task to continue after. In another process, verifying the cursor costs
+            state: `ready`, `waiting`, `claimed`, `done` or `dead`; the default is all.
+            id_prefix: List only tasks whose ids start with this text.
+            after: Only tasks after the one with this `cursor`. In another process, verifying the cursor costs
                 one additional read.
+            before: Only tasks before the one with this `cursor`.
+            reverse: Whether to return the last task first. To read on, pass the last cursor as `before`.
             limit: The largest number of tasks to return.
             payloads: Whether to read the payloads too.
 
         Raises:
             CompactedError: The log no longer reaches back to the page of a cursor from another process.
             HistoryLostError: The store lost the history that the cursor belongs to.
-            InvalidError: The cursor belongs to another space or state.
+            InvalidError: The cursor belongs to another space, state or order.
         """
-        if state not in STATES:
+        if state is not None and state not in STATES:
             raise InvalidError(f"`state` is {state!r}; it is one of {', '.join(STATES)}")
         limits.admit_count("limit", limit)
-        return await list_tasks(self._executor, state, after=after, limit=limit, payloads=payloads)
+        return await list_tasks(
+            self._executor,
+            state,
+            id_prefix=id_prefix,
+            after=after,
+            before=before,
+            reverse=reverse,
+            limit=limit,
+            payloads=payloads,
+        )
 
     async def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
         """Return the tasks whose attempts are used up; `requeue` makes one ready again."""

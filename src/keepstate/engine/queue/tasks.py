@@ -151,6 +151,11 @@ def task_key(task_id: str) -> bytes:
     return layout.TASKS + pack(task_id)
 
 
+def id_prefix_key(prefix: str) -> bytes:
+    """Return the prefix of the keys of the records of all tasks whose ids start with `prefix`."""
+    return layout.TASKS + pack(prefix)[:-1]
+
+
 def check_kind(what: str, text: object) -> str:
     """Return a kind or key of a task.
 
