@@ -15,6 +15,7 @@ from keepstate_testing.servers import Redis
 import keepstate as ks_package
 from keepstate.stores.recovery.trees import TABLE_LEAF
 from tests.cli.conftest import Keepstate
+from tests.crashes import seeded_store_bugs
 
 pytestmark = pytest.mark.slow
 
@@ -366,3 +367,17 @@ def test_a_file_that_is_no_store_is_damaged_or_refused(keepstate: Keepstate, tmp
     assert (as_journal.code, as_database.code) == (DAMAGED, DAMAGED)
     assert "does not start like a journal" in as_journal.err
     assert "0 records" in as_database.out
+
+
+def test_verify_counts_the_parts_of_a_database_again(keepstate: Keepstate, url: str) -> None:
+    keepstate("put", "run", "plan", "1")
+    whole = keepstate("doctor", "--verify", url)
+    with seeded_store_bugs.removed_row_counted(), ks_package.sync.open(url) as ks:
+        ks.space("run").documents.put("draft", 2)
+        ks.space("run").documents.delete("draft")
+
+    told = keepstate("doctor", "--verify", url, "--json")
+
+    assert (whole.code, told.code) == (0, 5)
+    (damage,) = told.json()["damages"]
+    assert damage["what"] == "its size is not that of its entries"

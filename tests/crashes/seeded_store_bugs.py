@@ -12,11 +12,12 @@ import msgspec
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.combiner import Combiner
+from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import Batch, Outcome
 from keepstate.stores.sqlite import flush
 from keepstate.stores.sqlite.connection import Execute
 from keepstate.stores.sqlite.flush import Flush
-from keepstate.stores.sqlite.revision import Head
+from keepstate.stores.sqlite.revision import Head, Revision
 from tests.crashes.seeded_bugs import Planted
 
 
@@ -113,4 +114,40 @@ def leap_by_remembered_time() -> Planted:
 
     read_head = Head.read
     with patch.object(Head, "read", classmethod(read)):
+        yield
+
+
+@contextmanager
+def expired_row_counted() -> Planted:
+    """Count an entry that has expired until it is swept."""
+    right = PartSizes.without
+    with patch.object(PartSizes, "without", lambda self, expired: right(self, ())):
+        yield
+
+
+@contextmanager
+def removed_row_counted() -> Planted:
+    """Remove rows from the table, and go on counting them."""
+
+    def remove(self: Revision) -> None:
+        for key, _ in self._removed:
+            self._execute("DELETE FROM entries WHERE space = ? AND key = ?", (self._head.id, key))
+
+    with patch.object(Revision, "remove", remove):
+        yield
+
+
+@contextmanager
+def guessed_stamp_counted_twice() -> Planted:
+    """Count a stamped entry as new although a row with its key was there."""
+
+    def insert(self: Revision, row: Any) -> int | None:
+        length = right(self, row)
+        if length is not None:
+            self._execute("DELETE FROM entries WHERE space = ? AND key = ?", row[:2])
+            right(self, row)
+        return None
+
+    right = Revision._insert
+    with patch.object(Revision, "_insert", insert):
         yield

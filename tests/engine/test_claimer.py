@@ -6,13 +6,17 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
+from unittest.mock import patch
 
+import msgspec
 import pytest
 
 import keepstate
 from keepstate.engine.kernel import layout
-from keepstate.engine.queue import tasks
+from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.queue import claimer, tasks
 from keepstate.engine.queue.claimer import SpaceKnowledge, claimer_of
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, LeaseLostError
@@ -26,8 +30,11 @@ CONSUMERS = 64
 class Counted(MemoryStore):
     """Counts the calls, and notes the keys that are read."""
 
+    made: ClassVar[list[Counted]] = []
+
     def __init__(self) -> None:
         super().__init__()
+        self.made.append(self)
         self.calls: list[str] = []
         self.read_keys: list[bytes] = []
 
@@ -402,3 +409,78 @@ def test_a_claimer_belongs_to_a_handle_and_a_space() -> None:
         assert claimer_of(ks.space("a")._inner.executor) is one
         assert claimer_of(ks.space("b")._inner.executor) is not one
         assert claimer_of(other.space("a")._inner.executor) is not one
+
+
+# ---- planted bugs
+
+
+def _believe_the_view() -> Any:
+    """Claim by a view without requiring its revision, and check no record."""
+
+    def assume(self: Unit, entries: Any, revision: int, now_ms: int) -> None:
+        self.assume_cached(entries, revision, now_ms)
+        self._found.clear()
+
+    return patch.object(Unit, "assume_scanned", assume)
+
+
+def _pass_over_what_was_claimed_before() -> Any:
+    """Leave a task that was claimed once in the index of ready tasks."""
+
+    def record(executor: Any, stored: Any, index: Any) -> Any:
+        found = right(executor, stored, index)
+        return None if found is None or found.token else found
+
+    right = claimer.ready_record
+    return patch.object(claimer, "ready_record", record)
+
+
+def _serve_a_claim_twice() -> Any:
+    """Leave the claims of a round in the queue, so that the next round serves them too."""
+
+    async def serve_next(self: Any, rounds: Any) -> list[Any]:
+        served = list(self._waiting)
+        for ticket in served:
+            ticket.request = replace(ticket.request, count=2 * ticket.request.count)
+        return await right(self, rounds)
+
+    right = claimer.Claimer._serve_next
+    return patch.object(claimer.Claimer, "_serve_next", serve_next)
+
+
+def _drop_later_fields() -> Any:
+    """Write back only the fields that this version knows."""
+    right = tasks.encode_record
+    return patch.object(
+        tasks, "encode_record", lambda record: right(msgspec.structs.replace(record, later=()))
+    )
+
+
+def _hand_out_by_the_scan_alone() -> Any:
+    """Claim without checking that nobody else did."""
+    return patch.object(Unit, "_all_checks", lambda self: list(self._checks))
+
+
+@pytest.mark.parametrize(
+    ("bug", "test"),
+    [
+        (_believe_the_view, test_a_better_task_of_another_process_comes_first),
+        (_believe_the_view, test_what_another_process_has_claimed_is_not_claimed_again),
+        (_pass_over_what_was_claimed_before, test_a_released_and_a_requeued_task_are_claimed_again),
+        (_drop_later_fields, test_fields_of_a_later_version_survive_a_claim_by_what_is_supposed),
+        (_serve_a_claim_twice, test_claims_that_wait_share_a_scan_a_read_and_a_batch),
+        (_hand_out_by_the_scan_alone, test_claimers_of_two_handles_hand_no_task_to_two),
+    ],
+)
+async def test_a_planted_bug_is_found(bug: Any, test: Any, tmp_path: Any) -> None:
+    given: dict[str, Any] = {}
+    wanted = test.__code__.co_varnames[: test.__code__.co_argcount]
+    async with keepstate.open("memory://") as ks:
+        if "space" in wanted:
+            given["space"] = ks.space("run")
+        if "shared" in wanted:
+            given |= {"shared": "sqlite", "request": None, "tmp_path": tmp_path}
+        with bug(), pytest.raises((AssertionError, ValueError, keepstate.KeepstateError)):
+            await test(**given)
+    while Counted.made:
+        await Counted.made.pop().close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 import keepstate
@@ -182,7 +183,9 @@ async def test_the_head_of_a_stream_is_made_anew_from_its_last_event() -> None:
 
 async def test_a_place_that_leads_to_no_task_is_left_out() -> None:
     async with keepstate.open("memory://") as source, keepstate.open("memory://") as target:
-        await write(source, Put(tasks.timed_key(layout.WAITING, 1, "nobody"), b"nobody"))
+        await write(
+            source, Put(tasks.timed_key(layout.WAITING, 1, "nobody"), msgspec.msgpack.encode(["nobody"]))
+        )
 
         found = await restored(source, target)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
+import msgspec
 import pytest
 
 import keepstate
@@ -13,7 +14,8 @@ from keepstate.cli.damage import StoreSource
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE
 from keepstate.engine.queue import tasks
-from keepstate.engine.repair.verifier import Problem, Verifier, log_problems
+from keepstate.engine.repair.verifier import Problem, Verifier, log_problems, size_problems
+from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put, Store, Write
 from keepstate.values import codec
 from keepstate.values.key import pack
@@ -125,11 +127,11 @@ async def task_without_its_place(store: Store) -> list[Write]:
 
 
 async def place_without_task(_: Store) -> list[Write]:
-    return [Put(tasks.timed_key(layout.WAITING, 1, "nobody"), b"nobody")]
+    return [Put(tasks.timed_key(layout.WAITING, 1, "nobody"), msgspec.msgpack.encode(["nobody"]))]
 
 
 async def task_in_two_places(_: Store) -> list[Write]:
-    return [Put(tasks.timed_key(layout.WAITING, 1, "claimed"), b"claimed")]
+    return [Put(tasks.timed_key(layout.WAITING, 1, "claimed"), msgspec.msgpack.encode(["claimed"]))]
 
 
 async def payload_without_task(_: Store) -> list[Write]:
@@ -196,3 +198,22 @@ def test_a_record_that_is_replaced_while_it_is_verified_is_not_called_damaged() 
             return await Verifier(StoreSource(ks.store), "run").problems(old)
 
     assert asyncio.run(main()) == []
+
+
+async def test_a_size_that_is_not_that_of_the_entries_is_found(ks: keepstate.Keepstate) -> None:
+    await everything(ks)
+
+    assert await size_problems(ks.store, "run") == []
+
+
+async def test_a_wrong_size_is_found() -> None:
+    store = MemoryStore()
+    await store.open()
+    async with keepstate.open(store) as ks:
+        await everything(ks)
+        store._heap.spaces["run"]._sizes.count(PLAN, 1, 7)
+
+        (problem,) = await size_problems(store, "run")
+
+    assert problem.key == layout.DOCUMENTS
+    await store.close()

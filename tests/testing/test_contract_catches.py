@@ -202,6 +202,17 @@ PLANTED: list[tuple[Bug, str, dict[str, Any]]] = [
     ),
     (seeded_store_bugs.row_subtracted_twice, "test_the_log_keeps_64_mib", {}),
     (
+        seeded_store_bugs.expired_row_counted,
+        "test_an_expired_entry_is_not_counted_before_it_is_swept",
+        {},
+    ),
+    (seeded_store_bugs.removed_row_counted, "test_sweeping_is_counted", {}),
+    (
+        seeded_store_bugs.guessed_stamp_counted_twice,
+        "test_stamped_entries_are_counted_over_a_guessed_one_too",
+        {},
+    ),
+    (
         seeded_store_bugs.answers_by_request,
         "test_each_caller_of_several_batches_gets_the_answers_of_its_own",
         {},
