@@ -215,6 +215,44 @@ async def test_what_another_process_has_discarded_or_put_again_is_read() -> None
     await store.close()
 
 
+async def test_a_task_that_was_replaced_is_claimed_once_and_new() -> None:
+    store = Counted()
+    space = (await opened(store)).space("run")
+    await space.queue.claim("w", lease_s=60)
+    await space.queue.put("old", id="t")
+    await space.queue.put("new", id="t", if_present="replace")
+
+    found = await space.queue.claim("w", lease_s=60, count=2)
+
+    assert [task.payload for task in found] == ["new"]
+    assert await space.queue.counts() == {"ready": 0, "waiting": 0, "claimed": 1, "done": 0, "dead": 0}
+    await store.close()
+
+
+async def test_a_lease_counts_from_the_time_of_the_store(turned: Turned) -> None:
+    """A process that was suspended supposes a time that is long over."""
+    queue, clock = turned.space.queue, turned.clock
+    await queue.claim("w", lease_s=60)
+    await queue.put(1, id="t")
+    known = claimer_of(turned.space.executor).known
+    assert known._time is not None
+    known.learn_time(known._time[0] - 3_600_000, clock.monotonic_s())
+
+    (task,) = await queue.claim("w", lease_s=60)
+
+    info = await queue.get("t")
+    assert info is not None and info.due_at.timestamp() * 1000 == clock.now_ms() + 60_000
+    await task.complete()
+
+
+async def test_a_handle_remembers_a_bounded_number_of_spaces() -> None:
+    async with keepstate.open("memory://") as ks:
+        for number in range(claimer._MOST_SPACES + 10):
+            await ks.space(f"run/{number}").queue.put(1)
+
+        assert len(claimer._known[ks.space("run/1").executor.home]) == claimer._MOST_SPACES
+
+
 async def test_a_holder_that_lost_its_task_cannot_complete_it_by_what_it_supposes() -> None:
     store = Counted()
     mine, others = [(await opened(store)).space("run").queue for _ in range(2)]
@@ -417,11 +455,11 @@ def test_a_claimer_belongs_to_a_handle_and_a_space() -> None:
 def _believe_the_view() -> Any:
     """Claim by a view without requiring its revision, and check no record."""
 
-    def assume(self: Unit, entries: Any, revision: int, now_ms: int) -> None:
+    def assume(self: Unit, entries: Any, revision: int, now_ms: int, *, until_ms: int) -> None:
         self.assume_cached(entries, revision, now_ms)
         self._found.clear()
 
-    return patch.object(Unit, "assume_scanned", assume)
+    return patch.multiple(Unit, assume_scanned=assume, check=lambda *_, **__: None)
 
 
 def _pass_over_what_was_claimed_before() -> Any:

@@ -113,7 +113,13 @@ class Queue(Twin[engine.Queue]):
         return Task(finish(self._inner.take(id, worker, lease_s=lease_s)))
 
     def work(
-        self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
+        self,
+        worker: str,
+        *,
+        lease_s: float = 60,
+        wait_s: float | None = None,
+        match: Match | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> Iterator[Task]:
         """Yield tasks one by one, each claimed on demand. Raises the errors of `claim`.
 
@@ -122,10 +128,13 @@ class Queue(Twin[engine.Queue]):
             lease_s: Seconds until the lease of each task expires.
             wait_s: End the iteration after this many seconds without a task. The default never ends.
             match: As for `claim`.
+            kinds: As for `claim`.
         """
         return (
             Task(each)
-            for each in finish_each(self._inner.work(worker, lease_s=lease_s, wait_s=wait_s, match=match))
+            for each in finish_each(
+                self._inner.work(worker, lease_s=lease_s, wait_s=wait_s, match=match, kinds=kinds)
+            )
         )
 
     def heartbeat(self, task: Task | Claim, lease_s: float) -> None:

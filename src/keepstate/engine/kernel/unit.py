@@ -111,10 +111,16 @@ class Unit:
         self._note_expiry(entries.values())
         self.revision, self._now_ms = revision, now_ms
 
-    def assume_scanned(self, entries: Mapping[bytes, Entry | None], revision: int, now_ms: int) -> None:
-        """Seed the read set with what a scan at a revision found; the batch requires that revision."""
+    def assume_scanned(
+        self, entries: Mapping[bytes, Entry | None], revision: int, now_ms: int, *, until_ms: int
+    ) -> None:
+        """Seed the read set with what a scan at a revision found.
+
+        The batch requires that revision, and that the space's time is below `until_ms`.
+        """
         self.assume_cached(entries, revision, now_ms)
         self._has_scanned = True
+        self._alive_until_ms = _min_known(self._alive_until_ms, until_ms)
 
     async def read(self, *keys: bytes) -> list[Entry | None]:
         """Return entries at the unit's revision, or as the unit itself has written them."""

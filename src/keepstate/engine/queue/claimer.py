@@ -50,9 +50,12 @@ T = TypeVar("T")
 _PAGE: Final = 32
 _MOST_TAKEN: Final = 64
 """Tasks in one batch, each with three writes."""
-_MOST_VIEWED: Final = 256
-_VIEWED_BYTES: Final = 16 << 10
+_MOST_SPACES: Final = 256
+_MOST_VIEWED: Final = 64
+_VIEWED_BYTES: Final = 4 << 10
 """Size of the largest payload that a view keeps."""
+_MOST_LATE_MS: Final = 1000
+"""Milliseconds by which the supposed time of a claim may be late, if its lease is four times as long."""
 _LONGEST_PAUSE: Final = 256
 """Number of claims that do not look at a view after many refusals in a row."""
 _LONGEST_WAIT_S: Final = 1.0
@@ -192,11 +195,18 @@ class SpaceKnowledge:
         if stored is None or stored.version != revision:
             return None
         record = tasks.decode_record(stored.value, f"task {task_id!r}")
+        former, payload = (
+            unit.as_read(stored.key),
+            unit.as_applied(tasks.payload_key(task_id), revision),
+        )
+        left = None
+        if former is not None:
+            left = tasks.index_key(tasks.decode_record(former.value, f"task {task_id!r}"), former.version)
         if record.state != "ready":
-            self.note(revision)
-            return stored
-        payload = unit.as_applied(tasks.payload_key(task_id), revision)
-        self.note(revision, tasks.index_key(record, revision), None if payload is None else (stored, payload))
+            self.note(revision, left=left)
+        else:
+            known = None if payload is None else (stored, payload)
+            self.note(revision, left=left, key=tasks.index_key(record, revision), task=known)
         return stored
 
     # ---- the view
@@ -228,8 +238,22 @@ class SpaceKnowledge:
         """Note that a view was right."""
         self._longest_pause = 1
 
-    def note(self, revision: int, key: bytes | None = None, task: tuple[Entry, Entry] | None = None) -> None:
-        """Note a batch of this process: it made a task ready under an index key, or none."""
+    def note(
+        self,
+        revision: int,
+        *,
+        left: bytes | None = None,
+        key: bytes | None = None,
+        task: tuple[Entry, Entry] | None = None,
+    ) -> None:
+        """Note a batch of this process on one task.
+
+        Args:
+            revision: The revision of the batch.
+            left: The former index key of the task.
+            key: The task's key in the index of ready tasks, if it is there now.
+            task: The task's record and payload, if both are known.
+        """
         with self._lock:
             view = self._view
             if view is None:
@@ -238,6 +262,8 @@ class SpaceKnowledge:
                 self._view = None
                 return
             view.revision = revision
+            if left is not None:
+                view.entries.pop(left, None)
             if key is not None:
                 view.entries[key] = None if task and len(task[1].value) > _VIEWED_BYTES else task
 
@@ -260,9 +286,10 @@ def claimer_of(executor: Executor) -> Claimer:
     """Return the claimer of a space; all objects of one handle that stand for the space share it."""
     with _known_lock:
         claimers = _known.setdefault(executor.home, {})
-        claimer = claimers.get(executor.stored_name)
-        if claimer is None:
-            claimer = claimers[executor.stored_name] = Claimer()
+        name = executor.stored_name
+        claimers[name] = claimer = claimers.pop(name) if name in claimers else Claimer()
+        if len(claimers) > _MOST_SPACES:
+            del claimers[next(iter(claimers))]  # the least recently used
         return claimer
 
 
@@ -289,7 +316,7 @@ class Claimer:
         try:
             # The lock is held across an await, which is safe because no coroutine suspends in blocking mode.
             with self._lead:
-                if not ticket.is_over:
+                while not ticket.is_over:
                     await self._serve_next(rounds)
         except BaseException:
             self._withdraw(ticket)
@@ -430,10 +457,12 @@ class Round:
 
         async def work(unit: Unit) -> list[tuple[Ticket, tuple[tasks.TaskRecord, Any]]]:
             entries = {entry.key: entry for _, *both in ours for entry in both}
+            late_ms = min(_MOST_LATE_MS, *(ticket.request.lease_ms // 4 for ticket in tickets))
             unit.require_no_loss(view.losses)
-            unit.assume_scanned(entries, view.revision, now_ms)
+            unit.assume_scanned(entries, view.revision, now_ms, until_ms=now_ms + late_ms)
             claims: list[tuple[Ticket, tuple[tasks.TaskRecord, Any]]] = []
             for ticket, (_, stored, payload_entry) in zip(plain, ours, strict=False):
+                unit.check(stored.key, version=stored.version)
                 record = tasks.decode_record(stored.value, f"task of {self.executor.name!r}")
                 payload = decode_value(self.executor, payload_entry.key, await unit.value(payload_entry))
                 claimed = await self._write_claim(unit, record, stored.version, ticket.request)

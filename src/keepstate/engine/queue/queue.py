@@ -299,7 +299,13 @@ class Queue:
         return Task(self, record, payload, lease_s, losses, revision=revision)
 
     async def work(
-        self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
+        self,
+        worker: str,
+        *,
+        lease_s: float = 60,
+        wait_s: float | None = None,
+        match: Match | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> AsyncIterator[Task]:
         """Yield tasks one by one, each claimed on demand. Raises the errors of `claim`.
 
@@ -308,10 +314,11 @@ class Queue:
             lease_s: Seconds until the lease of each task expires.
             wait_s: End the iteration after this many seconds without a task. The default never ends.
             match: As for `claim`.
+            kinds: As for `claim`.
         """
         while True:
             found = await self.claim(
-                worker, lease_s=lease_s, wait_s=60.0 if wait_s is None else wait_s, match=match
+                worker, lease_s=lease_s, wait_s=60.0 if wait_s is None else wait_s, match=match, kinds=kinds
             )
             if not found and wait_s is not None:
                 return
@@ -423,7 +430,8 @@ class Queue:
             stored = task._stored if isinstance(task, Task) else None  # pyright: ignore[reportPrivateUsage]
             if isinstance(task, Task):
                 task._stored = None  # pyright: ignore[reportPrivateUsage]
-            supposed = {} if stored is None else {key: stored}
+            # A lease or a delay counts from the space's present time, which only the store knows exactly.
+            supposed = {key: stored} if stored is not None and is_idempotent else {}
             _, written = await self._known.change(self._executor, work, task.id, supposed)
             if isinstance(task, Task):
                 task._stored = written  # pyright: ignore[reportPrivateUsage]
