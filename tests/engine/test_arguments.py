@@ -259,6 +259,9 @@ CALLS: dict[str, Call] = {
     ),
     "Queue.put(delay_s)": Call(lambda space, x: space.queue.put(1, delay_s=x), (*NO_WAIT, None)),
     "Queue.put(max_attempts)": Call(lambda space, x: space.queue.put(1, max_attempts=x), NO_COUNT),
+    "Queue.put(kind)": Call(lambda space, x: space.queue.put(1, kind=x), (1, "x" * 201, b"a", None)),
+    "Queue.put(key)": Call(lambda space, x: space.queue.put(1, key=x), (1, "", "x" * 201, b"a")),
+    "Queue.put(keep_s)": Call(lambda space, x: space.queue.put(1, keep_s=x), NO_LENGTH),
     "Queue.put(if_present)": Call(
         lambda space, x: space.queue.put(1, if_present=x), (1, None, "", "skip", ["keep"])
     ),
@@ -269,6 +272,10 @@ CALLS: dict[str, Call] = {
         lambda space, x: space.queue.claim("w", lease_s=1, wait_s=x), (*NO_WAIT, None)
     ),
     "Queue.claim(match)": Call(lambda space, x: space.queue.claim("w", lease_s=1, match=x), (1, "f")),
+    "Queue.claim(kinds)": Call(
+        lambda space, x: space.queue.claim("w", lease_s=1, kinds=x), ("mail", [], [1], ["x" * 201])
+    ),
+    "Queue.work(kinds)": Call(lambda space, x: space.queue.work("w", kinds=x), ("mail", [], [1])),
     "Queue.work(worker)": Call(lambda space, x: space.queue.work(x), NO_NAME),
     "Queue.work(lease_s)": Call(lambda space, x: space.queue.work("w", lease_s=x), (*NO_LENGTH, None)),
     "Queue.work(wait_s)": Call(lambda space, x: space.queue.work("w", wait_s=x), NO_WAIT),
@@ -280,7 +287,12 @@ CALLS: dict[str, Call] = {
     "Queue.fail(task)": Call(lambda space, x: space.queue.fail(x, "why"), NO_CLAIM),
     "Queue.fail(retry_in_s)": Call(lambda space, x: space.queue.fail(Claim("t", 1), "why", x), NO_WAIT),
     "Queue.release(task)": Call(lambda space, x: space.queue.release(x), NO_CLAIM),
-    "Queue.list(state)": Call(lambda space, x: space.queue.list(x), ("lost", 1, None, [])),
+    "Queue.list(state)": Call(lambda space, x: space.queue.list(x), ("lost", 1, [])),
+    "Queue.list(id_prefix)": Call(lambda space, x: space.queue.list(id_prefix=x), (1, b"a", ["a"])),
+    "Queue.list(before)": Call(
+        lambda space, x: space.queue.list("ready", before=x), (1, b"a", "", "zz", "é")
+    ),
+    "Queue.list(reverse)": Call(lambda space, x: space.queue.list("ready", reverse=x), NO_FLAG),
     "Queue.list(after)": Call(lambda space, x: space.queue.list("ready", after=x), (1, b"a", "", "zz", "é")),
     "Queue.list(payloads)": Call(lambda space, x: space.queue.list("ready", payloads=x), NO_FLAG),
     "Queue.get(payload)": Call(lambda space, x: space.queue.get("a", payload=x), NO_FLAG),

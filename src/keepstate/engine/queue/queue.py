@@ -195,7 +195,7 @@ class Queue:
         state: TaskState = "waiting" if wait_ms else "ready"
         record = TaskRecord(
             task_id, state, priority, 0, max_attempts, 0, put_at_ms=0, due_at_ms=wait_ms,
-            kind=tasks.check_kind("kind", kind) if kind else "",
+            kind=tasks.check_kind("kind", kind) if kind != "" else "",
             key=None if key is None else tasks.check_kind("key", key),
             keep_ms=None if keep_s is None else check_duration_ms("keep_s", keep_s),
         )  # fmt: skip
