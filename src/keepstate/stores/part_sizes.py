@@ -15,7 +15,8 @@ from keepstate.stores.protocol import Entry, PartSize
 from keepstate.values import limits
 from keepstate.values.key import part_of
 
-_decoder: Final = msgspec.msgpack.Decoder(dict[bytes, tuple[int, int]])
+_NUMBERS: Final = 2
+_decoder: Final = msgspec.msgpack.Decoder(dict[bytes, list[int]])
 
 
 class PartSizes:
@@ -23,8 +24,8 @@ class PartSizes:
 
     __slots__ = ("_parts",)
 
-    def __init__(self, parts: dict[bytes, tuple[int, int]] | None = None) -> None:
-        self._parts: dict[bytes, tuple[int, int]] = {} if parts is None else parts
+    def __init__(self, parts: dict[bytes, list[int]] | None = None) -> None:
+        self._parts: dict[bytes, list[int]] = {} if parts is None else parts
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> PartSizes:
@@ -41,7 +42,10 @@ class PartSizes:
         Raises:
             msgspec.MsgspecError: The bytes are not sizes.
         """
-        return cls(_decoder.decode(stored) if stored else None)
+        parts = _decoder.decode(stored) if stored else {}
+        if any(len(size) != _NUMBERS for size in parts.values()):
+            raise msgspec.ValidationError("a part has a number of entries and of bytes")
+        return cls(parts)
 
     def encode(self) -> bytes:
         """Encode the sizes for storing; parts that are empty now are included."""
@@ -49,26 +53,30 @@ class PartSizes:
 
     def count(self, key: bytes, entries: int, size_bytes: int) -> None:
         """Add entries and bytes to the part of a key, or subtract them."""
-        part, parts = part_of(key), self._parts
-        known = parts.get(part)
-        if known is None:
-            if len(parts) >= limits.COUNTED_PARTS:
-                part = key[:1]
-            known = parts.get(part, (0, 0))
-        parts[part] = known[0] + entries, known[1] + size_bytes
+        part = part_of(key)
+        size = self._parts.get(part)
+        if size is None:
+            size = self._size_of_new(part)
+        size[0] += entries
+        size[1] += size_bytes
+
+    def _size_of_new(self, part: bytes) -> list[int]:
+        if len(self._parts) >= limits.COUNTED_PARTS:
+            part = part[:1]
+        return self._parts.setdefault(part, [0, 0])
 
     def without(self, expired: Iterable[tuple[bytes, int]]) -> Mapping[bytes, PartSize]:
         """Return the parts that are not empty, without expired entries: keys and lengths of values."""
-        left = PartSizes(dict(self._parts))
+        left = PartSizes({part: [*size] for part, size in self._parts.items()})
         for key, value_bytes in expired:
             left.count(key, -1, -len(key) - value_bytes)
         return {part: PartSize(*size) for part, size in left._parts.items() if size[0]}
 
     def emptied(self) -> PartSizes:
         """Return the same parts without entries, to count entries again by the same rule."""
-        return PartSizes(dict.fromkeys(self._parts, (0, 0)))
+        return PartSizes({part: [0, 0] for part in self._parts})
 
     def differing(self, other: PartSizes) -> list[bytes]:
         """Return the parts of which another count has a different size."""
-        mine, theirs, none = self._parts, other._parts, (0, 0)
+        mine, theirs, none = self._parts, other._parts, [0, 0]
         return [part for part in sorted({*mine, *theirs}) if mine.get(part, none) != theirs.get(part, none)]

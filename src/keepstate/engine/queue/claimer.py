@@ -194,6 +194,8 @@ class SpaceKnowledge:
         stored = unit.as_applied(tasks.task_key(task_id), revision)
         if stored is None or stored.version != revision:
             return None
+        if self._view is None:
+            return stored
         record = tasks.decode_record(stored.value, f"task {task_id!r}")
         former, payload = (
             unit.as_read(stored.key),

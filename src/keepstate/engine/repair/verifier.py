@@ -305,7 +305,7 @@ async def size_problems(store: Store, space: str) -> list[Problem]:
     """
     for _ in range(_COUNTINGS):
         before = await store.sizes(space)
-        kept = PartSizes({part: (size.entries, size.size_bytes) for part, size in before.parts.items()})
+        kept = PartSizes({part: [*size] for part, size in before.parts.items()})
         counted = kept.emptied()
         for section in (OBJECTS, BY_KEY, WITH_VALUES):
             async for page in scan_pages(store, space, bytes((section,))):
