@@ -17,7 +17,7 @@ import keepstate
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import claimer, tasks
-from keepstate.engine.queue.claimer import SpaceKnowledge, claimer_of
+from keepstate.engine.queue.claimer import QueueCache, claimer_of
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, LeaseLostError
 from keepstate.stores.memory import MemoryStore
@@ -293,7 +293,7 @@ async def test_a_large_payload_is_claimed_whole(space: Space) -> None:
 
 
 def test_views_that_were_refused_are_left_alone_for_a_while() -> None:
-    known = SpaceKnowledge()
+    known = QueueCache()
     pauses: list[int] = []
     for _ in range(4):
         known.refuse()

@@ -10,7 +10,7 @@ from typing import Any
 
 from keepstate._finish import finish, finish_each
 from keepstate.engine.queue import queue as engine
-from keepstate.engine.queue.claims import Match
+from keepstate.engine.queue.claimer import Match
 from keepstate.engine.queue.listings import StateSummary
 from keepstate.engine.queue.queue import Claim
 from keepstate.engine.queue.tasks import DONE_KEPT_MS, IfPresent, Put, TaskInfo, TaskState
@@ -39,8 +39,8 @@ class Queue(Twin[engine.Queue]):
             payload: The task's payload; any value that the codec stores.
             id: An id that makes the put idempotent, until `keep_s` after the task was completed.
             kind: The kind of work, at most 200 bytes of UTF-8, by which workers can claim.
-            key: The subject of the work, such as a customer; 1 to 200 bytes of UTF-8. It stands in the index
-                beside the kind.
+            key: The subject of the work, such as a customer; 1 to 200 bytes of UTF-8. The index has it
+                too.
             priority: Tasks with a higher priority are claimed first; equal ones in order of arrival.
             delay_s: Seconds before the task can be claimed.
             max_attempts: The number of failed attempts after which the task is dead.

@@ -3,7 +3,7 @@
 A claim that arrives while others are served is served with the next ones. Tasks are handed out in the order
 of the ready index, to claims in the order of their arrival. The batch checks every task by key, so a task
 that another process takes at the same moment makes the batch fail: then the page is scanned again, and half
-as many tasks are taken from a random place in it. Nobody passes a task over for good.
+as many tasks are taken from a random place in it. No task is passed over for good.
 
 A `ReadyView` saves the scan and the read as long as nothing but this process writes to the space: it holds
 the ready index at one revision, with what this process itself has put. A claim from it requires that the
@@ -15,9 +15,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
@@ -26,7 +27,9 @@ from keepstate._runner import Promise, Signal, reentrant_lock
 from keepstate.engine.documents.record import decode_value
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.store_abilities import LossDetector
+from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
+from keepstate.engine.queue.tasks import TaskRecord
 from keepstate.errors import (
     ConflictError,
     CorruptError,
@@ -41,8 +44,6 @@ from keepstate.values import limits
 
 if TYPE_CHECKING:
     from keepstate.engine.kernel.executor import Executor, Home
-    from keepstate.engine.kernel.unit import Unit
-    from keepstate.engine.queue.claims import Claimed, ClaimRequest
     from keepstate.engine.queue.due_tasks import DueTasks
 
 T = TypeVar("T")
@@ -64,10 +65,53 @@ _TIME_VALID_S: Final = 60.0
 UNREADABLE: Final = CorruptError, InvalidError, MissingExtraError, UnsupportedError
 """Permanent errors of a payload: for example, its class is not registered, or has a newer version."""
 
-WriteClaim: TypeAlias = "Callable[[Unit, tasks.TaskRecord, int, ClaimRequest], Awaitable[tasks.TaskRecord]]"
+
+Claimed = tuple[TaskRecord, Any, int]
+"""The record of a claimed task, its payload, and the revision of the claim, 0 inside a transaction."""
+Match = Callable[[str, Any], bool]
+"""Returns whether a worker can do a task, given its id and payload."""
+TaskFilter = Callable[[str, Any, Mapping[str, Any]], bool]
+"""As `Match`, but also takes the requested documents that exist, by name."""
+OnClaim = Callable[[Unit, str, str | None], Awaitable[None]]
+"""Adds writes to the claiming batch. Takes its unit, the task's id, and the task's previous worker."""
 
 
-class Ticket:
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """A worker's request for tasks.
+
+    Attributes:
+        worker: The name of the worker.
+        lease_ms: The duration of the lease.
+        losses: The detector of losses that make the claims invalid.
+        count: The largest number of tasks to claim.
+        wait_s: Seconds to wait for the first task.
+        match: Returns whether to claim a task.
+        documents: The names of the documents that `match` takes, and that `on_claim` reads without cost.
+        on_claim: Adds writes to the claiming batch.
+        kinds: The kinds of tasks to claim; None for all.
+    """
+
+    worker: str
+    lease_ms: int
+    losses: LossDetector
+    count: int = 1
+    wait_s: float = 0
+    match: TaskFilter | None = None
+    documents: Sequence[str] = ()
+    on_claim: OnClaim | None = None
+    kinds: Collection[str] | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """True if one batch may claim for this request and for others."""
+        return self.match is None and self.on_claim is None
+
+
+WriteClaim: TypeAlias = Callable[[Unit, TaskRecord, int, ClaimRequest], Awaitable[TaskRecord]]
+
+
+class PendingClaim:
     """One claim that waits for tasks.
 
     Attributes:
@@ -97,6 +141,9 @@ class Ticket:
             self.promise.give(None)
 
 
+_Offer: TypeAlias = tuple[PendingClaim, Entry]
+
+
 class ReadyView:
     """The ready index of a space at one revision.
 
@@ -122,8 +169,8 @@ class ReadyView:
         return found
 
 
-class SpaceKnowledge:
-    """What this process last knew of the queue of one space, shared by all objects of one handle."""
+class QueueCache:
+    """Cache of the time and the ready tasks of one space, shared by all objects of one handle."""
 
     def __init__(self) -> None:
         self._lock = reentrant_lock()
@@ -299,12 +346,12 @@ class Claimer:
     """Serves the claims of a process in one space, one round at a time."""
 
     def __init__(self) -> None:
-        self.known = SpaceKnowledge()
-        self._waiting: deque[Ticket] = deque()
+        self.known = QueueCache()
+        self._waiting: deque[PendingClaim] = deque()
         self._lead = threading.Lock()
         self._is_serving = False
 
-    async def serve(self, ticket: Ticket, rounds: Round) -> None:
+    async def serve(self, ticket: PendingClaim, rounds: ClaimExecutor) -> None:
         """Serve a claim, together with others that wait, and raise the error of its round."""
         if ticket.promise is None:
             await self._serve_in_thread(ticket, rounds)
@@ -313,7 +360,7 @@ class Claimer:
         if ticket.error is not None:
             raise ticket.error
 
-    async def _serve_in_thread(self, ticket: Ticket, rounds: Round) -> None:
+    async def _serve_in_thread(self, ticket: PendingClaim, rounds: ClaimExecutor) -> None:
         self._waiting.append(ticket)
         try:
             # The lock is held across an await, which is safe because no coroutine suspends in blocking mode.
@@ -324,7 +371,9 @@ class Claimer:
             self._withdraw(ticket)
             raise
 
-    async def _serve_in_task(self, ticket: Ticket, promise: Promise[None], rounds: Round) -> None:
+    async def _serve_in_task(
+        self, ticket: PendingClaim, promise: Promise[None], rounds: ClaimExecutor
+    ) -> None:
         self._waiting.append(ticket)
         self._ensure_server(rounds)
         try:
@@ -336,12 +385,12 @@ class Claimer:
                 await ticket.ended.wait(_LONGEST_WAIT_S)
             raise
 
-    def _ensure_server(self, rounds: Round) -> None:
+    def _ensure_server(self, rounds: ClaimExecutor) -> None:
         if not self._is_serving:
             self._is_serving = True
             rounds.executor.runner.detach(lambda: self._serve_all(rounds))
 
-    async def _serve_all(self, rounds: Round) -> None:
+    async def _serve_all(self, rounds: ClaimExecutor) -> None:
         try:
             while self._waiting:
                 for ticket in await self._serve_next(rounds):
@@ -353,9 +402,9 @@ class Claimer:
             if self._waiting:  # the server was cancelled, as all tasks are when a loop ends
                 self._ensure_server(rounds)
 
-    async def _serve_next(self, rounds: Round) -> list[Ticket]:
+    async def _serve_next(self, rounds: ClaimExecutor) -> list[PendingClaim]:
         """Serve the claims that wait longest. If that is interrupted, the others of them wait again."""
-        tickets: list[Ticket] = []
+        tickets: list[PendingClaim] = []
         while self._waiting and len(tickets) < _MOST_TAKEN:
             tickets.append(self._waiting.popleft())
         try:
@@ -365,7 +414,7 @@ class Claimer:
             raise
         return tickets
 
-    def _withdraw(self, ticket: Ticket) -> None:
+    def _withdraw(self, ticket: PendingClaim) -> None:
         try:
             self._waiting.remove(ticket)
         except ValueError:
@@ -373,7 +422,7 @@ class Claimer:
         ticket.is_over = True
 
 
-class Round:
+class ClaimExecutor:
     """The claiming of one space by one executor.
 
     Args:
@@ -395,12 +444,12 @@ class Round:
         self.executor, self._due_tasks = executor, due_tasks
         self._write_claim, self._warn, self._give_back = write_claim, warn, give_back
 
-    async def give_back(self, ticket: Ticket) -> None:
+    async def give_back(self, ticket: PendingClaim) -> None:
         """Release the tasks of a claim whose caller is gone."""
         if ticket.found:
             await self._give_back(ticket.found, ticket.request.losses)
 
-    async def serve(self, tickets: Sequence[Ticket]) -> None:
+    async def serve(self, tickets: Sequence[PendingClaim]) -> None:
         """Claim tasks for all these claims, and end them."""
         try:
             await self._serve(tickets)
@@ -413,7 +462,7 @@ class Round:
             for ticket in tickets:
                 ticket.finish()
 
-    async def _serve(self, tickets: Sequence[Ticket]) -> None:
+    async def _serve(self, tickets: Sequence[PendingClaim]) -> None:
         store = await self.executor.store()
         known = claimer_of(self.executor).known
         if await self._due_tasks.promote(store, force=False):
@@ -445,7 +494,7 @@ class Round:
                 view.entries = {entry.key: None for entry in page.entries if entry.key not in search.taken}
                 known.keep_view(view)
 
-    async def _take_viewed(self, tickets: Sequence[Ticket], known: SpaceKnowledge) -> None:
+    async def _take_viewed(self, tickets: Sequence[PendingClaim], known: QueueCache) -> None:
         """Claim tasks that this process has put itself, without reading them again."""
         now_ms = known.now_ms(self.executor.clock.monotonic_s())
         view = known.take_view()
@@ -457,12 +506,12 @@ class Round:
             known.keep_view(view)
             return
 
-        async def work(unit: Unit) -> list[tuple[Ticket, tuple[tasks.TaskRecord, Any]]]:
+        async def work(unit: Unit) -> list[tuple[PendingClaim, tuple[tasks.TaskRecord, Any]]]:
             entries = {entry.key: entry for _, *both in ours for entry in both}
             late_ms = min(_MOST_LATE_MS, *(ticket.request.lease_ms // 4 for ticket in tickets))
             unit.require_no_loss(view.losses)
             unit.assume_scanned(entries, view.revision, now_ms, until_ms=now_ms + late_ms)
-            claims: list[tuple[Ticket, tuple[tasks.TaskRecord, Any]]] = []
+            claims: list[tuple[PendingClaim, tuple[tasks.TaskRecord, Any]]] = []
             for ticket, (_, stored, payload_entry) in zip(plain, ours, strict=False):
                 unit.check(stored.key, version=stored.version)
                 record = tasks.decode_record(stored.value, f"task of {self.executor.name!r}")
@@ -484,7 +533,7 @@ class Round:
         view.revision = revision
         known.keep_view(view)
 
-    async def _take(self, search: _Search, offers: Sequence[tuple[Ticket, Entry]]) -> int:
+    async def _take(self, search: _Search, offers: Sequence[_Offer]) -> int:
         """Claim offered tasks in one batch, and return its revision; 0 if none was claimed."""
         chosen = search.choose(offers, self.executor.clock.spread())
         while True:
@@ -507,11 +556,11 @@ class Round:
             return revision
 
     async def _claim_all(
-        self, unit: Unit, search: _Search, chosen: Sequence[tuple[Ticket, Entry]]
-    ) -> list[tuple[Ticket, Entry, tuple[tasks.TaskRecord, Any]]]:
+        self, unit: Unit, search: _Search, chosen: Sequence[_Offer]
+    ) -> list[tuple[PendingClaim, Entry, tuple[tasks.TaskRecord, Any]]]:
         ids = [tasks.id_in(index) for _, index in chosen]
         stored = await unit.read(*map(tasks.task_key, ids), *map(tasks.payload_key, ids))
-        claims: list[tuple[Ticket, Entry, tuple[tasks.TaskRecord, Any]]] = []
+        claims: list[tuple[PendingClaim, Entry, tuple[tasks.TaskRecord, Any]]] = []
         left = {ticket: ticket.left for ticket, _ in chosen}
         search.lost.clear()
         for (ticket, index), entry, payload_entry in zip(
@@ -535,7 +584,7 @@ class Round:
         return claims
 
 
-def _is_served(ticket: Ticket) -> bool:
+def _is_served(ticket: PendingClaim) -> bool:
     """End a claim that has all its tasks, and return whether it has ended."""
     if not ticket.left:
         ticket.finish()
@@ -561,9 +610,9 @@ class _Search:
         self._lost_once: set[bytes] = set()
         self._most, self._is_contended = _MOST_TAKEN, False
 
-    def offers(self, page: Sequence[Entry], tickets: Sequence[Ticket]) -> list[tuple[Ticket, Entry]]:
+    def offers(self, page: Sequence[Entry], tickets: Sequence[PendingClaim]) -> list[_Offer]:
         """Return the tasks of a page for claims that want them, in order; a task is offered once."""
-        offers: list[tuple[Ticket, Entry]] = []
+        offers: list[_Offer] = []
         left = {ticket: ticket.left for ticket in tickets}
         # What may turn out to be unreadable, or another's, is offered beyond what is wanted.
         spare = _PAGE if self.unreadable or self._is_contended else 0
@@ -583,14 +632,14 @@ class _Search:
                 break
         return offers
 
-    def choose(self, offers: Sequence[tuple[Ticket, Entry]], spread: float) -> list[tuple[Ticket, Entry]]:
+    def choose(self, offers: Sequence[_Offer], spread: float) -> list[_Offer]:
         """Return the offers to try now: the first ones, after a conflict some from a random place."""
         if not self._is_contended:
             return list(offers[: self._most])
         begin = int(spread * len(offers))
         return list(offers[begin : begin + self._most])
 
-    def contend(self, chosen: Sequence[tuple[Ticket, Entry]]) -> None:
+    def contend(self, chosen: Sequence[_Offer]) -> None:
         """Note that another process took one of these tasks, or wrote to it."""
         self._is_contended, self._most = True, max(1, min(len(chosen), self._most) // 2)
 
@@ -601,7 +650,7 @@ class _Search:
         self._lost_once.update(self.lost)
 
 
-def _accepts(ticket: Ticket, kind: str) -> bool:
+def _accepts(ticket: PendingClaim, kind: str) -> bool:
     return ticket.request.kinds is None or kind in ticket.request.kinds
 
 

@@ -12,7 +12,7 @@ claims run detached from the caller.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -25,7 +25,15 @@ from keepstate.engine.kernel.store_abilities import LossDetector, listen
 from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
-from keepstate.engine.queue.claimer import UNREADABLE, Round, Ticket, claimer_of, ready_record
+from keepstate.engine.queue.claimer import (
+    UNREADABLE,
+    Claimed,
+    ClaimExecutor,
+    ClaimRequest,
+    PendingClaim,
+    claimer_of,
+    ready_record,
+)
 from keepstate.engine.queue.due_tasks import DueTasks, attempts_exhausted, put_ready_or_dead
 from keepstate.engine.queue.tasks import TaskRecord
 from keepstate.errors import (
@@ -48,47 +56,7 @@ _GIVEN_BACK_AT_ONCE = 100
 _MOST_WARNED = 10_000
 _log = logging.getLogger("keepstate.engine")
 
-Claimed = tuple[TaskRecord, Any, int]
-"""The record of a claimed task, its payload, and the revision of the claim, 0 inside a transaction."""
 _Won = tuple[TaskRecord, Any]
-Match = Callable[[str, Any], bool]
-"""Returns whether a worker can do a task, given its id and payload."""
-TaskFilter = Callable[[str, Any, Mapping[str, Any]], bool]
-"""As `Match`, but also takes the requested documents that exist, by name."""
-OnClaim = Callable[[Unit, str, str | None], Awaitable[None]]
-"""Adds writes to the claiming batch. Takes its unit, the task's id, and the task's previous worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
-    """A worker's request for tasks.
-
-    Attributes:
-        worker: The name of the worker.
-        lease_ms: The duration of the lease.
-        losses: The detector of losses that make the claims invalid.
-        count: The largest number of tasks to claim.
-        wait_s: Seconds to wait for the first task.
-        match: Returns whether to claim a task.
-        documents: The names of the documents that `match` takes, and that `on_claim` reads without cost.
-        on_claim: Adds writes to the claiming batch.
-        kinds: The kinds of tasks to claim; None for all.
-    """
-
-    worker: str
-    lease_ms: int
-    losses: LossDetector
-    count: int = 1
-    wait_s: float = 0
-    match: TaskFilter | None = None
-    documents: Sequence[str] = ()
-    on_claim: OnClaim | None = None
-    kinds: Collection[str] | None = None
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether one batch may claim for this request and for others."""
-        return self.match is None and self.on_claim is None
 
 
 @dataclass(slots=True)
@@ -181,8 +149,8 @@ class Claims:
             return
         runner = self._executor.runner
         promise = runner.promise() if runner.mode == "async" else None
-        ticket = Ticket(search.request, promise, runner.signal())
-        rounds = Round(self._executor, self._due_tasks, _write_claim, self._warn, self._give_back)
+        ticket = PendingClaim(search.request, promise, runner.signal())
+        rounds = ClaimExecutor(self._executor, self._due_tasks, _write_claim, self._warn, self._give_back)
         try:
             await claimer_of(self._executor).serve(ticket, rounds)
         finally:

@@ -29,8 +29,8 @@ from keepstate.engine.kernel.shield import finish_despite_cancel
 from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
-from keepstate.engine.queue.claimer import SpaceKnowledge, claimer_of
-from keepstate.engine.queue.claims import ClaimRequest, Claims, Match, OnClaim, TaskFilter
+from keepstate.engine.queue.claimer import ClaimRequest, Match, OnClaim, QueueCache, TaskFilter, claimer_of
+from keepstate.engine.queue.claims import Claims
 from keepstate.engine.queue.listings import (
     StateSummary,
     count_tasks,
@@ -145,7 +145,7 @@ class Queue:
         self._claims = Claims(executor)
 
     @property
-    def _known(self) -> SpaceKnowledge:
+    def _known(self) -> QueueCache:
         return claimer_of(self._executor).known
 
     def __repr__(self) -> str:
@@ -172,8 +172,8 @@ class Queue:
             payload: The task's payload; any value that the codec stores.
             id: An id that makes the put idempotent, until `keep_s` after the task was completed.
             kind: The kind of work, at most 200 bytes of UTF-8, by which workers can claim.
-            key: The subject of the work, such as a customer; 1 to 200 bytes of UTF-8. It stands in the index
-                beside the kind.
+            key: The subject of the work, such as a customer; 1 to 200 bytes of UTF-8. The index has it
+                too.
             priority: Tasks with a higher priority are claimed first; equal ones in order of arrival.
             delay_s: Seconds before the task can be claimed.
             max_attempts: The number of failed attempts after which the task is dead.
