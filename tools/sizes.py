@@ -29,19 +29,19 @@ SHORT = 50
 BUDGETS = {
     "adapters": 4_050,
     "cli": 2_700,
-    "engine": 11_550,
+    "engine": 12_400,
     "managers": 5_300,
     "sessions": 3_200,
     "stores": 11_650,
-    "sync": 2_550,
+    "sync": 2_600,
     "testing": 2_700,
     "typed": 3_050,
-    "values": 4_150,
+    "values": 4_400,
     "workspace": 1_650,
     TOP: 1_500,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
-UNPACKED_BYTES = 3_500_000
+UNPACKED_BYTES = 3_600_000
 """Size of the package's files in the wheel, unpacked."""
 _CALLS = 5
 _LAYOUT = {

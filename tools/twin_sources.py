@@ -62,7 +62,10 @@ def read_all(modules: Iterable[str], folder: Path) -> dict[str, Source]:
 
 def is_parent(name: str) -> bool:
     """Return whether other twins inherit from it, and so hold an inner object of another class."""
-    return name in {"Resource", "Loaded", "Manager", "Parts", "ToolSpaces"}
+    return name in {
+        *("Resource", "Loaded", "Manager", "Parts", "ToolSpaces"),
+        *("References", "Search", "Upkeep"),
+    }
 
 
 def is_made(cls: ast.ClassDef) -> bool:

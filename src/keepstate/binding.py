@@ -231,7 +231,7 @@ class StoreBinding:
             return None
         handle = self.passed.executor.home
         name = check_space_name("id", space_name(kind, id), handle.tenant_id)
-        return Space(handle, name, author=self.passed.author, record=True)
+        return Space(handle, name, author=self.passed.author, record=True, meta=self.passed.executor.meta)
 
     def require_outside_transaction(self, what: str) -> None:
         """Raise `InvalidError` inside a transaction, for work that cannot wait for its commit."""

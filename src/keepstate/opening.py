@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -55,6 +55,7 @@ def open(
     *,
     tenant: str | None = None,
     author: str | None = None,
+    meta: Callable[[], Mapping[str, str]] | None = None,
     encryption: KeyRing | None = None,
     pickle: SignedPickle | None = None,
     observe: Observer | None = None,
@@ -70,6 +71,7 @@ def open(
         tenant: The id of a tenant, any text that is not empty. The handle then reaches this tenant's spaces
             only. Without it, the handle reaches the spaces without a tenant; see `Keepstate.tenant`.
         author: The author of writes, for events and commits.
+        meta: A plain function that returns notes on each commit, such as a `traceparent`, when it is made.
         encryption: The keys to encrypt values with. Every process that opens the store needs them.
         pickle: Stores objects of unregistered classes from a list, as signed pickles.
         observe: Hears of the beginning and the end of each operation of the handle.
@@ -83,7 +85,13 @@ def open(
     """
     source = source_of(url, "async", encryption)
     return Keepstate(
-        source, tenant=tenant, author=author, read=reader(values, pickle), pickle=pickle, observe=observe
+        source,
+        tenant=tenant,
+        author=author,
+        meta=meta,
+        read=reader(values, pickle),
+        pickle=pickle,
+        observe=observe,
     )
 
 

@@ -12,6 +12,7 @@ REASONS = {
     "adapters/langgraph/identities.py": "reads the memory of CPython's lists, and has to be easy to remove",
     "cli/exits.py": "the table of exit codes that the documents and all commands share",
     "engine/kernel/transitions.py": "a table for four domains of managers, which do not import one another",
+    "engine/history/part.py": "the base of the four classes of a history, each in its own file",
     "kv.py": "the public import path of `KVStore`",
     "managers/arguments.py": "checks for all domains of managers, which do not import one another",
     "stores/recovery/remains.py": "the form that the readers of both kinds of files return",

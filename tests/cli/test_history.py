@@ -38,7 +38,7 @@ def _run(url: str) -> None:
         draft = history.begin()
         draft["plan"]["step"] = 2
         del draft["a.b"]
-        draft.commit("go on")
+        draft.commit("go on", meta={"model": "large", "step": "2"})
 
 
 def test_the_log_lists_the_last_commit_first_with_what_stands_on_it(keepstate: Keepstate) -> None:
@@ -60,6 +60,35 @@ def test_the_log_can_begin_anywhere_and_says_when_there_is_more(keepstate: Keeps
     assert keepstate("log", "run", "--limit", "5").err == ""
 
 
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        (["--reverse", "--limit", "2"], [1, 2]),
+        (["--first", "3", "--limit", "2"], [3, 2]),
+        (["--first", "3", "--limit", "2", "--reverse"], [3, 4]),
+        (["--author", "tool"], [4]),
+        (["--text", "GO ON"], [5]),
+        (["--path", "plan.step"], [5, 1]),
+        (["--path", "messages[1]"], [3]),
+        (["--meta", "model=large", "--meta", "step=2"], [5]),
+        (["--meta", "model=small"], []),
+    ],
+)
+def test_the_log_is_searched_and_paged_both_ways(
+    keepstate: Keepstate, options: list[str], numbers: list[int]
+) -> None:
+    logged = keepstate("log", "run", *options)
+
+    assert (logged.code, [line.split()[0] for line in logged.out.splitlines()]) == (
+        0,
+        [f"main#{number}" for number in numbers],
+    )
+
+
+def test_a_note_to_search_for_has_a_key_and_a_value(keepstate: Keepstate) -> None:
+    assert "write it as KEY=VALUE" in keepstate("log", "run", "--meta", "model").err
+
+
 def test_the_log_as_json_has_all_of_a_commit(keepstate: Keepstate) -> None:
     first = keepstate("log", "run", "--json").lines()[-1]
 
@@ -70,6 +99,7 @@ def test_the_log_as_json_has_all_of_a_commit(keepstate: Keepstate) -> None:
         [],
     )
     assert len(first["id"]) == 40
+    assert first["meta"] == {}
     assert first["created_at"].endswith("+00:00")
 
 

@@ -75,6 +75,9 @@ CALLS: dict[str, Call] = {
     ),
     "Keepstate.drop(space)": on_ks(lambda ks, x: ks.drop(x), (*NO_TEXT, "", "a" * 201)),
     "Space.by(author)": Call(lambda space, x: space.by(x), NO_AUTHOR),
+    "Space.by(meta)": Call(
+        lambda space, x: space.by(meta=x), (1, "a", {"a": 1}, {1: "a"}, {"": "a"}, {"a": "b" * 1_024})
+    ),
     "Space.by(message)": Call(lambda space, x: space.by(message=x), (1, b"a", ["a"], "\ud800", "a" * 70_000)),
     "Space.at(ref)": Call(lambda space, x: space.at(x), NO_REF),
     "Space.at(load)": Call(lambda space, x: space.at(load=x), NO_LOAD),

@@ -57,6 +57,17 @@ async def log(
     ref: str = "main",
     *,
     limit: Annotated[int, Parameter(help="List at most N commits.")] = _LIMIT,
+    first: Annotated[
+        int | None, Parameter(help="Start with the commit of this number, as in main#37.")
+    ] = None,
+    reverse: Annotated[bool, Parameter(negative="", help="List the earliest commits first.")] = False,
+    path: Annotated[str | None, Parameter(help="List only commits that changed this part.")] = None,
+    author: Annotated[str | None, Parameter(help="List only commits of this author.")] = None,
+    text: Annotated[str | None, Parameter(help="List only commits whose message contains this.")] = None,
+    meta: Annotated[
+        list[str] | None,
+        Parameter(negative="", help="List only commits with the note KEY=VALUE. May be repeated."),
+    ] = None,
     session: Session = PLAIN,
 ) -> int:
     """List a commit and those before it.
@@ -65,10 +76,15 @@ async def log(
         space: The space.
         ref: A branch, a tag, an id or its beginning, main~3, main#37, or main@TIME.
     """
+    steps = None if path is None else parse_path(path)
+    notes = dict(map(_note, meta or ()))
     async with session.opened() as ks:
         history = ks.space(space).history
         head = await history.find(ref)
-        commits = [commit async for commit in history.log(ref, limit=limit)]
+        found = history.log(
+            ref, limit=limit, first=first, reverse=reverse, path=steps, author=author, text=text, meta=notes
+        )
+        commits = [commit async for commit in found]
         names = await _names(history)
     if session.json:
         for commit in commits:
@@ -76,8 +92,15 @@ async def log(
         return exits.OK
     write_rows([commit_row(commit, *names.get(commit.id, ())) for commit in commits])
     if len(commits) == limit and limit < head.generation:
-        said().print(f"the last {limit:,}; --limit N shows more", markup=False)
+        said().print(f"the {'first' if reverse else 'last'} {limit:,}; --limit N shows more", markup=False)
     return exits.OK
+
+
+def _note(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise InvalidError(f"--meta {text}: write it as KEY=VALUE")
+    return key, value
 
 
 async def _names(history: History) -> dict[str, list[str]]:

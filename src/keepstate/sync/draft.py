@@ -5,7 +5,7 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 from keepstate._finish import finish
@@ -70,6 +70,7 @@ class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
         message: str = "",
         *,
         author: str | None = None,
+        meta: Mapping[str, str] | None = None,
         on_conflict: OnConflict = "raise",
         rules: MergeRules | None = None,
     ) -> Commit:
@@ -80,6 +81,7 @@ class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
         Args:
             message: The commit message; at most 64 KiB of UTF-8.
             author: The author of the commit. The default is the author of the space.
+            meta: Notes on the commit; see `History.commit`.
             on_conflict: What to do if the branch has moved on: raise, or merge. After a merge, the lists and
                 dicts of the draft are updated in place to the merged state.
             rules: Merge rules by path; see `History.merge`.
@@ -90,4 +92,6 @@ class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
             MergeConflictError: Both sides changed the same value, and no rule decides.
             InvalidError: A value would not come back equal. The error names its path; nothing was committed.
         """
-        return finish(self._inner.commit(message, author=author, on_conflict=on_conflict, rules=rules))
+        return finish(
+            self._inner.commit(message, author=author, meta=meta, on_conflict=on_conflict, rules=rules)
+        )

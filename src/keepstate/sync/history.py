@@ -5,35 +5,28 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
-from keepstate._finish import finish, finish_each
+from keepstate._finish import finish
 from keepstate.engine.history import history as engine
 from keepstate.engine.history.checkout import Load
 from keepstate.engine.history.commit_request import OnConflict
-from keepstate.engine.history.commits import (
-    Blame,
-    Branch,
-    Commit,
-    Difference,
-    HistoryStats,
-    Pruned,
-    Tag,
-    Verified,
-)
+from keepstate.engine.history.commits import Commit, Difference
 from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.history.paths import Path
 from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.sync.checkout import Checkout
 from keepstate.sync.draft import Draft
-from keepstate.sync.twin import Twin, inner_of
+from keepstate.sync.references import References
+from keepstate.sync.search import Search
+from keepstate.sync.twin import inner_of
+from keepstate.sync.upkeep import Upkeep
 
 
-class History(Twin[engine.History]):
+class History(References[engine.History], Search[engine.History], Upkeep[engine.History]):
     """The commits of a space, or of a transaction on it.
 
     In a transaction, commits join its batch, and its drafts end with it.
@@ -49,6 +42,7 @@ class History(Twin[engine.History]):
         branch: str = MAIN,
         message: str = "",
         author: str | None = None,
+        meta: Mapping[str, str] | None = None,
         expected_head: str | Commit | None = None,
         on_conflict: OnConflict = "raise",
         rules: MergeRules | None = None,
@@ -63,6 +57,8 @@ class History(Twin[engine.History]):
             branch: The branch.
             message: The commit message; at most 64 KiB of UTF-8.
             author: The author of the commit. The default is the author of the space.
+            meta: Notes on the commit, such as the model and its tokens; at most 1 KiB of UTF-8. They are
+                added to those of the space.
             expected_head: The id of the commit that the state was made from; "" if the branch is new.
             on_conflict: What to do if the branch has moved on: raise, or merge the changes since then.
             rules: Merge rules by path; see `merge`.
@@ -78,6 +74,7 @@ class History(Twin[engine.History]):
                 branch=branch,
                 message=message,
                 author=author,
+                meta=meta,
                 expected_head=expected_head,
                 on_conflict=on_conflict,
                 rules=rules,
@@ -85,7 +82,13 @@ class History(Twin[engine.History]):
         )
 
     def append(
-        self, path: Path, *items: object, branch: str = MAIN, message: str = "", author: str | None = None
+        self,
+        path: Path,
+        *items: object,
+        branch: str = MAIN,
+        message: str = "",
+        author: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> Commit:
         """Commit items at the end of a list. The cost does not depend on the length of the list.
 
@@ -97,12 +100,15 @@ class History(Twin[engine.History]):
             branch: The branch.
             message: The commit message.
             author: The author of the commit. The default is the author of the space.
+            meta: Notes on the commit; see `commit`.
 
         Raises:
             InvalidError: The value at the path is not a list.
             NotFoundError: The value that should contain the list does not exist.
         """
-        return finish(self._inner.append(path, *items, branch=branch, message=message, author=author))
+        return finish(
+            self._inner.append(path, *items, branch=branch, message=message, author=author, meta=meta)
+        )
 
     def begin(self, branch: str = MAIN, *, load: Load = True) -> Draft:
         """Return a draft of the next state of a branch.
@@ -125,24 +131,6 @@ class History(Twin[engine.History]):
         """
         return Checkout(finish(self._inner.checkout(ref, load=load)))
 
-    def find(self, ref: Revision = MAIN) -> Commit:
-        """Return the commit that a revision refers to.
-
-        Raises:
-            NotFoundError: The commit does not exist.
-            InvalidError: The revision is not valid, or refers to more than one commit.
-        """
-        return finish(self._inner.find(ref))
-
-    def log(self, ref: Revision = MAIN, *, limit: int | None = None) -> Iterator[Commit]:
-        """Yield a commit and all its ancestors, including those of merged branches, each before its parents.
-
-        Args:
-            ref: The commit.
-            limit: The largest number of commits to yield.
-        """
-        return finish_each(self._inner.log(ref, limit=limit))
-
     def diff(
         self, a: Revision, b: Revision, *, path: Path | None = None, limit: int | None = None
     ) -> list[Difference]:
@@ -159,21 +147,6 @@ class History(Twin[engine.History]):
         """
         return finish(self._inner.diff(a, b, path=path, limit=limit))
 
-    def blame(self, path: Path, ref: Revision = MAIN) -> Blame:
-        """Return the commit that gave the value at a path its content.
-
-        An item of a list is followed as its index changes.
-
-        Args:
-            path: A key of the state, or a tuple of keys and indexes. Text that is not a key is read as a
-                printed path, such as `messages[3].meta`.
-            ref: The commit to start from.
-
-        Raises:
-            NotFoundError: The path or the commit does not exist.
-        """
-        return finish(self._inner.blame(path, ref))
-
     def merge(
         self,
         source: Revision,
@@ -182,6 +155,7 @@ class History(Twin[engine.History]):
         rules: MergeRules | None = None,
         message: str = "",
         author: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> Commit:
         """Commit to a branch the changes that another commit made since their common ancestor.
 
@@ -195,11 +169,14 @@ class History(Twin[engine.History]):
                 matches any step; `()` is the rule for everything else.
             message: The commit message. The default names `source`.
             author: The author of the commit.
+            meta: Notes on the commit; see `commit`.
 
         Raises:
             MergeConflictError: Both sides changed the same value, and no rule decides. Nothing was committed.
         """
-        return finish(self._inner.merge(source, into=into, rules=rules, message=message, author=author))
+        return finish(
+            self._inner.merge(source, into=into, rules=rules, message=message, author=author, meta=meta)
+        )
 
     def merge_base(self, a: Revision, b: Revision) -> Commit | None:
         """Return the latest common ancestor of two commits, one of them if there are several, or None."""
@@ -213,6 +190,7 @@ class History(Twin[engine.History]):
         steps: int | None = None,
         message: str = "",
         author: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> Commit:
         """Commit an earlier state to a branch again. Nothing is erased.
 
@@ -225,11 +203,14 @@ class History(Twin[engine.History]):
             steps: Instead of `to`: the number of commits to go back.
             message: The commit message. The default names the restored commit.
             author: The author of the commit.
+            meta: Notes on the commit; see `commit`.
 
         Raises:
             NotFoundError: The commit does not exist, or no branch or tag leads to it.
         """
-        return finish(self._inner.rollback(branch, to=to, steps=steps, message=message, author=author))
+        return finish(
+            self._inner.rollback(branch, to=to, steps=steps, message=message, author=author, meta=meta)
+        )
 
     def revert(
         self,
@@ -239,6 +220,7 @@ class History(Twin[engine.History]):
         rules: MergeRules | None = None,
         message: str = "",
         author: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> Commit:
         """Commit a state to a branch that undoes one of its commits and keeps all later changes.
 
@@ -248,10 +230,18 @@ class History(Twin[engine.History]):
             MergeConflictError: A later commit changed the same value, and no rule decides.
             NotFoundError: The commit is not part of the branch.
         """
-        return finish(self._inner.revert(ref, branch=branch, rules=rules, message=message, author=author))
+        return finish(
+            self._inner.revert(ref, branch=branch, rules=rules, message=message, author=author, meta=meta)
+        )
 
     def squash(
-        self, branch: str = MAIN, *, since: Revision, message: str = "", author: str | None = None
+        self,
+        branch: str = MAIN,
+        *,
+        since: Revision,
+        message: str = "",
+        author: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> Commit:
         """Replace all commits of a branch after `since` by one commit. The state stays the same.
 
@@ -262,117 +252,12 @@ class History(Twin[engine.History]):
             since: The last commit to keep; one of the first parents of the branch.
             message: The commit message. The default says how many commits were replaced.
             author: The author of the commit.
+            meta: Notes on the commit; see `commit`.
 
         Raises:
             NotFoundError: `since` is not one of the first parents of the branch.
         """
-        return finish(self._inner.squash(branch, since=since, message=message, author=author))
-
-    def branch(self, name: str, at: Revision = MAIN) -> Branch:
-        """Create a branch that begins at a commit.
-
-        Raises:
-            AlreadyExistsError: A branch has this name.
-            NotFoundError: The commit does not exist, or no branch or tag leads to it.
-        """
-        return finish(self._inner.branch(name, at))
-
-    def branches(self) -> Iterator[Branch]:
-        """Yield all branches by name."""
-        return finish_each(self._inner.branches())
-
-    def delete_branch(self, name: str) -> bool:
-        """Delete a branch, and return whether it existed. Commits without another name are collected.
-
-        Raises:
-            InvalidError: It is `main` of a recorded space; call `ks.drop` to delete the space.
-        """
-        return finish(self._inner.delete_branch(name))
-
-    def tag(self, name: str, at: Revision = MAIN) -> Tag:
-        """Give a commit a name that does not move.
-
-        Raises:
-            AlreadyExistsError: A tag has this name.
-            NotFoundError: The commit does not exist, or no branch or tag leads to it.
-        """
-        return finish(self._inner.tag(name, at))
-
-    def tags(self) -> Iterator[Tag]:
-        """Yield all tags by name."""
-        return finish_each(self._inner.tags())
-
-    def delete_tag(self, name: str) -> bool:
-        """Delete a tag, and return whether it existed."""
-        return finish(self._inner.delete_tag(name))
-
-    def stats(self) -> HistoryStats:
-        """Return the size of the history. Concurrent writes may or may not be counted."""
-        return finish(self._inner.stats())
-
-    def verify(self) -> Verified:
-        """Compare every commit and object that branches and tags lead to with its name; return the damage."""
-        return finish(self._inner.verify())
-
-    def prune(
-        self,
-        *,
-        keep_last: int | None = None,
-        older_than: datetime | timedelta | None = None,
-        keep_tagged: bool = True,
-    ) -> Pruned:
-        """Drop old commits, and delete what no branch or tag leads to. Writers may run at the same time.
-
-        The parents of a kept commit are then its nearest kept ancestors. `main#37` remains the same commit,
-        or raises `PrunedError`. The heads of branches are always kept.
-
-        Args:
-            keep_last: The number of commits to keep of each branch, by first parents.
-            older_than: Keep commits made since this time, or within this duration before now.
-            keep_tagged: Whether to keep tagged commits. If not, the tags of dropped commits are deleted.
-
-        Raises:
-            InvalidError: Neither `keep_last` nor `older_than` is given.
-        """
-        return finish(self._inner.prune(keep_last=keep_last, older_than=older_than, keep_tagged=keep_tagged))
-
-    def collect(self) -> int:
-        """Delete the commits and objects that no branch or tag leads to, and return their number.
-
-        Writers and other collectors may run at the same time.
-        """
-        return finish(self._inner.collect())
-
-    def archive(
-        self,
-        path: str | PathLike[str],
-        *,
-        keep_last: int | None = None,
-        older_than: datetime | timedelta | None = None,
-        keep_tagged: bool = True,
-    ) -> Pruned:
-        """Move old commits into a file. `at`, `checkout`, `log`, `diff` and `blame` read them from there.
-
-        The file is on disk before anything is deleted. The space stores the absolute path of the file; on a
-        machine without the file, the history reads as pruned. Later calls add to the same file. Several
-        processes may archive at once. The whole history is held in memory. Archived commits can be read but
-        not built on: `rollback` does not accept one.
-
-        Args:
-            path: The file, a bundle. It must be the archive of this space, or not exist.
-            keep_last: As for `prune`.
-            older_than: As for `prune`.
-            keep_tagged: As for `prune`.
-
-        Raises:
-            AlreadyExistsError: The file exists and belongs to another history.
-            PrunedError: An earlier archive of the space is not on this machine.
-            InvalidError: Neither `keep_last` nor `older_than` is given, or the folder does not exist.
-            UnsupportedError: The file system does not support locks.
-        """
-        return finish(
-            self._inner.archive(path, keep_last=keep_last, older_than=older_than, keep_tagged=keep_tagged)
-        )
+        return finish(self._inner.squash(branch, since=since, message=message, author=author, meta=meta))
 
     def fork(self, to: History) -> int:
         """Copy the whole history to that of another space, in any store, and return its number of commits.

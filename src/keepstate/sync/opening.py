@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +25,7 @@ def open(
     *,
     tenant: str | None = None,
     author: str | None = None,
+    meta: Callable[[], Mapping[str, str]] | None = None,
     encryption: KeyRing | None = None,
     pickle: SignedPickle | None = None,
     observe: Observer | None = None,
@@ -39,6 +41,7 @@ def open(
         tenant: Any text but the empty one: the handle names the spaces of this tenant, and reaches no others.
             Without one it names spaces that have no tenant, and `Keepstate.tenant` gives the others.
         author: Who writes, in what is recorded.
+        meta: A plain function that returns notes on each commit, such as a `traceparent`, when it is made.
         encryption: The keys that values are encrypted under; all who open the store need them.
         pickle: Stores objects of classes that nobody registered, signed and from a list.
         observe: Hears of the beginning and the end of each operation of the handle.
@@ -55,6 +58,7 @@ def open(
         source,
         tenant=tenant,
         author=author,
+        meta=meta,
         read=opening.reader(values, pickle),
         pickle=pickle,
         observe=observe,

@@ -135,16 +135,19 @@ class Transaction(Parts[engine.Transaction]):
         """
         return self._inner.revision
 
-    def by(self, author: str | None = None, *, message: str | None = None) -> Transaction:
-        """Return the same transaction with another author or message. Makes no call to the store.
+    def by(
+        self, author: str | None = None, *, message: str | None = None, meta: Mapping[str, str] | None = None
+    ) -> Transaction:
+        """Return the same transaction with another author, message or notes. Makes no call to the store.
 
         The commit of a recorded space names every author who changed documents, with the message.
 
         Args:
             author: The author of the writes. Default: the author of this transaction.
             message: The purpose of the writes.
+            meta: Notes on the commits, added to those of this transaction; see `History.commit`.
         """
-        return Transaction(self._inner.by(author, message=message))
+        return Transaction(self._inner.by(author, message=message, meta=meta))
 
 
 class Space(Parts[engine.Space]):
@@ -168,16 +171,20 @@ class Space(Parts[engine.Space]):
         """The author of writes, or None."""
         return self._inner.author
 
-    def by(self, author: str | None = None, *, message: str | None = None) -> Space:
-        """Return the same space with another author or message. Makes no call to the store.
+    def by(
+        self, author: str | None = None, *, message: str | None = None, meta: Mapping[str, str] | None = None
+    ) -> Space:
+        """Return the same space with another author, message or notes. Makes no call to the store.
 
-        Events and commits name the author. Commits of a recorded space contain the message.
+        Events and commits name the author. Commits contain the notes, and those of a recorded space the
+        message.
 
         Args:
             author: The author of writes. Default: the author of this space.
             message: The purpose of the writes; at most 64 KiB of UTF-8.
+            meta: Notes on the commits, added to those of this space; see `History.commit`.
         """
-        return Space(self._inner.by(author, message=message))
+        return Space(self._inner.by(author, message=message, meta=meta))
 
     @single_use
     def transaction(

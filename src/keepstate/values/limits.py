@@ -19,6 +19,8 @@ ERROR_BYTES: Final = 16 << 10
 """Size of the error stored with a failed task, as UTF-8; the rest is cut."""
 MESSAGE_BYTES: Final = 64 << 10
 """Size of the message of a commit or transaction, as UTF-8."""
+META_BYTES: Final = 1 << 10
+"""Size of the notes on a commit, keys and values together, as UTF-8."""
 PATTERN_BYTES: Final = 8 * KEY_BYTES
 """Size of a pattern that names are matched with, as UTF-8."""
 TTL_MS: Final = 100 * 366 * 24 * 3600 * 1000

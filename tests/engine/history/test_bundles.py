@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+import keepstate
 from keepstate.engine.history import history as histories
+from keepstate.engine.history.bundle import Bundle, write_bundle
 from keepstate.engine.history.history import History
+from keepstate.engine.history.record import Head, id_of, read_record
 from keepstate.engine.history.transfer import export_history, import_history
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError, UnsupportedError
+from keepstate.values.touched import NOTHING
 from tests.engine.history.conftest import history_of
 from tests.engine.history.test_upkeep import LONG
 
@@ -119,9 +126,9 @@ async def test_a_bundle_never_takes_the_place_of_what_is_no_file(history: Histor
 
 async def test_a_bundle_of_a_later_format_is_named_as_one(history: History, tmp_path: Path) -> None:
     path = tmp_path / "trip.history"
-    path.write_bytes(b"keepstate history 2\nwhatever it says")
+    path.write_bytes(b"keepstate history 3\nwhatever it says")
 
-    with pytest.raises(UnsupportedError, match="later format"):
+    with pytest.raises(UnsupportedError, match="another format"):
         await history.import_bundle(path)
     path.write_bytes(b"a history of keepstate")
     with pytest.raises(InvalidError, match="not a bundle"):
@@ -149,3 +156,61 @@ async def test_a_history_of_many_branches_comes_in_several_batches_main_last_and
     assert await same(history, fork)
     assert (await fork.verify()).problems == ()
     assert [(await fork.checkout(f"b{number}"))["of"] for number in range(5)] == [*range(5)]
+
+
+# ---- facts that follow from other commits
+
+
+async def forge(history: History, **facts: Any) -> Bundle:
+    """Return the bundle of a history whose last commit says something else of its ancestors."""
+    bundle = await history._run(export_history)
+    head = bundle.branches["main"]
+    record = read_record(bundle.commits.pop(head.commit), head.commit)
+    encoding = msgspec.structs.replace(record, **facts).encoding()
+    bundle.commits[id_of(encoding)] = encoding
+    bundle.branches["main"] = Head(id_of(encoding), facts.get("number", head.number))
+    return bundle
+
+
+@pytest.mark.parametrize(
+    ("facts", "named"),
+    [
+        ({"number": 9}, "number"),
+        ({"skip_number": 5}, "skip_number"),
+        ({"skip": b"\7" * 20}, "skip"),
+        ({"spread_ms": 1 << 40}, "spread_ms"),
+        ({"merges": True}, "merges"),
+        ({"stretch": b"\0\0"}, "stretch"),
+        ({"generation": 9}, "generation"),
+    ],
+)
+async def test_a_commit_that_tells_other_facts_of_its_ancestors_is_refused(
+    history: History, tmp_path: Path, facts: dict[str, Any], named: str
+) -> None:
+    for n in range(8):
+        await history.append("log", n)
+    bundle = await forge(history, **facts)
+    file = str(tmp_path / "forged.bundle")
+    write_bundle(bundle, file)
+
+    async with keepstate.open("memory://") as ks:
+        with pytest.raises(CorruptError, match=rf"its {named} is not what follows from its parents"):
+            await history_of(ks.space("b")).import_bundle(file)
+        assert [branch async for branch in ks.space("b").history.branches()] == []
+        # Written past the import, verification finds it.
+        other = history_of(ks.space("c"))
+        await other._run(lambda session: import_history(session, bundle))
+        assert any(named in problem for problem in (await other.verify()).problems)
+
+
+async def test_a_commit_that_hides_a_change_is_found_by_verification(history: History) -> None:
+    await history.commit({"a": 1, "log": [1, 2]})
+    for state, hidden in (({"a": 2, "log": [1, 2]}, "a"), ({"a": 2, "log": [1, 3]}, "log")):
+        await history.commit(state)
+        bundle = await forge(history, touched=NOTHING.encoding())
+        async with keepstate.open("memory://") as ks:
+            other = history_of(ks.space("b"))
+            await other._run(partial(import_history, bundle=bundle))
+
+            (problem,) = (await other.verify()).problems
+            assert f"it changed {hidden}, and does not say so" in problem

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import keepstate
@@ -113,3 +115,123 @@ async def test_an_append_writes_a_message_and_a_commit(history: History) -> None
         rows += len({e.key for e in (await store.scan("run/1", b"\0", limit=1_000)).entries} - before)
 
     assert 40 <= rows <= 50
+
+
+# ---- reads of a long history
+
+
+class ReadCounter:
+    """Counts the reads of a store."""
+
+    def __init__(self, store: Any) -> None:
+        self.reads = 0
+        right = store.read
+
+        async def read(*args: Any, **given: Any) -> Any:
+            self.reads += 1
+            return await right(*args, **given)
+
+        store.read = read
+
+    def of(self, call: Callable[[], Any]) -> int:
+        """Return the number of reads of a call."""
+        before = self.reads
+        call()
+        return self.reads - before
+
+
+def build(ks: keepstate.sync.Keepstate, count: int) -> None:
+    """Commit so many appends to `long`; each 500th commit changes `plan`, and no other does."""
+    space = ks.space("long")
+    for begin in range(0, count, 400):
+        with space.transaction() as tx:
+            for number in range(begin + 1, min(begin + 400, count) + 1):
+                if number % 500:
+                    tx.history.append("messages", number)
+                    continue
+                draft = tx.history.begin(load=False)
+                draft["plan"] = number
+                draft.commit(meta={"plan": str(number)})
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "mean"),
+    [
+        pytest.param(10_000, 31, 25, id="10,000", marks=pytest.mark.slow),
+        pytest.param(100_000, 39, 31, id="100,000", marks=[pytest.mark.deep, pytest.mark.timeout(1_800)]),
+    ],
+)
+def test_a_long_history_is_searched_in_few_reads(tmp_path: Path, count: int, most: int, mean: float) -> None:
+    with keepstate.sync.open(f"sqlite:///{tmp_path}/keepstate.db?durability=normal") as ks:
+        build(ks, count)
+        dice, counter = random.Random(5), ReadCounter(ks._inner.store)
+        wanted = [1, 2, count - 1, *(dice.randrange(1, count) for _ in range(40))]
+        times = {n: ks.space("long").history.find(f"main#{n}").created_at for n in wanted}
+
+        for refs in (
+            [f"main#{n}" for n in wanted],
+            [f"main~{n}" for n in wanted],
+            [times[n] for n in wanted],
+        ):
+            reads: list[int] = []
+            for ref in refs:
+                history = ks.space("long").history  # without anything that was read before
+                reads.append(counter.of(partial(history.find, ref)))
+                # The branch, and whether anything was pruned since.
+                assert counter.of(partial(history.find, ref)) == 1
+            assert max(reads) <= most, refs[reads.index(max(reads))]
+            assert statistics.mean(reads) <= mean
+
+        def new() -> Any:
+            return ks.space("long").history
+
+        middle = count // 2
+        assert counter.of(lambda: new().blame(("messages", 0))) <= most
+        assert counter.of(lambda: new().blame(("messages", middle))) <= most
+        assert counter.of(lambda: new().blame("plan")) <= most
+        assert counter.of(lambda: list(new().log(first=middle, limit=5))) <= most + 10
+        assert counter.of(lambda: list(new().log(first=middle, limit=5, reverse=True))) <= most + 10
+        changes = [one.commit.number for one in new().changes_of("plan", limit=20)]
+        assert changes == list(range(count, count - 20 * 500, -500))
+        assert counter.of(lambda: list(new().changes_of("plan", limit=20))) <= 20 * 18
+        logged = [one.meta["plan"] for one in new().log(path="plan", limit=3)]
+        assert logged == [str(count - 500 * n) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param({"log": []}, id="small"),
+        pytest.param({"log": [f"{n} " * 99 for n in range(300)]}, id="list"),
+    ],
+)
+def test_a_commit_costs_no_read_for_its_jump(state: dict[str, Any]) -> None:
+    reads: dict[bool, list[int]] = {}
+    for is_warm in (True, False):
+        with keepstate.sync.open("memory://") as ks:
+            history = ks.space("a").history
+            history.commit(state)
+            counter = ReadCounter(ks._inner.store)
+            reads[is_warm] = []
+            for _ in range(24):
+                own = history if is_warm else ks.space("a").history
+                reads[is_warm].append(counter.of(partial(own.append, "log", "short")))
+
+    # Its head; and if nothing was read before, the commit there, together with the one that decides.
+    assert set(reads[True]) == {1}
+    assert set(reads[False]) == {2}
+
+
+def test_the_facts_of_a_commit_are_few_bytes(tmp_path: Path) -> None:
+    with keepstate.sync.open("memory://") as ks:
+        history = blocking_history(ks)
+        sizes: list[int] = []
+        for number in range(512):
+            commit = history.append("messages", "x" * 20)
+            record = history._inner._records.get(bytes.fromhex(commit.id))[0]
+            facts = msgspec.structs.replace(record, skip=b"", skip_number=0, spread_ms=0, stretch=b"")
+            sizes.append(len(record.encoding()) - len(facts.encoding()))
+            assert len(record.touched) <= 8, number
+
+    assert max(sizes) <= 48
+    assert statistics.mean(sizes) <= 24

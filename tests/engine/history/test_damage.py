@@ -143,7 +143,7 @@ async def test_documents_go_on_where_their_record_is_damaged() -> None:
 
 def test_what_stands_for_pruned_parents_is_never_taken_for_a_value_in_parts() -> None:
     for number in range(1_500):
-        grafts = {number.to_bytes(20): Graft([b"\0" * 20], number)}
+        grafts = {number.to_bytes(20): Graft([b"\0" * 20], number, True, 1)}
 
         stored = encode_grafts(grafts)
 

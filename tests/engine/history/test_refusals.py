@@ -15,6 +15,7 @@ from keepstate import InvalidError, sync
 NO_TEXT = (1, None, b"a", "\ud800")
 NO_MESSAGE = (1, None, b"a", "\ud800", "a" * 70_000)
 NO_AUTHOR = (1, b"a", "", "a" * 513)
+NO_META = (1, "a", ["a"], {"a": 1}, {1: "a"}, {"": "a"}, {"a": "\ud800"}, {"a": "b" * 1_024})
 NO_BRANCH = (1, None, b"a", "", "a~b", "a#1", "a@b", "a\nb", "é" * 101)
 NO_REF = (1, None, b"a", "", "~1", "#1", "main~x", "main#-1", "main@noon", "a#b~1", ["main"])
 NO_PATH: tuple[Any, ...] = (1, None, b"a", (), [], ["a"])
@@ -31,6 +32,7 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], Sequence[Any]]] = {
     "commit(branch)": (lambda h, x: h.commit({}, branch=x), NO_BRANCH),
     "commit(message)": (lambda h, x: h.commit({}, message=x), NO_MESSAGE),
     "commit(author)": (lambda h, x: h.commit({}, author=x), NO_AUTHOR),
+    "commit(meta)": (lambda h, x: h.commit({}, meta=x), NO_META),
     "commit(expected_head)": (lambda h, x: h.commit({}, expected_head=x), (1, b"a", "~1", ["a"])),
     "commit(on_conflict)": (lambda h, x: h.commit({}, on_conflict=x), ("ours", None, 1)),
     "commit(rules)": (lambda h, x: h.commit({}, rules=x), NO_RULES),
@@ -39,6 +41,7 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], Sequence[Any]]] = {
     "append(branch)": (lambda h, x: h.append("a", 1, branch=x), NO_BRANCH),
     "append(message)": (lambda h, x: h.append("a", 1, message=x), NO_MESSAGE),
     "append(author)": (lambda h, x: h.append("a", 1, author=x), NO_AUTHOR),
+    "append(meta)": (lambda h, x: h.append("a", 1, meta=x), NO_META),
     "begin(branch)": (lambda h, x: h.begin(x), NO_BRANCH),
     "begin(load)": (lambda h, x: h.begin(load=x), NO_LOAD),
     "checkout(ref)": (lambda h, x: h.checkout(x), NO_REF),
@@ -46,6 +49,15 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], Sequence[Any]]] = {
     "find(ref)": (lambda h, x: h.find(x), NO_REF),
     "log(ref)": (lambda h, x: list(h.log(x)), NO_REF),
     "log(limit)": (lambda h, x: list(h.log(limit=x)), NO_COUNT),
+    "log(first)": (lambda h, x: list(h.log(first=x)), NO_COUNT),
+    "log(reverse)": (lambda h, x: list(h.log(reverse=x)), (0, None, "no")),
+    "log(path)": (lambda h, x: list(h.log(path=x)), tuple(x for x in NO_PATH if x is not None)),
+    "log(author)": (lambda h, x: list(h.log(author=x)), NO_AUTHOR),
+    "log(text)": (lambda h, x: list(h.log(text=x)), tuple(x for x in NO_TEXT if x is not None)),
+    "log(meta)": (lambda h, x: list(h.log(meta=x)), NO_META),
+    "changes_of(path)": (lambda h, x: list(h.changes_of(x)), NO_PATH),
+    "changes_of(ref)": (lambda h, x: list(h.changes_of("a", x)), NO_REF),
+    "changes_of(limit)": (lambda h, x: list(h.changes_of("a", limit=x)), NO_COUNT),
     "diff(a)": (lambda h, x: h.diff(x, "main"), NO_REF),
     "diff(b)": (lambda h, x: h.diff("main", x), NO_REF),
     "diff(path)": (lambda h, x: h.diff("main~1", "main", path=x), [x for x in NO_PATH if x is not None]),
@@ -58,6 +70,7 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], Sequence[Any]]] = {
     "merge(rules)": (lambda h, x: h.merge("side", rules=x), NO_RULES),
     "merge(message)": (lambda h, x: h.merge("side", message=x), NO_MESSAGE),
     "merge(author)": (lambda h, x: h.merge("side", author=x), NO_AUTHOR),
+    "merge(meta)": (lambda h, x: h.merge("side", meta=x), NO_META),
     "merge_base(a)": (lambda h, x: h.merge_base(x, "main"), NO_REF),
     "merge_base(b)": (lambda h, x: h.merge_base("main", x), NO_REF),
     "rollback(branch)": (lambda h, x: h.rollback(x, steps=1), NO_BRANCH),
@@ -65,15 +78,18 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], Sequence[Any]]] = {
     "rollback(steps)": (lambda h, x: h.rollback(steps=x), NO_COUNT),
     "rollback(message)": (lambda h, x: h.rollback(steps=1, message=x), NO_MESSAGE),
     "rollback(author)": (lambda h, x: h.rollback(steps=1, author=x), NO_AUTHOR),
+    "rollback(meta)": (lambda h, x: h.rollback(steps=1, meta=x), NO_META),
     "revert(ref)": (lambda h, x: h.revert(x), NO_REF),
     "revert(branch)": (lambda h, x: h.revert("main", branch=x), NO_BRANCH),
     "revert(rules)": (lambda h, x: h.revert("main", rules=x), NO_RULES),
     "revert(message)": (lambda h, x: h.revert("main", message=x), NO_MESSAGE),
     "revert(author)": (lambda h, x: h.revert("main", author=x), NO_AUTHOR),
+    "revert(meta)": (lambda h, x: h.revert("main", meta=x), NO_META),
     "squash(branch)": (lambda h, x: h.squash(x, since="main~1"), NO_BRANCH),
     "squash(since)": (lambda h, x: h.squash(since=x), NO_REF),
     "squash(message)": (lambda h, x: h.squash(since="main~1", message=x), NO_MESSAGE),
     "squash(author)": (lambda h, x: h.squash(since="main~1", author=x), NO_AUTHOR),
+    "squash(meta)": (lambda h, x: h.squash(since="main~1", meta=x), NO_META),
     "branch(name)": (lambda h, x: h.branch(x), NO_BRANCH),
     "branch(at)": (lambda h, x: h.branch("new", x), NO_REF),
     "delete_branch(name)": (lambda h, x: h.delete_branch(x), NO_BRANCH),

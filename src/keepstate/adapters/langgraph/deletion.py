@@ -272,7 +272,8 @@ async def _place_branches(session: HistorySession, left: Sequence[Stored], main:
     unit = session.unit
     wanted = await _wanted(session, left, main)
     mine = {name: head async for name, head in heads(unit, layout.BRANCHES) if _is_mine(name, main)}
-    changed = [name for name, head in wanted.items() if mine.get(name) != head]
+    there = {name: head.commit for name, head in mine.items()}
+    changed = [name for name, head in wanted.items() if there.get(name) != head.commit]
     changed.sort(key=lambda name: name in mine)
     changed += mine.keys() - wanted.keys()
     for name in changed[:_BY_BATCH]:

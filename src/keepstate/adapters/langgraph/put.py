@@ -36,6 +36,7 @@ from keepstate.adapters.langgraph.records import (
 )
 from keepstate.adapters.langgraph.saver_state import SaverState
 from keepstate.engine.documents.write_rules import read_rules
+from keepstate.engine.history.lineage import head_of
 from keepstate.engine.history.record import MAIN, NONCE_BYTES, Head, decode_head, put_head, read_head
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
@@ -104,7 +105,7 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
     """
     names = putting.names
     executor = state.executor(handle, names.thread)
-    nonce = executor.clock.random_bytes(NONCE_BYTES)
+    nonce, meta = executor.clock.random_bytes(NONCE_BYTES), executor.meta_of(None)
     tries: list[tuple[Unit, ClockReading]] = []
 
     async def work(unit: Unit) -> StateSummary | ConflictError:
@@ -130,8 +131,9 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
             message=putting.message,
             nonce=nonce,
             made_ms=putting.made_ms,
+            meta=meta,
         )
-        head = Head(commit, found.parent.number + 1 if found.parent else 1)
+        head = head_of(commit, record)
         await _move_branches(unit, found, putting, head)
         stored = CheckpointRecord(
             *(commit, head.number, putting.parent, record.created_ms, putting.body),

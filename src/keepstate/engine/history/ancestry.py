@@ -1,14 +1,51 @@
-"""Walks over commits and their ancestors, ordered by generation, never by time."""
+"""Walks over commits and their ancestors, ordered by generation or number, never by time.
+
+A walk along first parents jumps: a record names a commit far below, and tells what is between; see `lineage`.
+No jump leads over the number of a graft, because the ground there may be pruned.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from heapq import heappop, heappush
 
+import msgspec
+
 from keepstate.engine.history.record import CommitRecord
-from keepstate.engine.history.session import CommitPrefetch, HistorySession
+from keepstate.engine.history.session import HistorySession
+from keepstate.errors import CorruptError
 
 _OURS, _THEIRS, _BELOW = 1, 2, 4
+
+
+class At(msgspec.Struct, frozen=True):
+    """A commit of a walk, and its record."""
+
+    id: bytes
+    record: CommitRecord
+
+    @property
+    def number(self) -> int:
+        """Its number in its line of first parents."""
+        return self.record.number
+
+
+async def at(session: HistorySession, id: bytes, number: int | None = None) -> At:
+    """Return a commit.
+
+    Raises:
+        CorruptError: It has not the number that the record that names it says.
+    """
+    record = await session.record(id)
+    if number is not None and record.number != number:
+        raise CorruptError(
+            f"commit {id.hex()} has number {record.number}, and a later commit says {number}; "
+            "run `keepstate doctor --verify`"
+        )
+    return At(id, record)
+
+
+# ---- along first parents
 
 
 async def first_parents(session: HistorySession, id: bytes) -> AsyncIterator[tuple[bytes, CommitRecord]]:
@@ -21,88 +58,231 @@ async def first_parents(session: HistorySession, id: bytes) -> AsyncIterator[tup
         id = parent
 
 
-async def depth(session: HistorySession, id: bytes) -> int:
-    """Return the number of a commit in its line of first parents."""
-    count = 0
-    async for at, _ in first_parents(session, id):
-        count += 1 + await session.skipped(at)
-    return count
+async def parent_of(session: HistorySession, place: At) -> At | None:
+    """Return the nearest kept first parent of a commit, or None if the line ends."""
+    parent = await session.first_parent(place.id)
+    return None if parent is None else await at(session, parent)
 
 
-class Walk:
-    """A walk from a commit over all its ancestors, each after all its descendants. It can be continued later.
+async def jump_from(session: HistorySession, place: At) -> tuple[bytes, int] | None:
+    """Return the id and number of the commit that a commit jumps to, if nothing between may be pruned."""
+    record = place.record
+    low = record.skip_at
+    if not 0 < low < record.number or await session.is_pruned_between(low, record.number):
+        return None
+    return record.skip or record.parents[0], low
 
-    Args:
-        id: The commit.
-        number: Its number by first parents, if known.
+
+async def down_to(session: HistorySession, place: At, wanted: int) -> At | None:
+    """Return the first commit of a line whose number is not above the wanted one, or None if the line ends.
+
+    Reads about twice as many records as the distance has binary digits.
     """
-
-    def __init__(self, id: bytes, number: int | None) -> None:
-        self._heap, self._seen = [(0, id)], {id}
-        self._next, self._number = id, number
-        self._ahead = CommitPrefetch()
-
-    async def take(self, count: int, session: HistorySession) -> list[tuple[bytes, CommitRecord, int | None]]:
-        """Return the next commits, with the number of those on the line of first parents; none at the end."""
-        # The next commits may have been pruned and collected since the last call.
-        session.read_loosely(self._next)
-        session.ahead = self._ahead
-        taken: list[tuple[bytes, CommitRecord, int | None]] = []
-        while self._heap and len(taken) < count:
-            _, id = heappop(self._heap)
-            record = await session.record(id)
-            first, skipped = await session.first_parent(id), await session.skipped(id)
-            taken.append((id, record, self._number_of(id, first, skipped)))
-            for parent in await session.parents(id):
-                if parent not in self._seen:
-                    self._seen.add(parent)
-                    heappush(self._heap, (-(await session.record(parent)).generation, parent))
-        return taken
-
-    def _number_of(self, id: bytes, first: bytes | None, skipped: int) -> int | None:
-        if id != self._next or self._number is None:
+    while place.number > wanted:
+        jump = await jump_from(session, place)
+        if jump is None or jump[1] < wanted:
+            jump = await _graft_down_to(session, place, wanted)
+        if jump is not None:
+            place = await at(session, *jump)
+            continue
+        parent = await parent_of(session, place)
+        if parent is None:
             return None
-        number = self._number
-        self._number -= 1 + skipped
-        self._next = first or b""
-        return number
+        place = parent
+    return place
+
+
+async def up_from(session: HistorySession, place: At, wanted: int) -> At:
+    """Return the last commit of a line whose number is not below the wanted one."""
+    while place.number > wanted:
+        jump = await jump_from(session, place)
+        if jump is None or jump[1] < wanted:
+            jump = await _graft_down_to(session, place, wanted)
+        if jump is not None:
+            place = await at(session, *jump)
+            continue
+        parent = await parent_of(session, place)
+        if parent is None or parent.number < wanted:
+            return place
+        place = parent
+    return place
+
+
+async def _graft_down_to(session: HistorySession, place: At, wanted: int) -> tuple[bytes, int] | None:
+    """Return the lowest known graft below a commit with a graft whose number is not below the wanted one."""
+    grafts = await session.grafts()
+    found: tuple[bytes, int] | None = None
+    graft = grafts.get(place.id)
+    while graft is not None:
+        id, graft = graft.below, grafts.get(graft.below)
+        if graft is None or graft.number < wanted:
+            break
+        found = id, graft.number
+    return found
+
+
+async def before(session: HistorySession, place: At, steps: int) -> At | None:
+    """Return the commit so many kept commits before another one on its line, or None if the line ends."""
+    numbers = await session.graft_numbers()
+    while steps:
+        graft = await _graft_within(session, place, place.number - steps, numbers)
+        if graft is None:
+            return await down_to(session, place, place.number - steps)
+        steps -= place.number - graft.number + 1
+        parent = await parent_of(session, graft)
+        if parent is None:
+            return None
+        place = parent
+    return place
+
+
+async def _graft_within(session: HistorySession, place: At, low: int, numbers: list[int]) -> At | None:
+    """Return the first commit with a graft on a line whose number is above `low`, or None."""
+    for number in reversed(numbers):
+        if number <= low:
+            return None
+        if number <= place.number:
+            found = await down_to(session, place, number)
+            if found is None:
+                return None
+            if found.number == number and await session.graft(found.id) is not None:
+                return found
+    return None
+
+
+async def nearest_stop(session: HistorySession, place: At) -> At:
+    """Return the first commit of a line that has not exactly one parent, or whose parents were pruned."""
+    while True:
+        if len(place.record.parents) != 1 or await session.graft(place.id) is not None:
+            return place
+        jump = None if place.record.merges else await jump_from(session, place)
+        lower = await at(session, *jump) if jump is not None else await parent_of(session, place)
+        if lower is None:
+            return place
+        place = lower
+
+
+async def meeting(session: HistorySession, one: At, other: At, above: int) -> At | None:
+    """Return the first commit that two lines share, or None if it would not be above a number."""
+    while one.id != other.id:
+        if one.number != other.number:
+            one, other = sorted((one, other), key=lambda place: place.number)
+            lower = await down_to(session, other, one.number)
+        else:
+            jumps = await jump_from(session, one), await jump_from(session, other)
+            if jumps[0] is not None and jumps[1] is not None and jumps[0][1] == jumps[1][1]:
+                if jumps[0][0] != jumps[1][0]:  # otherwise they may meet between
+                    if jumps[0][1] <= above:
+                        return None
+                    one, other = await at(session, *jumps[0]), await at(session, *jumps[1])
+                    continue
+            lower = await parent_of(session, other)
+        if lower is None or min(one.number, lower.number) <= above:
+            return None
+        other = lower
+    return one if one.number > above else None
+
+
+# ---- all ancestors
 
 
 async def is_ancestor(session: HistorySession, id: bytes, head: bytes) -> bool:
     """Return whether a commit is the head or one of its ancestors."""
-    generation = (await session.record(id)).generation
+    wanted = await session.record(id)
     todo, seen = [head], {head}
     while todo:
-        at = todo.pop()
-        if at == id:
+        top = await at(session, todo.pop())
+        if top.id == id:
             return True
-        record = await session.record(at)
-        if record.generation <= generation:
+        if top.record.generation <= wanted.generation:
             continue
-        for parent in await session.parents(at):
+        stop = await nearest_stop(session, top)
+        if stop.number <= wanted.number <= top.number:
+            found = await down_to(session, top, wanted.number)
+            if found is not None and found.id == id:
+                return True
+        for parent in await session.parents(stop.id):
             if parent not in seen:
                 seen.add(parent)
                 todo.append(parent)
     return False
 
 
+class _Stretch(msgspec.Struct):
+    """Commits that were stepped over: those below `top` on its line, above the number `bottom`."""
+
+    top: At
+    bottom: int
+    marks: int
+
+
+class _Painting:
+    """Marks the ancestors of two commits, each commit after all its descendants.
+
+    From a commit with one parent, it steps at once to the highest of these: the nearest merge on its line,
+    and the commit where the line of another pending commit, or of a stretch that was stepped over, joins it.
+    """
+
+    def __init__(self, session: HistorySession) -> None:
+        self._session = session
+        self._pending: dict[bytes, tuple[At, int]] = {}
+        self._heap: list[tuple[int, bytes]] = []
+        self._stretches: list[_Stretch] = []
+
+    async def add(self, place: At, marks: int) -> None:
+        """Mark a commit, which is taken later."""
+        known = self._pending.get(place.id)
+        if known is not None:
+            self._pending[place.id] = place, known[1] | marks
+            return
+        for stretch in self._stretches:
+            if stretch.bottom < place.number < stretch.top.number:
+                there = await down_to(self._session, stretch.top, place.number)
+                if there is not None and there.id == place.id:
+                    marks |= stretch.marks
+                    stretch.bottom = place.number
+        self._pending[place.id] = place, marks
+        heappush(self._heap, (-place.record.generation, place.id))
+
+    def is_done(self) -> bool:
+        """Return whether all pending commits are below bases."""
+        return all(marks & _BELOW for _, marks in self._pending.values())
+
+    def take(self) -> tuple[At, int]:
+        """Return the next commit, and its marks, which are complete."""
+        _, id = heappop(self._heap)
+        return self._pending.pop(id)
+
+    async def step(self, place: At, marks: int) -> None:
+        """Mark the next ancestors of a commit."""
+        session = self._session
+        parents = await session.parents(place.id)
+        if len(place.record.parents) != 1 or await session.graft(place.id) is not None:
+            for parent in parents:
+                await self.add(await at(session, parent), marks)
+            return
+        next = await nearest_stop(session, await at(session, parents[0]))
+        others = [pending for pending, _ in self._pending.values()]
+        others += [stretch.top for stretch in self._stretches if stretch.bottom < place.number]
+        for other in others:
+            if other.number > next.number:
+                joined = await meeting(session, place, other, next.number)
+                if joined is not None and joined.id != place.id:
+                    next = joined
+        self._stretches.append(_Stretch(place, next.number, marks))
+        await self.add(next, marks)
+
+
 async def merge_bases(session: HistorySession, ours: bytes, theirs: bytes) -> list[bytes]:
     """Return the latest common ancestors; none of them is an ancestor of another."""
-    marks = {ours: _OURS}
-    marks[theirs] = marks.get(theirs, 0) | _THEIRS
-    heap = [(-(await session.record(id)).generation, id) for id in marks]
-    heap.sort()
+    painting = _Painting(session)
+    await painting.add(await at(session, ours), _OURS)
+    await painting.add(await at(session, theirs), _THEIRS)
     bases: list[bytes] = []
-    # A commit is taken after all its descendants, so its marks are complete.
-    while any(not marks[id] & _BELOW for _, id in heap):
-        _, id = heappop(heap)
-        mark = marks[id]
-        if mark == _OURS | _THEIRS:
-            bases.append(id)
-            mark |= _BELOW
-        for parent in await session.parents(id):
-            if parent not in marks:
-                heappush(heap, (-(await session.record(parent)).generation, parent))
-                marks[parent] = 0
-            marks[parent] |= mark
+    while not painting.is_done():
+        place, marks = painting.take()
+        if marks == _OURS | _THEIRS:
+            bases.append(place.id)
+            marks |= _BELOW
+        await painting.step(place, marks)
     return sorted(bases)

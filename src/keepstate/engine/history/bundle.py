@@ -1,7 +1,7 @@
 """A whole history as one value and as one file: everything that branches and tags lead to, each part once.
 
 ```
-"keepstate history 1", a line feed
+"keepstate history 2", a line feed
 "B" name head, "T" name head        a branch, a tag
 "G" commit graft                    the replacement of pruned parents
 "C" record                          a commit
@@ -28,6 +28,7 @@ import msgspec
 
 from keepstate._files import make_file, mode_of
 from keepstate._finish import finish
+from keepstate.engine.history.lineage import check_graft, check_lineage, head_of, jumped_from
 from keepstate.engine.history.objects import pack_object, serve_work, unpack_object
 from keepstate.engine.history.record import (
     CommitRecord,
@@ -36,6 +37,7 @@ from keepstate.engine.history.record import (
     Head,
     check_ref_name,
     id_of,
+    link_grafts,
     read_record,
 )
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
@@ -46,7 +48,7 @@ from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref, name_of
 
 _KIND: Final = b"keepstate history "
-_MAGIC: Final = _KIND + b"1\n"
+_MAGIC: Final = _KIND + b"2\n"
 _DIGEST_BYTES: Final = 32
 _LENGTH_BYTES: Final = 4
 _temporary: Final = count()
@@ -70,8 +72,36 @@ class Bundle(msgspec.Struct):
     objects: dict[bytes, tuple[Kind, bytes]] = msgspec.field(default_factory=dict[bytes, tuple[Kind, bytes]])
 
     def verify(self) -> None:
-        """Raise `CorruptError` unless the bundle has everything that its branches and tags lead to."""
-        self.below([head.commit for head in (*self.branches.values(), *self.tags.values())])
+        """Raise `CorruptError` unless the bundle has everything that its branches and tags lead to.
+
+        Also compares the facts that each commit tells of its ancestors with their records.
+        """
+        heads = [*self.branches.values(), *self.tags.values()]
+        found = self.below([head.commit for head in heads])
+        for head in heads:
+            right = head_of(head.commit, self._record(head.commit))
+            if head.number != right.number or head.jumped not in (b"", right.jumped):
+                raise CorruptError(f"a name of commit {head.commit.hex()} has other facts than the commit")
+        for id in found.commits:
+            try:
+                self._verify_lineage(id)
+            except CorruptError as error:
+                raise CorruptError(f"commit {id.hex()}: {error}") from error
+
+    def _verify_lineage(self, id: bytes) -> None:
+        record, graft = self._record(id), self.grafts.get(id)
+        if graft is not None:
+            first_number = self._record(graft.parents[0]).number if graft.goes_on else None
+            check_graft(graft, record.number, first_number)
+            return
+        parents = [self._record(parent) for parent in record.parents]
+        jumped_id = jumped_from(parents[0]) if parents else None
+        jumped = self._record(jumped_id) if jumped_id in self.commits else None
+        check_lineage(record, parents, jumped)
+
+    def linked(self) -> Grafts:
+        """Return the grafts, each with the next one on its line."""
+        return link_grafts(self.grafts, self.grafts, lambda id: next(iter(self._record(id).parents), None))
 
     def ancestors(self, commits: Iterable[bytes]) -> set[bytes]:
         """Return these commits and all their ancestors."""
@@ -239,7 +269,7 @@ def _line(*parts: object) -> bytes:
 
 
 def is_bundle(begin: bytes) -> bool:
-    """Return whether a file with this beginning is a bundle, perhaps of a later format."""
+    """Return whether a file with this beginning is a bundle, perhaps of another format."""
     return begin.startswith(_KIND)
 
 
@@ -261,7 +291,9 @@ def read_bundle(path: str) -> Bundle:
 def bundle_of(data: bytes, path: str) -> Bundle:
     """Return the history in the content of a file, verified. Raises the errors of `read_bundle`."""
     if is_bundle(data) and not data.startswith(_MAGIC):
-        raise UnsupportedError(f"{path} is a bundle of a later format; read it with a newer keepstate")
+        raise UnsupportedError(
+            f"{path} is a bundle of another format; read it with the keepstate that wrote it"
+        )
     if not data.startswith(_MAGIC):
         raise InvalidError(f"{path} is not a bundle of a history")
     try:

@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from keepstate.engine.history.ancestry import first_parents, is_ancestor
+from keepstate.engine.history.ancestry import At, at, is_ancestor, jump_from, parent_of
+from keepstate.engine.history.lineage import head_of
 from keepstate.engine.history.merge import MergeRules, merge_commits
 from keepstate.engine.history.paths import encode_patterns
 from keepstate.engine.history.record import NONCE_BYTES, CommitRecord, Head, check_ref_name
@@ -19,6 +20,7 @@ from keepstate.engine.kernel.executor import Executor, is_coroutine_function
 from keepstate.errors import ConflictError, InvalidError, NotFoundError, PrunedError
 from keepstate.values.merge import Rules
 from keepstate.values.merkle import MerkleValue
+from keepstate.values.touched import ANYTHING, Touched, fold
 
 OnConflict: TypeAlias = Literal["raise", "merge"]
 
@@ -34,6 +36,7 @@ class CommitRequest(msgspec.Struct, frozen=True):
         on_conflict: What to do if the branch has moved on.
         rules: The rules of a merge.
         classes: The classes of a state that is taken from a commit of another branch.
+        meta: The caller's notes on the commit.
     """
 
     branch: str
@@ -43,6 +46,7 @@ class CommitRequest(msgspec.Struct, frozen=True):
     on_conflict: OnConflict = "raise"
     rules: MergeRules | None = None
     classes: Sequence[str] = ()
+    meta: Mapping[str, str] = {}
 
 
 class CommitResult(msgspec.Struct, frozen=True):
@@ -68,6 +72,7 @@ def make_request(
     author: object,
     on_conflict: OnConflict = "raise",
     rules: MergeRules | None = None,
+    meta: Mapping[str, str] | None = None,
 ) -> CommitRequest:
     """Return a request after checking its arguments.
 
@@ -85,7 +90,8 @@ def make_request(
             raise InvalidError(f"the merge rule for {path!r} is a coroutine function; pass a plain function")
     by = executor.author if author is None else check_author(author)
     nonce = executor.clock.random_bytes(NONCE_BYTES)
-    return CommitRequest(check_ref_name("branch", branch), by, text, nonce, on_conflict, rules)
+    name = check_ref_name("branch", branch)
+    return CommitRequest(name, by, text, nonce, on_conflict, rules, meta=executor.meta_of(meta))
 
 
 def commit_turn(branch: str) -> bytes:
@@ -98,9 +104,15 @@ def commit_turn(branch: str) -> bytes:
 
 
 async def commit_onto(
-    session: HistorySession, request: CommitRequest, base: bytes | None, state: MerkleValue
+    session: HistorySession,
+    request: CommitRequest,
+    base: bytes | None,
+    state: MerkleValue,
+    touched: Touched | None = None,
 ) -> CommitResult:
     """Commit a state that was made from that of the commit `base`, or from nothing if `base` is None.
+
+    `touched` marks the changes since `base`, if the caller knows them.
 
     Raises:
         ConflictError: The branch is no longer at `base`, and the request does not merge.
@@ -110,7 +122,7 @@ async def commit_onto(
     head = await session.branch(request.branch)
     await session.reject_recorded(request.branch)
     if base == (head.commit if head else None):
-        return await commit_on_head(session, request, head, state)
+        return await commit_on_head(session, request, head, state, touched)
     if request.on_conflict == "merge" and head is None:
         raise NotFoundError(
             f"branch {request.branch!r} of {session.unit.name!r} is gone: there is nothing to merge with; "
@@ -122,7 +134,7 @@ async def commit_onto(
         before = await session.record(base)
         if not await is_ancestor(session, base, head.commit):
             await _hold_base(session, Found(base, before, None, None, False))
-    own = await _write(session, request, [] if base is None else [base], state)
+    own = await _write(session, request, [] if base is None else [base], state, touched=touched)
     made = await merge_commits(session, head.commit, own[0], request.rules)
     return await join(session, request, head, own, MerkleValue(made.encoding, made.objects))
 
@@ -138,11 +150,16 @@ async def _hold_base(session: HistorySession, base: Found) -> None:
 
 
 async def commit_on_head(
-    session: HistorySession, request: CommitRequest, head: Head | None, state: MerkleValue
+    session: HistorySession,
+    request: CommitRequest,
+    head: Head | None,
+    state: MerkleValue,
+    touched: Touched | None = None,
 ) -> CommitResult:
     """Commit a state on the head of the branch, or create the branch."""
-    id, record = await _write(session, request, [head.commit] if head else [], state, classes=request.classes)
-    return _move(session, request, id, record, head.number + 1 if head else 1, state.encoding)
+    parents = [head.commit] if head else []
+    id, record = await _write(session, request, parents, state, classes=request.classes, touched=touched)
+    return _move(session, request, id, record, state.encoding)
 
 
 async def join(
@@ -155,7 +172,7 @@ async def join(
     """Commit a state whose parents are the head of the branch and another commit."""
     await session.reject_recorded(request.branch)
     id, record = await _write(session, request, [head.commit, other[0]], state)
-    return _move(session, request, id, record, head.number + 1, other[1].root)
+    return _move(session, request, id, record, other[1].root)
 
 
 async def squash(session: HistorySession, request: CommitRequest, since: Found) -> CommitResult:
@@ -165,22 +182,39 @@ async def squash(session: HistorySession, request: CommitRequest, since: Found) 
         NotFoundError: `since` is not one of them.
     """
     head = await session.require_branch(request.branch)
-    passed = 0
-    number = head.number
-    async for id, _ in first_parents(session, head.commit):
-        if id == since.id:
-            break
-        passed += 1
-        number -= 1 + await session.skipped(id)
-    else:
-        raise NotFoundError(f"commit {since.id.hex()} is not a first parent of {request.branch!r}")
+    passed, touched = await _passed(session, head, since, request.branch)
     before = await session.record(head.commit)
     if not passed:
         return CommitResult(head.commit, before, head.number, before.root)
     request = msgspec.structs.replace(request, message=request.message or f"squash {passed} commits")
     state = MerkleValue(before.root, {})
-    id, record = await _write(session, request, [since.id], state, sources=[head.commit])
-    return _move(session, request, id, record, number + 1, before.root)
+    id, record = await _write(session, request, [since.id], state, sources=[head.commit], touched=touched)
+    return _move(session, request, id, record, before.root)
+
+
+async def _passed(session: HistorySession, head: Head, since: Found, branch: str) -> tuple[int, Touched]:
+    """Return the number of kept commits of a branch after one of its first parents, and what they touched.
+
+    Raises:
+        NotFoundError: `since` is not one of them.
+    """
+    place: At | None = await at(session, head.commit)
+    touched: list[Touched] = []
+    passed = 0
+    while place is not None and place.number > since.record.number:
+        jump = await jump_from(session, place)
+        if jump is not None and jump[1] >= since.record.number:
+            touched.append(place.record.stretch_touched())
+            passed += place.number - jump[1]
+            place = await at(session, *jump)
+            continue
+        is_pruned = await session.graft(place.id) is not None
+        touched.append(ANYTHING if is_pruned else place.record.own_touched())
+        passed += 1
+        place = await parent_of(session, place)
+    if place is None or place.id != since.id:
+        raise NotFoundError(f"commit {since.id.hex()} is not a first parent of {branch!r}")
+    return passed, fold(touched)
 
 
 async def _write(
@@ -191,6 +225,7 @@ async def _write(
     *,
     sources: Sequence[bytes] | None = None,
     classes: Sequence[str] = (),
+    touched: Touched | None = None,
 ) -> tuple[bytes, CommitRecord]:
     return await session.write(
         state.encoding,
@@ -201,6 +236,8 @@ async def _write(
         message=request.message,
         nonce=request.nonce,
         classes=classes,
+        meta=request.meta,
+        touched=touched,
     )
 
 
@@ -209,11 +246,10 @@ def _move(
     request: CommitRequest,
     id: bytes,
     record: CommitRecord,
-    number: int,
     own_root: bytes,
 ) -> CommitResult:
-    session.move(request.branch, Head(id, number))
-    return CommitResult(id, record, number, own_root)
+    session.move(request.branch, head_of(id, record))
+    return CommitResult(id, record, record.number, own_root)
 
 
 def _moved_error(

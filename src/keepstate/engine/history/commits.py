@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ class Commit:
         generation: One more than the highest generation of its parents.
         classes: The registered classes, such as `profile@2`, whose objects the state may contain: those in
             the state, and those in the states before it.
+        meta: The notes on it, by key.
     """
 
     id: str
@@ -38,6 +40,7 @@ class Commit:
     message: str
     generation: int
     classes: tuple[str, ...] = ()
+    meta: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the commit as plain values, with the time in ISO 8601."""
@@ -45,6 +48,7 @@ class Commit:
             "parents": list(self.parents),
             "created_at": self.created_at.isoformat(),
             "classes": list(self.classes),
+            "meta": dict(self.meta),
         }
 
 
@@ -178,4 +182,5 @@ def commit_of(
         record.message,
         record.generation,
         tuple(record.classes),
+        dict(record.meta),
     )

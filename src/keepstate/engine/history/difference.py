@@ -1,17 +1,19 @@
-"""Differences between two states, and the commit that gave a part of a state its value."""
+"""Differences between two states."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from keepstate.engine.history import paths
 from keepstate.engine.history.commits import Difference
-from keepstate.engine.history.paths import decode_or, decode_steps
-from keepstate.engine.history.revisions import Found
+from keepstate.engine.history.paths import decode_or, decode_steps, value_at
 from keepstate.engine.history.session import HistorySession
 from keepstate.errors import NotFoundError
 from keepstate.values.contents import is_container, open_contents, whole
-from keepstate.values.diff import Change, Path, diff, unlike
+from keepstate.values.diff import Change, Path, Step, diff, unlike
 from keepstate.values.merkle import gather
 from keepstate.values.refs import Fetching
+from keepstate.values.touched import lowest_difference
 
 
 async def differences(
@@ -57,34 +59,7 @@ def _find_or_none(encoding: bytes, path: paths.Path) -> Fetching[tuple[Path, byt
         return None
 
 
-async def blame(session: HistorySession, found: Found, path: paths.Path) -> tuple[Found, bool]:
-    """Return the commit that gave the value at a path its content, and whether that is certain.
-
-    An item of a list is followed as its index changes.
-    """
-    encoded, _ = await session.serve(paths.find_path(found.record.root, path))
-    while True:
-        older = await _older(session, found, encoded)
-        if older is None:
-            return found, await session.graft(found.id) is None
-        found, encoded = older
-
-
-async def _older(session: HistorySession, found: Found, path: Path) -> tuple[Found, Path] | None:
-    """Return a parent that has the same value, and the path of the value there."""
-    first = await session.first_parent(found.id)
-    for parent in await session.parents(found.id):
-        record = await session.record(parent)
-        old_path = await session.serve(_path_before(record.root, found.record.root, path))
-        if old_path is not None:
-            number = found.number
-            if number is not None:
-                number = None if parent != first else number - 1 - await session.skipped(found.id)
-            return Found(parent, record, number, found.branch, found.is_held), old_path
-    return None
-
-
-def _path_before(old: bytes, new: bytes, path: Path) -> Fetching[Path | None]:
+def path_before(old: bytes, new: bytes, path: Path) -> Fetching[Path | None]:
     """Return the path that a value of the newer state had in the older one; None if the value changed."""
     if old == new:
         return path
@@ -95,7 +70,8 @@ def _path_before(old: bytes, new: bytes, path: Path) -> Fetching[Path | None]:
     if before.style is not after.style:
         return None
     step, *rest = path
-    if isinstance(step, int):
+    if isinstance(step, int) and step >= (yield from lowest_difference(old, new)):
+        # Equal items may be aligned in many ways; those before the first difference have not moved.
         shift = 0
         for block in (yield from unlike(before, after)):
             if step < block.new_begin:
@@ -113,5 +89,14 @@ def _path_before(old: bytes, new: bytes, path: Path) -> Fetching[Path | None]:
     if was.name == now.name:
         return (step, *rest)
     earlier, later = yield from whole((was, now))
-    below = yield from _path_before(earlier, later, tuple(rest))
+    below = yield from path_before(earlier, later, tuple(rest))
     return None if below is None else (step, *below)
+
+
+def is_changed(old: bytes, new: bytes, path: Sequence[Step]) -> Fetching[bool]:
+    """Return whether the values at a path differ in two states, or only one state has a value there."""
+    if old == new:
+        return False
+    was = yield from value_at(old, path)
+    now = yield from value_at(new, path)
+    return was != now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -127,6 +127,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
         message: str = "",
         *,
         author: str | None = None,
+        meta: Mapping[str, str] | None = None,
         on_conflict: OnConflict = "raise",
         rules: MergeRules | None = None,
     ) -> Commit:
@@ -137,6 +138,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
         Args:
             message: The commit message; at most 64 KiB of UTF-8.
             author: The author of the commit. The default is the author of the space.
+            meta: Notes on the commit; see `History.commit`.
             on_conflict: What to do if the branch has moved on: raise, or merge. After a merge, the lists and
                 dicts of the draft are updated in place to the merged state.
             rules: Merge rules by path; see `History.merge`.
@@ -147,7 +149,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
             MergeConflictError: Both sides changed the same value, and no rule decides.
             InvalidError: A value would not come back equal. The error names its path; nothing was committed.
         """
-        request = make_request(self._executor, self.branch, message, author, on_conflict, rules)
+        request = make_request(self._executor, self.branch, message, author, on_conflict, rules, meta)
         return await self._turns.run(lambda: self._commit(request))
 
     async def _commit(self, request: CommitRequest) -> Commit:

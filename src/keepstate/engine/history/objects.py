@@ -17,6 +17,7 @@ from keepstate.values.codec import COMPRESSED, PLAIN, body_of
 from keepstate.values.compression import compress
 from keepstate.values.merkle import check_object
 from keepstate.values.refs import Fetching, Ref
+from keepstate.values.touched import UnloadedError
 
 T = TypeVar("T")
 
@@ -97,6 +98,22 @@ class HistoryObjects:
     def put(self, name: bytes, encoding: bytes) -> None:
         """Write an object, even if it exists, because a collector may be about to delete it."""
         self._unit.put_object(self._key(name), pack_object(encoding))
+
+    def serve_loaded(self, work: Fetching[T]) -> T:
+        """Return the result of work, and give it loaded objects only.
+
+        Throws `UnloadedError` into the work if it requests another object.
+        """
+        try:
+            wanted = next(work)
+            while True:
+                if all(self._has(ref.name) for ref in wanted):
+                    wanted = work.send({ref.name: self._loaded[ref.name] for ref in wanted})
+                else:
+                    wanted = work.throw(UnloadedError())
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
     async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
         """Return the result of work, and give it the objects that it requests.

@@ -177,6 +177,51 @@ def find_path(encoding: bytes, path: Path) -> Fetching[tuple[tuple[Step, ...], b
     return (yield from find(encoding, printed))
 
 
+def locate(encoding: bytes, path: Path) -> Fetching[tuple[Step, ...]]:
+    """Return the encoded path, which need not exist in this state.
+
+    Below the part that exists, a non-negative int is a list index, and any other step a key of a dict.
+
+    Raises:
+        InvalidError: The value is not a path.
+    """
+    try:
+        return (yield from find_path(encoding, path))[0]
+    except NotFoundError:
+        steps = steps_of(path)
+    if isinstance(path, str):
+        try:
+            steps = parse_path(path)
+        except InvalidError:
+            steps = (path,)
+    for length in range(len(steps) - 1, -1, -1):
+        try:
+            found = (yield from find(encoding, steps[:length]))[0]
+        except NotFoundError:
+            continue
+        rest = steps[length:]
+        return (
+            *found,
+            *(step if type(step) is int and step >= 0 else CODEC.canonical(step) for step in rest),
+        )
+    return ()
+
+
+def value_at(encoding: bytes, path: Sequence[Step]) -> Fetching[bytes | None]:
+    """Return the encoding of the value at an encoded path, or None if there is none."""
+    for step in path:
+        if not is_container(encoding):
+            return None
+        contents = yield from open_contents(encoding)
+        if contents.style.has_keys == isinstance(step, int):
+            return None
+        entry = yield from contents.find(step)
+        if entry is None:
+            return None
+        (encoding,) = yield from whole((entry,))
+    return encoding
+
+
 def encode_patterns(rules: Mapping[Any, Rule] | None) -> dict[Pattern, Rule]:
     """Return merge rules by encoded pattern.
 

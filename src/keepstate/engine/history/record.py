@@ -12,7 +12,7 @@ reads it, and therefore fails if another caller prunes meanwhile.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import Annotated, Final, TypeAlias
 
@@ -26,6 +26,7 @@ from keepstate.errors import CorruptError, InvalidError
 from keepstate.stores.protocol import Entry, Store
 from keepstate.values.nodes import refs_in
 from keepstate.values.refs import DIGEST_SIZE, Kind, digest, name_of
+from keepstate.values.touched import Touched, read_touched
 
 MAIN: Final = "main"
 NAME_BYTES: Final = 200
@@ -36,7 +37,7 @@ NONCE_BYTES: Final = 8
 EMPTY_STATE: Final = b"\x80"
 """The encoding of a dict without items."""
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _CHECKSUM_BYTES: Final = 8
 _RESERVED: Final = re.compile(r"[~#@\x00-\x1f]")
 _Name = Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
@@ -58,6 +59,14 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
         message: The commit message.
         nonce: Random bytes. Without them, two equal increments at one moment would be the same commit, and a
             merge would count only one.
+        number: Its number in its line of first parents, from 1.
+        skip: The commit that it jumps to; see `lineage`. Empty if that is its first parent, or there is none.
+        skip_number: The number of `skip`; 0 if `skip` is empty.
+        spread_ms: The milliseconds from the earliest time of its stretch to its own time.
+        merges: Whether a commit of its stretch has more than one parent.
+        touched: What it touched, compared with its first parent; see `values.touched`.
+        stretch: What its stretch touched; empty if the stretch is this commit alone.
+        meta: The caller's notes on it, by key.
         classes: Registered classes whose objects the state may contain: those of the parts that this commit
             made, and those of the commits that it was made from.
     """
@@ -69,8 +78,34 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
     created_ms: StoredMs
     author: str | None
     message: str
-    nonce: bytes = b""
+    nonce: bytes
+    number: Annotated[int, msgspec.Meta(ge=1)]
+    skip: bytes
+    skip_number: Annotated[int, msgspec.Meta(ge=0)]
+    spread_ms: StoredMs
+    merges: bool
+    touched: Annotated[bytes, msgspec.Meta(min_length=1)]
+    stretch: bytes = b""
+    meta: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     classes: list[str] = msgspec.field(default_factory=list[str])
+
+    @property
+    def skip_at(self) -> int:
+        """The number of the commit that it jumps to; 0 if there is none."""
+        return self.skip_number or self.number - 1
+
+    @property
+    def low_ms(self) -> int:
+        """The earliest time of its stretch."""
+        return self.created_ms - self.spread_ms
+
+    def own_touched(self) -> Touched:
+        """Return what the commit touched."""
+        return read_touched(self.touched)
+
+    def stretch_touched(self) -> Touched:
+        """Return what its stretch touched."""
+        return read_touched(self.stretch or self.touched)
 
     def roots(self) -> dict[bytes, bytes]:
         """Return the carried roots by name."""
@@ -78,8 +113,10 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
 
     def encoding(self) -> bytes:
         """Return the canonical bytes."""
-        fields = msgspec.structs.astuple(self)
-        return bytes((_FORMAT,)) + msgspec.msgpack.encode(fields if self.classes else fields[:-1])
+        fields = [*msgspec.structs.astuple(self)]
+        while not fields[-1]:  # a field without a default is never empty there: `touched` comes before them
+            fields.pop()
+        return bytes((_FORMAT,)) + msgspec.msgpack.encode(fields, order="deterministic")
 
 
 def id_of(encoding: bytes) -> bytes:
@@ -120,10 +157,18 @@ def carried(root: bytes, objects: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 class Head(msgspec.Struct, array_like=True, frozen=True):
-    """The commit of a branch or tag, and its number by first parents, counted from 1."""
+    """The commit of a branch or tag.
+
+    Attributes:
+        commit: The name of the commit.
+        number: Its number by first parents, from 1.
+        jumped: The commit whose record decides about the jump of the next commit; see `lineage`. It is read
+            with the commit. Empty if none does, or it is not known.
+    """
 
     commit: Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
     number: Annotated[int, msgspec.Meta(ge=1)]
+    jumped: bytes = b""
 
 
 def check_ref_name(what: str, name: object) -> str:
@@ -168,7 +213,8 @@ def decode_head(key: bytes, stored: bytes) -> Head:
 
 def put_head(unit: Unit, part: bytes, name: str, head: Head) -> None:
     """Move a branch or tag to a commit."""
-    unit.put(layout.named_key(part, name), msgspec.msgpack.encode(head))
+    stored = head if head.jumped else (head.commit, head.number)
+    unit.put(layout.named_key(part, name), msgspec.msgpack.encode(stored))
 
 
 async def heads(unit: Unit, part: bytes) -> AsyncIterator[tuple[str, Head]]:
@@ -207,20 +253,54 @@ async def scan_entries(store: Store, space: str, prefix: bytes, *, limit: int = 
 class Graft(msgspec.Struct, array_like=True, frozen=True):
     """The replacement of a commit's pruned parents.
 
+    No jump leads over the number of a graft, because the ground below may be pruned.
+
     Attributes:
         parents: The nearest kept ancestors.
         skipped: The number of first parents that were pruned before the first of them, or before the
             beginning.
         goes_on: Whether the first of them is on the commit's line of first parents. If not, the line ends
             here.
+        number: The number of the commit.
+        below: The next commit with a graft on its line of first parents; empty if there is none, or it is
+            not known.
     """
 
     parents: list[bytes]
     skipped: Annotated[int, msgspec.Meta(ge=0)]
-    goes_on: bool = True
+    goes_on: bool
+    number: Annotated[int, msgspec.Meta(ge=1)]
+    below: bytes = b""
 
 
 Grafts: TypeAlias = dict[bytes, Graft]
+
+
+def link_grafts(
+    grafts: Grafts, linked: Iterable[bytes], first_parent: Callable[[bytes], bytes | None]
+) -> Grafts:
+    """Return grafts with `below` set.
+
+    Args:
+        grafts: The grafts.
+        linked: The commits whose grafts are linked; the others are left without `below`.
+        first_parent: Returns the original first parent of a commit without a graft, or None.
+    """
+    found: dict[bytes, bytes] = {}
+
+    def first_at(id: bytes) -> bytes:
+        """Return the first commit with a graft on a line, from a commit on; empty if there is none."""
+        passed: list[bytes] = []
+        at: bytes | None = id
+        while at is not None and at not in grafts and at not in found:
+            passed.append(at)
+            at = first_parent(at)
+        answer = b"" if at is None else at if at in grafts else found[at]
+        found.update(dict.fromkeys(passed, answer))
+        return answer
+
+    below = {id: first_at(grafts[id].parents[0]) for id in linked if id in grafts and grafts[id].goes_on}
+    return {id: msgspec.structs.replace(graft, below=below.get(id, b"")) for id, graft in grafts.items()}
 
 
 async def read_grafts(unit: Unit) -> Grafts:

@@ -12,14 +12,23 @@ batch that checks the epoch.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Set
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 
 import msgspec
 
 from keepstate.engine.history.ancestry import first_parents
 from keepstate.engine.history.objects import key_maker
-from keepstate.engine.history.record import Graft, Grafts, Head, heads, put_grafts, read_head, scan_entries
-from keepstate.engine.history.session import HistorySession, Records
+from keepstate.engine.history.record import (
+    Graft,
+    Grafts,
+    Head,
+    heads,
+    link_grafts,
+    put_grafts,
+    read_head,
+    scan_entries,
+)
+from keepstate.engine.history.session import CommitPrefetch, HistorySession, Records
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
@@ -81,6 +90,7 @@ async def _prune(
     session: HistorySession, keeping: Keeping, branches: Mapping[str, bytes], tagged: Mapping[str, bytes]
 ) -> int:
     unit = session.unit
+    session.ahead = CommitPrefetch()
     kept = set(keeping.commits)
     for commit in branches.values():
         kept |= await _last(session, commit, keeping.last or 1)
@@ -88,15 +98,15 @@ async def _prune(
         kept.update(tagged.values())
     known = await _with_ancestors(session, kept | set(tagged.values()))
     if keeping.since_ms is not None:
-        kept |= {id for id in known if (await session.record(id)).created_ms >= keeping.since_ms}
+        kept |= {id for id, facts in known.items() if facts.created_ms >= keeping.since_ms}
     if keeping.archived is not None:
-        kept |= known - keeping.archived
+        kept |= known.keys() - keeping.archived
     for name, commit in tagged.items():
         now = None if commit in kept else await read_head(unit, layout.TAGS, name)
         if now is not None and now.commit == commit:
             unit.delete(layout.named_key(layout.TAGS, name))
     if len(kept) < len(known):
-        put_grafts(unit, await _grafts(session, kept))
+        put_grafts(unit, await _grafts(session, known, kept))
     return len(known) - len(kept)
 
 
@@ -109,31 +119,42 @@ async def _last(session: HistorySession, head: bytes, count: int) -> set[bytes]:
     return ids
 
 
-async def _with_ancestors(session: HistorySession, ids: Iterable[bytes]) -> set[bytes]:
+class _Facts(msgspec.Struct, frozen=True):
+    """A commit as pruning sees it: its parents as they are now, its time and its number."""
+
+    parents: Sequence[bytes]
+    created_ms: int
+    number: int
+
+
+async def _with_ancestors(session: HistorySession, ids: Iterable[bytes]) -> dict[bytes, _Facts]:
     """Return commits and all their ancestors."""
-    seen = set(ids)
-    todo = list(seen)
+    found: dict[bytes, _Facts] = {}
+    todo = list(ids)
     while todo:
-        new = set(await session.parents(todo.pop())) - seen
-        seen |= new
-        todo += new
-    return seen
+        id = todo.pop()
+        if id not in found:
+            record = await session.record(id)
+            found[id] = _Facts(await session.parents(id), record.created_ms, record.number)
+            todo += found[id].parents
+    return found
 
 
-async def _grafts(session: HistorySession, kept: set[bytes]) -> Grafts:
+async def _grafts(session: HistorySession, known: Mapping[bytes, _Facts], kept: set[bytes]) -> Grafts:
     before = await session.grafts()
     # Another caller may be naming a dropped commit right now, so a dropped commit keeps its graft.
     grafts = await _still_there(session, {id: before[id] for id in before if id not in kept})
     for id in kept:
-        parents = await session.parents(id)
+        parents = known[id].parents
         if all(parent in kept for parent in parents):
             if id in before:
                 grafts[id] = before[id]
             continue
         first, skipped = await _first_kept(session, id, kept)
         others = [near for parent in parents for near in await _nearest(session, parent, kept)]
-        grafts[id] = Graft(list(dict.fromkeys([*first, *others])), skipped, goes_on=bool(first))
-    return grafts
+        near = list(dict.fromkeys([*first, *others]))
+        grafts[id] = Graft(near, skipped, bool(first), known[id].number)
+    return link_grafts(grafts, kept, lambda id: next(iter(known[id].parents), None))
 
 
 async def _still_there(session: HistorySession, grafts: Grafts) -> Grafts:
@@ -220,6 +241,7 @@ async def _entries(store: Store, space: str, *prefixes: bytes) -> AsyncIterator[
 async def _marked(store: Store, space: str, since: int) -> set[bytes]:
     """Return the keys of everything that a branch or tag led to at any time since a revision."""
     session = HistorySession(Unit(store, space), Records())
+    session.ahead = CommitPrefetch()
     # Read before the heads, because a commit that is dropped later may have got another name just before.
     await session.grafts()
     heads: set[bytes] = set()

@@ -12,13 +12,13 @@ main@2026-11-21T10:00:00+00:00   the last commit at that time; a datetime is the
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Final, TypeAlias
 
 import msgspec
 
-from keepstate.engine.history.ancestry import depth, first_parents, is_ancestor
+from keepstate.engine.history.ancestry import At, before, down_to, is_ancestor, jump_from, parent_of
+from keepstate.engine.history.ancestry import at as at_commit
 from keepstate.engine.history.commits import Branch, Commit, Tag, commit_of
 from keepstate.engine.history.record import MAIN, CommitRecord, heads, is_whole_id, read_head
 from keepstate.engine.history.session import HistorySession
@@ -40,7 +40,7 @@ class Found(msgspec.Struct, frozen=True):
     Attributes:
         id: The name of the commit.
         record: The commit.
-        number: Its number in its line of first parents, if known.
+        number: Its number in the line that it was found through; None if it is not in that line.
         branch: The branch that it was found through.
         is_held: Whether the unit has read a branch or tag that leads to it, so that its batch is conditional
             on that.
@@ -51,6 +51,11 @@ class Found(msgspec.Struct, frozen=True):
     number: int | None
     branch: str | None
     is_held: bool
+
+    @property
+    def at(self) -> At:
+        """The commit and its record."""
+        return At(self.id, self.record)
 
     def to_commit(self) -> Commit:
         """Return the commit as callers see it."""
@@ -65,6 +70,7 @@ async def find_commit(session: HistorySession, revision: object) -> Found:
         NotFoundError: The commit does not exist.
     """
     if isinstance(revision, datetime):
+        await session.unit.read(layout.named_key(layout.BRANCHES, MAIN), layout.GRAFTS)
         return await _at_time(session, await _named(session, MAIN), revision)
     if isinstance(revision, Commit):
         revision = revision.id
@@ -74,11 +80,14 @@ async def find_commit(session: HistorySession, revision: object) -> Found:
     if form is None:
         raise InvalidError(f"{revision!r} is not a revision; pass a branch, a tag, an id, main~3 or main#37")
     time = None if form[4] is None else _parse_time(form[4])
+    if form[0] != form[1] and not is_whole_id(form[1]):
+        # One read for both: the way to the other commit depends on the grafts.
+        await session.unit.read(layout.named_key(layout.BRANCHES, form[1]), layout.GRAFTS)
     found = await _named(session, form[1])
     if time is not None:
         return await _at_time(session, found, time)
     if form[3] is not None:
-        return await _numbered(session, found, int(form[3]), revision)
+        return await numbered(session, found, int(form[3]), revision)
     if form[0] != form[1]:
         return await _before(session, found, int(form[2] or 1), revision)
     return found
@@ -98,11 +107,6 @@ async def hold(session: HistorySession, found: Found) -> Found:
                 if await read_head(session.unit, part, name) == head:
                     return msgspec.structs.replace(found, is_held=True)
     raise NotFoundError(f"no branch or tag leads to commit {found.id.hex()}; name one that does")
-
-
-async def number_of(session: HistorySession, found: Found) -> int:
-    """Return the number of a commit in its line of first parents."""
-    return found.number or await depth(session, found.id)
 
 
 async def _named(session: HistorySession, name: str) -> Found:
@@ -151,38 +155,33 @@ async def _ids(session: HistorySession, text: str) -> list[bytes]:
             return fitting[:2]
 
 
-async def _line(session: HistorySession, found: Found) -> AsyncIterator[Found]:
-    """Yield a commit, its first parent, and so on."""
-    number = found.number
-    async for id, record in first_parents(session, found.id):
-        yield Found(id, record, number, found.branch, found.is_held)
-        if number is not None:
-            number -= 1 + await session.skipped(id)
+def on_line(found: Found, place: At) -> Found:
+    """Return another commit of the line of a found one."""
+    return msgspec.structs.replace(found, id=place.id, record=place.record, number=place.number)
 
 
 async def _before(session: HistorySession, found: Found, steps: int, revision: object) -> Found:
-    left = steps
-    async for before in _line(session, found):
-        if left == 0:
-            return before
-        left -= 1
-    number = await number_of(session, found)
-    if steps >= number:
-        raise _outside_error(revision, number)
+    place = await before(session, found.at, steps)
+    if place is not None:
+        return on_line(found, place)
+    if steps >= found.record.number:
+        raise _outside_error(revision, found.record.number)
     raise await _pruned_error(session, revision)
 
 
-async def _numbered(session: HistorySession, found: Found, wanted: int, revision: object) -> Found:
-    number = await number_of(session, found)
-    if not 0 < wanted <= number:
-        raise _outside_error(revision, number)
-    async for before in _line(session, msgspec.structs.replace(found, number=number)):
-        if before.number is None or before.number <= wanted:
-            found = before
-            break
-    if found.number != wanted:
+async def numbered(session: HistorySession, found: Found, wanted: int, revision: object) -> Found:
+    """Return the commit with a number in the line of another one.
+
+    Raises:
+        NotFoundError: The number is outside of the line.
+        PrunedError: The commit was pruned.
+    """
+    if not 0 < wanted <= found.record.number:
+        raise _outside_error(revision, found.record.number)
+    place = await down_to(session, found.at, wanted)
+    if place is None or place.number != wanted:
         raise await _pruned_error(session, revision)
-    return found
+    return on_line(found, place)
 
 
 def _outside_error(revision: object, number: int) -> NotFoundError:
@@ -197,9 +196,13 @@ async def _pruned_error(session: HistorySession, revision: object) -> PrunedErro
 async def _at_time(session: HistorySession, found: Found, time: datetime) -> Found:
     if time.tzinfo is None:
         raise InvalidError(f"{time!r} has no time zone; pass an aware datetime")
-    async for before in _line(session, found):
-        if before.record.created_ms <= to_milliseconds(time):
-            return before
+    time_ms = to_milliseconds(time)
+    place: At | None = found.at
+    while place is not None:
+        if place.record.created_ms <= time_ms:
+            return on_line(found, place)
+        jump = await jump_from(session, place) if place.record.low_ms > time_ms else None
+        place = await parent_of(session, place) if jump is None else await at_commit(session, *jump)
     await session.require_archive()
     raise NotFoundError(f"there was no commit yet at {time.isoformat()}")
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+import msgspec
+
+from keepstate._runner import reentrant_lock
 from keepstate.engine.documents.write_rules import read_rules
 from keepstate.engine.history.archive import Archive
+from keepstate.engine.history.lineage import jumped_from, lineage_of
 from keepstate.engine.history.objects import HistoryObjects, ObjectCache, pack_record, unpack_object
 from keepstate.engine.history.record import (
     MAIN,
@@ -26,9 +31,11 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, KeepstateError, NotFoundError, PrunedError
+from keepstate.stores.protocol import Entry
 from keepstate.values.codec import STATES, Codec
 from keepstate.values.nodes import classes_in
 from keepstate.values.refs import Fetching
+from keepstate.values.touched import ANYTHING, Touched, touched_between
 
 T = TypeVar("T")
 
@@ -39,7 +46,7 @@ _PREFETCHED_BYTES: Final = 16 << 20
 
 
 class Records:
-    """A cache of commits, each with the roots that it carries. Commits never change.
+    """An LRU cache of commits, each with the roots that it carries. Commits never change.
 
     Args:
         most: The largest number of commits.
@@ -48,23 +55,29 @@ class Records:
     def __init__(self, most: int = _CACHED) -> None:
         self._most = most
         self._by_id: dict[bytes, tuple[CommitRecord, dict[bytes, bytes]]] = {}
+        self._lock = reentrant_lock()
 
     def get(self, id: bytes) -> tuple[CommitRecord, dict[bytes, bytes]] | None:
         """Return a commit and its roots by name, or None if it is not cached."""
-        return self._by_id.get(id)
+        with self._lock:
+            found = self._by_id.pop(id, None)
+            if found is not None:
+                self._by_id[id] = found
+            return found
 
     def add(self, id: bytes, record: CommitRecord, roots: dict[bytes, bytes]) -> None:
-        """Cache a commit and its roots. A full cache is emptied first."""
-        if len(self._by_id) >= self._most:
-            self._by_id = {}
-        self._by_id[id] = record, roots
+        """Cache a commit and its roots. A full cache gives up the least recently used commit."""
+        with self._lock:
+            self._by_id[id] = record, roots
+            if len(self._by_id) > self._most:
+                del self._by_id[next(iter(self._by_id))]
 
 
 class CommitPrefetch:
     """Commits that were read before they are needed, as stored, by id.
 
-    A commit names its parents, so a walk over commits reads them one by one, with a round trip each. A walk
-    that has gone far is likely to continue. It then reads all commits of the space in the order of their
+    A commit names its parents, so a walk over all commits reads them one by one, with a round trip each. A
+    walk that has gone far is likely to continue. It then reads all commits of the space in the order of their
     keys, 1,024 in each round trip.
     """
 
@@ -120,9 +133,13 @@ class HistorySession:
         self._record, self._archive = record, archive
         self._records = records
         self._grafts: Grafts | None = None
+        self._graft_numbers: list[int] | None = None
         self._archived: set[bytes] = set()  # archived commits, and their parents
+        self._along: tuple[bytes, bytes] | None = None
+        self._taken: dict[bytes, Entry | None] = {}
         self.objects = HistoryObjects(unit, cache, None if archive is None else partial(archive.object, unit))
-        self.ahead = CommitPrefetch()
+        self.ahead: CommitPrefetch | None = None
+        """The prefetch of work that walks over all commits."""
 
     @classmethod
     def of(
@@ -142,7 +159,10 @@ class HistorySession:
         if name == MAIN:
             # One read for both: a caller that moves `main` next asks whether the space is recorded.
             await self.unit.read(layout.named_key(layout.BRANCHES, name), layout.RULES)
-        return await read_head(self.unit, layout.BRANCHES, name)
+        head = await read_head(self.unit, layout.BRANCHES, name)
+        if head is not None and head.jumped:
+            self._along = head.commit, head.jumped
+        return head
 
     async def require_branch(self, name: str) -> Head:
         """Return the head of a branch that must exist."""
@@ -178,7 +198,7 @@ class HistorySession:
     async def _with_roots(self, id: bytes) -> tuple[CommitRecord, dict[bytes, bytes]]:
         found = self._records.get(id)
         if found is None:
-            stored = await self.ahead.take(self.unit, id)
+            stored = None if self.ahead is None else await self.ahead.take(self.unit, id)
             if stored is not None:
                 record: CommitRecord | None = read_record(unpack_object(stored, f"commit {id.hex()}"), id)
             else:
@@ -194,6 +214,22 @@ class HistorySession:
         self.objects.add(found[1])
         return found
 
+    async def jumped(self, first: CommitRecord | None) -> CommitRecord | None:
+        """Return the record that decides about the jump of a child of a commit; None if it was collected."""
+        id = None if first is None else jumped_from(first)
+        if id is None:
+            return None
+        found = self._records.get(id)
+        if found is not None:
+            return found[0]
+        try:
+            record = await self.stored_record(id)
+        except CorruptError:  # damage of an old commit must not keep others from committing
+            return None
+        if record is not None:
+            self._records.add(id, record, record.roots())
+        return record
+
     async def _missing_error(self, id: bytes) -> KeepstateError:
         await self.unit.verify()
         place = f"commit {id.hex()} of {self.unit.space!r}"
@@ -206,8 +242,17 @@ class HistorySession:
         self.objects.loose = id
 
     async def stored_record(self, id: bytes) -> CommitRecord | None:
-        """Return a commit, or None if the space does not have it."""
-        (entry,) = await self.unit.objects([layout.COMMITS + id])
+        """Return a commit, or None if the space does not have it.
+
+        The head of a branch is read together with the commit that decides about the jump of the next one.
+        """
+        if id in self._taken:
+            entry = self._taken.pop(id)
+        elif self._along is not None and self._along[0] == id:
+            also = self._along[1]
+            entry, self._taken[also] = await self.unit.objects([layout.COMMITS + id, layout.COMMITS + also])
+        else:
+            (entry,) = await self.unit.objects([layout.COMMITS + id])
         if entry is None:
             return None
         return read_record(unpack_object(await self.unit.value(entry), f"commit {id.hex()}"), id)
@@ -237,6 +282,24 @@ class HistorySession:
             self._grafts = await read_grafts(self.unit)
         return self._grafts
 
+    async def is_pruned_between(self, low: int, high: int) -> bool:
+        """Return whether any line may be pruned directly below a number from above `low` to `high`."""
+        grafts = await self.grafts()
+        if not grafts and not self._archived:
+            return False
+        if self._graft_numbers is None:
+            own = {graft.number for graft in grafts.values()}
+            if self._archived and self._archive is not None:
+                own |= {graft.number for graft in (await self._archive.bundle(self.unit)).grafts.values()}
+            self._graft_numbers = sorted(own)
+        at = bisect_right(self._graft_numbers, low)
+        return at < len(self._graft_numbers) and self._graft_numbers[at] <= high
+
+    async def graft_numbers(self) -> list[int]:
+        """Return the numbers of all commits with a graft, in order."""
+        await self.is_pruned_between(0, 0)
+        return self._graft_numbers or []
+
     async def graft(self, id: bytes) -> Graft | None:
         """Return the graft of a commit, if its parents were pruned and are not in the archive."""
         grafts = await self.grafts()
@@ -248,6 +311,8 @@ class HistorySession:
         if graft is None and id not in self._archived:
             return None
         graft = await self._archive.graft(self.unit, id, parents, graft)
+        if not self._archived:
+            self._graft_numbers = None  # from here on, the grafts of the archive count too
         self._archived.update(parents if graft is None else graft.parents)
         return graft
 
@@ -257,6 +322,8 @@ class HistorySession:
         """Return an archived commit, for work that only reads."""
         record = None if self._archive is None else await self._archive.commit(self.unit, id)
         if record is not None:
+            if not self._archived:
+                self._graft_numbers = None
             self._archived.add(id)
         return record
 
@@ -292,6 +359,8 @@ class HistorySession:
         nonce: bytes,
         classes: Sequence[str] = (),
         made_ms: int | None = None,
+        meta: Mapping[str, str] | None = None,
+        touched: Touched | None = None,
     ) -> tuple[bytes, CommitRecord]:
         """Write a commit and return it. No branch leads to it yet.
 
@@ -306,6 +375,9 @@ class HistorySession:
             nonce: Random bytes that distinguish equal commits.
             classes: The classes of the state that are neither in the objects nor in the sources.
             made_ms: The time of the commit, if it was made before now.
+            meta: The caller's notes on the commit.
+            touched: The places where the state differs from that of the first parent, or more. By default
+                the states are compared, as far as their nodes are loaded.
         """
         earlier: dict[bytes, bytes] = {}
         known = set(classes).union(*map(classes_in, (root, *objects.values())))
@@ -316,26 +388,35 @@ class HistorySession:
             earlier |= roots
             known.update(record.classes)
         carries = carried(root, {**earlier, **objects})
+        self.objects.add({**objects, **carries})
         before = [records[parent][0] for parent in parents]
+        first = before[0] if before else None
+        if touched is None and first is not None:
+            touched = self.objects.serve_loaded(touched_between(first.root, root))
+        marks = (ANYTHING if touched is None else touched).encoding()
         now_ms = await self.unit.now_ms()
         now_ms = now_ms if made_ms is None else min(made_ms, now_ms)
+        created_ms = max(now_ms, *(parent.created_ms for parent in before), 0)
+        lineage = lineage_of(created_ms, len(parents), marks, first, await self.jumped(first))
         record = CommitRecord(
             parents=list(parents),
             root=root,
             carried=[*carries.values()],
             generation=1 + max((parent.generation for parent in before), default=0),
-            created_ms=max(now_ms, *(parent.created_ms for parent in before), 0),
+            created_ms=created_ms,
             author=author,
             message=message,
             nonce=nonce,
+            touched=marks,
+            meta=dict(sorted((meta or {}).items())),
             classes=sorted(known),
+            **msgspec.structs.asdict(lineage),
         )
         encoding = record.encoding()
         id = id_of(encoding)
         self._records.add(id, record, carries)
         self._put(root, objects, earlier, carries)
         self.unit.put_object(layout.COMMITS + id, pack_record(record, encoding))
-        self.objects.add({**objects, **carries})
         return id, record
 
     def _put(

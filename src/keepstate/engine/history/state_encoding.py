@@ -13,6 +13,7 @@ from keepstate.values.merkle import TREE_BYTES, MerkleValue, compose, find_share
 from keepstate.values.nodes import item, ref_of, refs_in
 from keepstate.values.patch import Edits, apply_edits
 from keepstate.values.refs import Fetching, together
+from keepstate.values.touched import Touched, touched_at
 from keepstate.values.tree import Editing, Tree
 
 _CACHED: Final = 16
@@ -44,8 +45,10 @@ class ListAppender:
     def __init__(self) -> None:
         self._trees: dict[bytes, Tree] = {}
 
-    def append(self, root: bytes, steps: Steps, items: Sequence[MerkleValue]) -> Fetching[MerkleValue]:
-        """Return a state with items at the end of a list, and the new objects.
+    def append(
+        self, root: bytes, steps: Steps, items: Sequence[MerkleValue]
+    ) -> Fetching[tuple[MerkleValue, Touched]]:
+        """Return a state with items at the end of a list, the new objects, and the marks of the change.
 
         Raises:
             InvalidError: The value at the path is not a list.
@@ -58,29 +61,35 @@ class ListAppender:
         *above, last = steps
         path, holder = (yield from find(root, tuple(above))) if above else ((), root)
         edits = Edits()
+        encoding: bytes | None = None
         try:
             step, encoding = yield from find(holder, (last,))
         except NotFoundError:
             if not is_container(holder) or not (yield from open_contents(holder)).style.has_keys:
                 raise
-            step, encoding = (CODEC.canonical(last),), b"\x90"
-        edits.at(path).puts[step[0]] = yield from self._append_to(encoding, items, steps)
-        return (yield from apply_edits(root, edits))
+            step = (CODEC.canonical(last),)
+        made, count = yield from self._append_to(encoding or b"\x90", items, steps)
+        edits.at(path).puts[step[0]] = made
+        place = (*path, *step) if encoding is None else (*path, *step, count)
+        return (yield from apply_edits(root, edits)), touched_at(place)
 
     def _append_in_small(
         self, root: bytes, steps: Steps, items: Sequence[MerkleValue]
-    ) -> Fetching[MerkleValue | None]:
+    ) -> Fetching[tuple[MerkleValue, Touched] | None]:
         """Return a state that is not a tree with a longer list; None if that makes it a tree."""
         values, key = fields(root), CODEC.canonical(steps[0])
-        made = yield from self._append_to(values.get(key, b"\x90"), items, steps)
+        place = (key,) if key not in values else None
+        made, count = yield from self._append_to(values.get(key, b"\x90"), items, steps)
         values[key] = made.encoding
         if sum(map(len, values)) + sum(map(len, values.values())) > TREE_BYTES:
             return None
-        return MerkleValue(compose(list(values.values()), list(values)), made.objects)
+        state = MerkleValue(compose(list(values.values()), list(values)), made.objects)
+        return state, touched_at(place or (key, count))
 
     def _append_to(
         self, encoding: bytes, items: Sequence[MerkleValue], steps: Steps
-    ) -> Fetching[MerkleValue]:
+    ) -> Fetching[tuple[MerkleValue, int]]:
+        """Return a longer list, and its former length."""
         entries = [item(new.encoding, is_deep=bool(refs_in(new.encoding))) for new in items]
         ref = ref_of(encoding)
         tree = None if ref is None else self._trees.get(ref.name)
@@ -91,11 +100,11 @@ class ListAppender:
             tree = contents.tree
             if tree is None:
                 made = yield from close_contents(contents.style, [*contents.entries, *entries])
-                return _with_objects(items, made)
+                return _with_objects(items, made), contents.count
         editing = Editing(tree)
         yield from editing.splice(tree.count, tree.count, entries)
         self._cache(editing.tree)
-        return _with_objects(items, (yield from close_tree(editing)))
+        return _with_objects(items, (yield from close_tree(editing))), tree.count
 
     def _cache(self, tree: Tree) -> None:
         if len(self._trees) >= _CACHED:

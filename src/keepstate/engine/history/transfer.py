@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from keepstate.engine.history.bundle import Bundle
 from keepstate.engine.history.objects import pack_object
 from keepstate.engine.history.record import MAIN, Head, heads, put_grafts, put_head, read_head
-from keepstate.engine.history.session import HistorySession
+from keepstate.engine.history.session import CommitPrefetch, HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.stored import describe
 from keepstate.errors import AlreadyExistsError
@@ -23,6 +25,7 @@ async def export_history(session: HistorySession) -> Bundle:
     """Return everything that branches and tags lead to."""
     bundle = Bundle(branches=await _heads(session, layout.BRANCHES), tags=await _heads(session, layout.TAGS))
     grafts = await session.grafts()
+    session.ahead = CommitPrefetch()
     todo = [head.commit for head in (*bundle.branches.values(), *bundle.tags.values())]
     known: set[bytes] = set()
     while todo:
@@ -72,8 +75,11 @@ async def import_history(session: HistorySession, bundle: Bundle, most: int | No
     for id, record in new.commits.items():
         session.unit.put_object(layout.COMMITS + id, pack_object(record))
     grafts = await session.grafts()
-    if (all_grafts := {**grafts, **new.grafts}) != grafts:
-        put_grafts(session.unit, all_grafts)
+    fresh = {id: graft for id, graft in bundle.linked().items() if id in new.grafts and id not in grafts}
+    if grafts:  # the next graft on a line may be one of these
+        fresh = {id: msgspec.structs.replace(graft, below=b"") for id, graft in fresh.items()}
+    if fresh:
+        put_grafts(session.unit, {**grafts, **fresh})
     return len(now) == len(absent)
 
 
@@ -88,7 +94,7 @@ async def _absent(session: HistorySession, bundle: Bundle) -> list[_Named]:
         known = await read_head(session.unit, part, name)
         if known is None:
             absent.append((part, name, head))
-        elif known != head:
+        elif known.commit != head.commit:
             raise AlreadyExistsError(
                 f"{describe(key)} of {session.unit.space!r} is on another commit; "
                 "import the history into another space"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from keepstate.engine.history.ancestry import depth
 from keepstate.engine.history.commits import HistoryStats, Verified
+from keepstate.engine.history.lineage import check_graft, check_lineage, head_of
 from keepstate.engine.history.objects import key_maker, serve_work, unpack_object
+from keepstate.engine.history.paths import decode_steps, format_path
 from keepstate.engine.history.record import (
     CommitRecord,
     Grafts,
@@ -20,7 +21,7 @@ from keepstate.engine.history.record import (
     read_record,
     scan_entries,
 )
-from keepstate.engine.history.session import HistorySession, Records
+from keepstate.engine.history.session import CommitPrefetch, HistorySession, Records
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import parse_manifest
 from keepstate.engine.kernel.stored import decode_stored, describe
@@ -29,6 +30,7 @@ from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry, Store
 from keepstate.values.merkle import check_object, reach
 from keepstate.values.refs import Kind, Ref, name_of
+from keepstate.values.touched import untold
 
 _READ_AT_ONCE = 8
 
@@ -61,15 +63,20 @@ def _size_bytes(entry: Entry) -> int:
 async def verify(unit: Unit) -> Verified:
     """Return the damage in everything that branches and tags lead to."""
     session = HistorySession(unit, Records())
+    session.ahead = CommitPrefetch()
     problems: list[str] = []
     todo: list[bytes] = []
     for part, what in ((layout.BRANCHES, "branch"), (layout.TAGS, "tag")):
         try:
             async for name, head in heads(unit, part):
                 todo.append(head.commit)
-                number = await depth(session, head.commit)
-                if number != head.number:
-                    problems.append(f"{what} {name!r} counts {head.number} commits, and there are {number}")
+                right = head_of(head.commit, await session.record(head.commit))
+                if right.number != head.number:
+                    problems.append(
+                        f"{what} {name!r} counts {head.number} commits, and there are {right.number}"
+                    )
+                elif head.jumped not in (b"", right.jumped):
+                    problems.append(f"{what} {name!r} names another commit for the next jump than its commit")
         except CorruptError as error:
             problems.append(str(error))
     commits, objects = set(todo), set[bytes]()
@@ -85,6 +92,7 @@ async def verify(unit: Unit) -> Verified:
                 if parent not in commits:
                     commits.add(parent)
                     todo.append(parent)
+            await _verify_lineage(session, id, record)
         except CorruptError as error:
             problems.append(f"commit {id.hex()}: {error}")
     return Verified(len(commits), len(objects), tuple(dict.fromkeys(problems)))
@@ -117,6 +125,26 @@ class RootCheck:
         """
         check_object(ref, data)
         self.referred.update(name for name in self.carried if name in data)
+
+
+async def _verify_lineage(session: HistorySession, id: bytes, record: CommitRecord) -> None:
+    """Compare the facts that a record tells of its ancestors, and of what it touched, with what there is.
+
+    Raises:
+        CorruptError: They differ. Marks may say too much; that is not damage.
+    """
+    graft = await session.graft(id)
+    if graft is not None:
+        first_number = (await session.record(graft.parents[0])).number if graft.goes_on else None
+        check_graft(graft, record.number, first_number)
+        return
+    parents = [await session.record(parent) for parent in record.parents]
+    first = parents[0] if parents else None
+    check_lineage(record, parents, await session.jumped(first))
+    if first is not None:
+        missing = await session.serve(untold(record.own_touched(), first.root, record.root), keep=False)
+        if missing:
+            raise CorruptError(f"it changed {format_path(decode_steps(missing[0]))}, and does not say so")
 
 
 # ---- records, one by one
@@ -152,6 +180,8 @@ class HistoryVerifier:
         self._objects = set[bytes]()
         self._lines: dict[bytes, tuple[bytes | None, int]] = {}
         """The first parent of each verified commit, and the number of commits that were pruned before it."""
+        self._heads: dict[bytes, Head] = {}
+        """A head on each verified commit."""
         self._broken: dict[bytes, str] = {}
         self._grafts: Grafts | None = None
         self._pruned_at: int | None = None
@@ -169,8 +199,10 @@ class HistoryVerifier:
         number = self._depth(head.commit)
         if head.commit in self._broken:
             lost[key] = f"its commit is damaged or incomplete: {self._broken[head.commit]}"
-        elif number is not None and number != head.number:
+        elif number is not None and not number == head.number == self._heads[head.commit].number:
             lost[key] = f"it counts {head.number} commits, and there are {number}"
+        elif head.jumped not in (b"", self._heads[head.commit].jumped):
+            lost[key] = "it names another commit for the next jump than its commit"
         if not lost:
             return {}
         now, grafts = await self._read([key, layout.GRAFTS])
@@ -205,6 +237,7 @@ class HistoryVerifier:
         return fresh
 
     def _follow(self, id: bytes, record: CommitRecord) -> list[bytes]:
+        self._heads[id] = head_of(id, record)
         graft = (self._grafts or {}).get(id)
         parents = record.parents if graft is None else graft.parents
         goes_on = bool(parents) and (graft is None or graft.goes_on)

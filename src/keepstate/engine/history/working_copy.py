@@ -66,8 +66,8 @@ class BranchEventLog:
         base = head.commit if head else None
         root = (await session.record(base)).root if base else EMPTY_STATE
         encoded = [self._executor.home.states.to_merkle(event) for event in events]
-        state = await session.serve(self._appender.append(root, (EVENTS,), encoded))
-        result = await commit_onto(session, request, base, state)
+        state, touched = await session.serve(self._appender.append(root, (EVENTS,), encoded))
+        result = await commit_onto(session, request, base, state, touched)
         self._written = base, result.id, encoded
 
     def applied(self) -> None:

@@ -7,6 +7,7 @@ store sizes.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
@@ -173,6 +174,27 @@ def check_message(message: object) -> str:
     return text
 
 
+def check_meta(meta: object) -> dict[str, str]:
+    """Return notes on commits as a plain dict of text, at most 1 KiB of UTF-8; empty for None."""
+    if meta is None:
+        return {}
+    if not isinstance(meta, Mapping):
+        raise InvalidError(f"`meta` is {_format(meta)}; give a dict of text, such as {{'model': 'large'}}")
+    notes: dict[str, str] = {}
+    size = 0
+    for key, value in meta.items():
+        name = check_text("a key of `meta`", key)
+        if not name:
+            raise InvalidError("a key of `meta` is empty; name what the note is about")
+        notes[name] = check_text(f"meta[{name[:40]!r}]", value)
+        size += len(name.encode()) + len(notes[name].encode())
+    if size > limits.META_BYTES:
+        raise InvalidError(
+            f"`meta` has {size:,} bytes; it may have {limits.META_BYTES:,}: put long notes into the state"
+        )
+    return notes
+
+
 def check_attribution(
     author: str | None, new_author: object, message: str, new_message: object
 ) -> tuple[str | None, str]:
@@ -188,6 +210,14 @@ def check_choice(what: str, chosen: object, *choices: object) -> None:
     if chosen not in choices:
         *others, last = map(repr, choices)
         raise InvalidError(f"`{what}` is {chosen!r}. Pass {', '.join(others)} or {last}.")
+
+
+def check_meta_function(make: Any) -> Callable[[], Mapping[str, str]] | None:
+    """Return the function that makes the notes on commits, or None."""
+    if make is not None and (not callable(make) or inspect.iscoroutinefunction(make)):
+        raise InvalidError(f"`meta` is {_format(make)}; give a plain function that returns a dict of text")
+    function: Callable[[], Mapping[str, str]] | None = make
+    return function
 
 
 def check_flag(what: str, flag: object) -> bool:

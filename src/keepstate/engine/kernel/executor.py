@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from keepstate._clock import Clock
 from keepstate._runner import Runner, present_process
+from keepstate.engine.kernel.arguments import check_meta
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, read_whole
 from keepstate.engine.kernel.locks import FifoLock, serialized
 from keepstate.engine.kernel.observation import Observation, Operation, current
 from keepstate.engine.kernel.store_abilities import LossDetector, has_ability
-from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unit import Note, Unit
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
 from keepstate.names import stored_name
 from keepstate.stores.protocol import SCAN_LIMIT, Applied, DetectsLosses, Entry, Mark, Store
@@ -57,6 +58,7 @@ class Home(Protocol):
     """The services of the handle that opened a space."""
 
     tenant_id: str | None
+    meta: Callable[[], Mapping[str, str]] | None
 
     @property
     def runner(self) -> Runner:
@@ -105,6 +107,7 @@ class Executor(ABC):
         stored_name: The name of the space in the store, which includes the tenant.
         author: The author of the writes, or None.
         message: The message of the writes; empty if the caller gave none.
+        meta: Notes on the commits that the writes become.
         record: Whether changes of documents are to be recorded in the history.
         runner: The runner of the handle's mode.
         clock: Time and randomness of this process.
@@ -116,13 +119,29 @@ class Executor(ABC):
     operation: Operation | None = None
 
     def __init__(
-        self, home: Home, name: str, author: str | None, *, message: str = "", record: bool = False
+        self,
+        home: Home,
+        name: str,
+        author: str | None,
+        *,
+        message: str = "",
+        record: bool = False,
+        meta: Mapping[str, str] | None = None,
     ) -> None:
         self.home, self.name, self.author = home, name, author
-        self.message, self.record = message, record
+        self.message, self.record, self.meta = message, record, dict(meta or {})
         self.stored_name = stored_name(home.tenant_id, name)
         self.runner, self.clock = home.runner, home.clock
         self._pickle, self._decode = home.pickle, home.decode
+
+    def meta_of(self, meta: Mapping[str, str] | None) -> dict[str, str]:
+        """Return the notes on a commit: those of the handle, then of the space, then of the call.
+
+        Raises:
+            InvalidError: They are not texts, or too long together.
+        """
+        make = self.home.meta
+        return check_meta({**(check_meta(make()) if make else {}), **self.meta, **check_meta(meta)})
 
     def encode(self, value: object, key: bytes) -> bytes:
         """Encode a value for storing under a key. For stamped writes, `key` excludes the stamp."""
@@ -427,14 +446,19 @@ class TransactionExecutor(Executor):
 
     def __init__(self, outer: Executor, unit: Unit, *, message: str = "") -> None:
         super().__init__(
-            outer.home, outer.name, outer.author, message=message or outer.message, record=outer.record
+            outer.home,
+            outer.name,
+            outer.author,
+            message=message or outer.message,
+            record=outer.record,
+            meta=outer.meta,
         )
         self.unit, self.state = unit, TransactionState(outer.runner)
 
-    def by(self, author: str | None, message: str) -> TransactionExecutor:
-        """Return an executor on the same transaction with its own author and message."""
+    def by(self, author: str | None, message: str, meta: Mapping[str, str]) -> TransactionExecutor:
+        """Return an executor on the same transaction with its own author, message and notes."""
         executor = copy(self)
-        executor.author, executor._own_message = author, message
+        executor.author, executor._own_message, executor.meta = author, message, dict(meta)
         return executor
 
     async def run(
@@ -447,7 +471,7 @@ class TransactionExecutor(Executor):
             before = self.unit.document_writes
             answer = await work(self.unit)
             if self.unit.document_writes != before:
-                self.unit.notes.append((self.author, self._own_message))
+                self.unit.notes.append(Note(self.author, self._own_message, self.meta))
             return answer
 
         return await self.state.turns.run(joined), 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -41,6 +41,14 @@ from keepstate.values import limits
 _KEY_OF_CHECK: Final = operator.attrgetter("key")
 UNWRITTEN: Final = 0
 """The version of an entry that its unit has written but not yet committed."""
+
+
+class Note(NamedTuple):
+    """The author, the message and the notes of a change of documents."""
+
+    author: str | None
+    message: str
+    meta: Mapping[str, str]
 
 
 class RecordedCommit(Protocol):
@@ -92,8 +100,8 @@ class Unit:
         self._whole: dict[bytes, bytes] = {}
         self.document_writes = 0
         """The number of writes and deletions of documents, repeated ones included."""
-        self.notes: list[tuple[str | None, str]] = []
-        """Author and message of each piece of work that changed documents, in a shared transaction."""
+        self.notes: list[Note] = []
+        """A note on each piece of work that changed documents, in a shared transaction."""
         self.registered: dict[str, Any] = {}
         """The rules of indexed collections that the unit's batch sets, by name; see `WriteRules`."""
         self._permitted: dict[bytes, Write] = {}

@@ -66,7 +66,9 @@ def require_recorded(target: Space | Transaction) -> Space | Transaction:
     """
     if isinstance(target, Space):
         alone = target.executor
-        return Space(alone.home, target.name, author=target.author, message=alone.message, record=True)
+        return Space(
+            alone.home, target.name, author=target.author, message=alone.message, record=True, meta=alone.meta
+        )
     if not target.executor.record:
         raise InvalidError(f"{target!r} records nothing; begin it on space({target.space!r}, record=True)")
     return target

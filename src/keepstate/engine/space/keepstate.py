@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
@@ -17,6 +17,7 @@ from keepstate.engine.history.recording.recorder import Recorder
 from keepstate.engine.kernel.arguments import (
     check_author,
     check_flag,
+    check_meta_function,
     check_space_name,
     check_tenant,
     check_text,
@@ -86,6 +87,7 @@ class Keepstate:
     """
 
     tenant_id: str | None
+    meta: Callable[[], Mapping[str, str]] | None
 
     def __init__(
         self,
@@ -93,12 +95,14 @@ class Keepstate:
         *,
         tenant: str | None = None,
         author: str | None = None,
+        meta: Callable[[], Mapping[str, str]] | None = None,
         read: Callable[[bytes], Any] | None = None,
         pickle: SignedPickle | None = None,
         observe: Observer | None = None,
     ) -> None:
         self.tenant_id = check_tenant("tenant", tenant)
         self.author = check_author(author)
+        self.meta = check_meta_function(meta)
         self._source, self._read, self._pickle = source, read, pickle
         self.decode = codec.decode if read is None else partial(_decode_by, read)
         """Decodes a stored value in the form that the handle reads, or as `type` if one is given."""
@@ -121,6 +125,7 @@ class Keepstate:
         return {
             "tenant": self.tenant_id,
             "author": self.author,
+            "meta": self.meta,
             "read": self._read,
             "pickle": self._pickle,
             "observe": self._observer,

@@ -16,7 +16,7 @@ from typing import Final
 from keepstate.engine.documents.record import join_record, split_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unit import Note, Unit
 from keepstate.engine.space.space import Space
 from keepstate.errors import AttemptsExhaustedError, ConflictError, InvalidError, UnsupportedError
 from keepstate.stores.protocol import Entry
@@ -136,7 +136,9 @@ async def _rewrite(executor: Executor, keys: Sequence[bytes]) -> int:
             versions |= older
             count += bool(older)
         if versions:
-            unit.notes.append((executor.author, f"bring {', '.join(sorted(versions))} up to date"))
+            unit.notes.append(
+                Note(executor.author, f"bring {', '.join(sorted(versions))} up to date", executor.meta)
+            )
         return count
 
     try:

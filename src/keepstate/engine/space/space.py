@@ -26,6 +26,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import (
     check_attribution,
     check_message,
+    check_meta,
     check_name,
     require_instance,
     single_use,
@@ -211,17 +212,25 @@ class Transaction(Parts):
         """
         return self._joint.state.revision
 
-    def by(self, author: str | None = None, *, message: str | None = None) -> Transaction:
-        """Return the same transaction with another author or message. Makes no call to the store.
+    def by(
+        self,
+        author: str | None = None,
+        *,
+        message: str | None = None,
+        meta: Mapping[str, str] | None = None,
+    ) -> Transaction:
+        """Return the same transaction with another author, message or notes. Makes no call to the store.
 
         The commit of a recorded space names every author who changed documents, with the message.
 
         Args:
             author: The author of the writes. Default: the author of this transaction.
             message: The purpose of the writes.
+            meta: Notes on the commits, added to those of this transaction; see `History.commit`.
         """
         who, text = check_attribution(self.author, author, "", message)
-        return Transaction(self._joint.by(who, text))
+        notes = check_meta({**self._joint.meta, **check_meta(meta)})
+        return Transaction(self._joint.by(who, text, notes))
 
 
 def begin_transaction(
@@ -362,10 +371,17 @@ class Space(Parts):
     """
 
     def __init__(
-        self, home: Home, name: str, *, author: str | None = None, message: str = "", record: bool = False
+        self,
+        home: Home,
+        name: str,
+        *,
+        author: str | None = None,
+        message: str = "",
+        record: bool = False,
+        meta: Mapping[str, str] | None = None,
     ) -> None:
         kind = SpaceExecutor if home.observation is None else ObservedExecutor
-        self._own = kind(home, name, author, message=message, record=record)
+        self._own = kind(home, name, author, message=message, record=record, meta=meta)
         super().__init__(self._own)
         self.name, self.author = name, author
         if home.observation is not None:
@@ -376,7 +392,8 @@ class Space(Parts):
 
     def __reduce__(self) -> tuple[object, ...]:
         own = self._own
-        make = partial(Space, author=self.author, message=own.message, record=own.record)
+        given: dict[str, Any] = {"message": own.message, "record": own.record, "meta": own.meta}
+        make = partial(Space, author=self.author, **given)
         return make, (own.home, self.name)
 
     @property
@@ -384,18 +401,27 @@ class Space(Parts):
         """The executor of its parts."""
         return self._own
 
-    def by(self, author: str | None = None, *, message: str | None = None) -> Space:
-        """Return the same space with another author or message. Makes no call to the store.
+    def by(
+        self,
+        author: str | None = None,
+        *,
+        message: str | None = None,
+        meta: Mapping[str, str] | None = None,
+    ) -> Space:
+        """Return the same space with another author, message or notes. Makes no call to the store.
 
-        Events and commits name the author. Commits of a recorded space contain the message.
+        Events and commits name the author. Commits contain the notes, and those of a recorded space the
+        message.
 
         Args:
             author: The author of writes. Default: the author of this space.
             message: The purpose of the writes; at most 64 KiB of UTF-8.
+            meta: Notes on the commits, added to those of this space; see `History.commit`.
         """
         executor = self._own
         who, text = check_attribution(self.author, author, executor.message, message)
-        return Space(self._own.home, self.name, author=who, message=text, record=executor.record)
+        notes = check_meta({**executor.meta, **check_meta(meta)})
+        return Space(executor.home, self.name, author=who, message=text, record=executor.record, meta=notes)
 
     @single_use
     async def transaction(

@@ -19,7 +19,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.locks import serialized
 from keepstate.engine.kernel.store_abilities import LossDetector
-from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unit import Note, Unit
 from keepstate.errors import ConflictError, CorruptError, InvalidError
 from keepstate.stores.protocol import Applied, Check, Entry
 from keepstate.values import limits
@@ -27,8 +27,8 @@ from keepstate.values.merkle import MerkleValue
 
 _log = logging.getLogger("keepstate.engine")
 _HEAD: Final = layout.named_key(layout.BRANCHES, MAIN)
-_COMMITS: Final = 8
-"""Number of cached commits of a space; the next commit is based on the last one."""
+_COMMITS: Final = 64
+"""Number of cached commits of a space; the next commit is based on the last one, and jumps to another."""
 _SHOWN: Final = 3
 
 
@@ -161,7 +161,7 @@ class Recorder:
         present = rules.with_collections(unit.registered)
         present.reject_bypass(unit)
         session = HistorySession(own, self._records, self._cache)
-        author, message = _description(unit, changes, executor)
+        author, message, meta = _description(unit, changes, executor)
         head = await session.branch(MAIN)
         now_ms = await own.now_ms()
         first_ms: int | None = None
@@ -190,7 +190,8 @@ class Recorder:
         present = WriteRules(expiring_ms=expiring_ms, is_recorded=True, collections=dict(present.collections))
         if present != rules:
             put_rules(own, present)
-        request = CommitRequest(MAIN, author, message, executor.clock.random_bytes(NONCE_BYTES))
+        nonce = executor.clock.random_bytes(NONCE_BYTES)
+        request = CommitRequest(MAIN, author, message, nonce, meta=meta)
         unit.recorded = await commit_on_head(session, request, head, state)
 
     async def _expire(
@@ -267,15 +268,16 @@ async def _whole(
 # ---- author and message
 
 
-def _description(unit: Unit, changes: _Changes, executor: Executor) -> tuple[str | None, str]:
-    """Return the author and the message of the commit."""
-    notes = unit.notes or [(executor.author, executor.message)]
-    authors = dict.fromkeys(author for author, _ in notes if author is not None)
-    messages = dict.fromkeys(message for _, message in notes if message)
+def _description(unit: Unit, changes: _Changes, executor: Executor) -> tuple[str | None, str, dict[str, str]]:
+    """Return the author, the message and the notes of the commit."""
+    notes = unit.notes or [Note(executor.author, executor.message, executor.meta)]
+    authors = dict.fromkeys(note.author for note in notes if note.author is not None)
+    messages = dict.fromkeys(note.message for note in notes if note.message)
+    meta = executor.meta_of({key: value for note in notes for key, value in note.meta.items()})
     own = "; ".join(messages)
     # The message of a transaction covers all calls in it. Otherwise a call's own message is more specific.
     message = (executor.message or own if executor.gathers else own or executor.message) or _summary(changes)
-    return ", ".join(authors) or None, _cut(message)
+    return ", ".join(authors) or None, _cut(message), meta
 
 
 def _summary(changes: _Changes) -> str:

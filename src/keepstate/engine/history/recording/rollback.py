@@ -14,7 +14,7 @@ from keepstate.engine.history.recording import expiry
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unit import Note, Unit
 from keepstate.errors import InvalidError
 from keepstate.values import limits
 from keepstate.values.codec import canonical, pack_body
@@ -53,7 +53,7 @@ async def restore_documents(
             unit.delete(key)
     written = unit.written(layout.DOCUMENTS)
     mark_changed(unit, read_rules(await unit.get(layout.RULES)), written)
-    unit.notes.append((request.author, request.message))
+    unit.notes.append(Note(request.author, request.message, request.meta))
     return CommitResult(head.commit, record, head.number, record.root)
 
 

@@ -1,4 +1,4 @@
-"""A history that version 1 of its format wrote is read for ever, and the same commits have the same ids."""
+"""A history that version 2 of its format wrote is read for ever, and the same commits have the same ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.testing.clocks import ManualClock
 from tests.engine.conftest import TurnedKeepstate, TurnedSource
 
-PATH = Path(__file__).parent / "history_1.bundle"
+PATH = Path(__file__).parent / "history_2.bundle"
 BEGIN_MS = 1_767_225_600_000
 MESSAGES = [{"role": "user", "content": f"message {n} " * 20, "n": n} for n in range(150)]
 STATES: list[dict[str, Any]] = [
@@ -29,11 +29,11 @@ STATES: list[dict[str, Any]] = [
     {"messages": [*MESSAGES[100:], "new"], "small": (1, 2.5, b"x"), "big": "y" * 6_000},
 ]
 IDS = [
-    "5851916568e49b99b497ccbf1da1caa237f1f5e6",
-    "01ff33a1de7b385c25d5d3511a496119a1585ec6",
-    "4afa99559814bd431f79d4fbb5468b28174603ef",
-    "a966669550dd398dbcfedb13877c4c048022af36",
-    "e85bebb84395248ccf5f37fd6ec8a76955f866e4",
+    "c044920a8b4c840b95c8407012721688fe064c10",
+    "7b8675431048c8bddc848f3d6c1bbe888aa1d145",
+    "09d1bfe94f03c856ebe942966edaf22d525abc6c",
+    "991b44077663b16161fcc95c2d83a52c0d236ba5",
+    "5b6d6f211013e6ee719ff8b299e6d9986e8e5842",
 ]
 
 
@@ -83,6 +83,7 @@ def test_what_was_written_is_read() -> None:
                 "message": "",
                 "generation": 3,
                 "classes": [],
+                "meta": {},
             }
 
     asyncio.run(whole())

@@ -1,4 +1,4 @@
-"""A recorded history with objects of classes, as version 1 of its format wrote it, is read for ever."""
+"""A recorded history with objects of classes, as version 2 of its format wrote it, is read for ever."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from keepstate._runner import TaskRunner
 from keepstate.stores.memory import MemoryStore
 from keepstate.testing.clocks import ManualClock
 from tests.engine.conftest import TurnedKeepstate, TurnedSource
-from tests.formats.test_history_1 import BEGIN_MS
+from tests.formats.test_history_2 import BEGIN_MS
 
-PATH = Path(__file__).parent / "history_1_classes.bundle"
+PATH = Path(__file__).parent / "history_2_classes.bundle"
 IDS = [
-    "72863c70c9f244fc440c1425fce905f7998df842",
-    "ffd65f8707e1ea4b8c5d9b591ac2f16464136c41",
-    "a62216674b3d66eb3a36a5416090104592f89654",
-    "7a1c161df0e72aa636ded86e51ca484219a94b7b",
+    "2bec09a79e7282ec43927fff955fe38259004bdf",
+    "d43cff57a9eca495eb76f701c132725b651912a7",
+    "78c9a22503c29df973be2a1f28811dc2734a1410",
+    "c6689eb0a8dc6f6100f6dac97966f73e687ef4e8",
 ]
 
 
