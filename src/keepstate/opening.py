@@ -30,8 +30,9 @@ from keepstate.engine.kernel.arguments import check_path
 from keepstate.engine.kernel.observation import Observer
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
+from keepstate.kv import KVStore
 from keepstate.stores.base import StoreBase
-from keepstate.stores.kv import KeyValueStore, KVStore
+from keepstate.stores.kv import KeyValueStore
 from keepstate.stores.protocol import HasMode, Store
 from keepstate.stores.urls import TIERED, OpensUrls, StoreUrl, backend_class, reject_url_as_path, shown
 from keepstate.stores.wrappers.keyless import reject_writes_if_encrypted

@@ -7,7 +7,7 @@ Events are never among the variables, and are written in one batch with their co
 To add a kind of event, edit `task_events`. To add a storage for bytes, subclass `KVStore`.
 """
 
-from keepstate.stores.kv import KVStore
+from keepstate.kv import KVStore
 from keepstate.workspace.definitions import Definition, Import, Instance, Reference
 from keepstate.workspace.kv import Cache, Disk, Memory
 from keepstate.workspace.live import Live

@@ -24,8 +24,8 @@ from keepstate.engine.kernel.blobs import Blobs
 from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError
+from keepstate.kv import KVStore
 from keepstate.opening import OpenStore, PassedStore, source_of, source_over
-from keepstate.stores.kv import KVStore
 from keepstate.stores.protocol import CONTENT_NAMED, Store
 from keepstate.values import limits
 from keepstate.values.pickles import SignedPickle

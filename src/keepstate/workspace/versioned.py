@@ -24,7 +24,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.space import Transaction, begin_transaction
 from keepstate.errors import InvalidError, NotFoundError
-from keepstate.stores.kv import KVStore
+from keepstate.kv import KVStore
 from keepstate.stores.protocol import Store
 from keepstate.values.codec import Codec
 from keepstate.values.pickles import SignedPickle
