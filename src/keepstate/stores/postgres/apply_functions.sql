@@ -49,7 +49,7 @@ DECLARE
     place int;
 BEGIN
     IF length(p_key) > 2 AND get_byte(p_key, 1) = {text_tag} THEN
-        stop := position('\x00'::bytea IN substring(p_key FROM 3 FOR {part_bytes} - 2));
+        stop := position(decode('00', 'hex') IN substring(p_key FROM 3 FOR {part_bytes} - 2));
         IF stop > 0 THEN
             part := substring(p_key FROM 1 FOR stop + 2);
         END IF;
