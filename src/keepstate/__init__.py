@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from keepstate.engine.queue.tasks import Put as Put
     from keepstate.engine.queue.tasks import TaskInfo as TaskInfo
     from keepstate.engine.space.keepstate import Keepstate
+    from keepstate.engine.space.keepstate import SpaceInfo as SpaceInfo
     from keepstate.engine.space.projection import Projection
     from keepstate.engine.space.space import AppliedTransaction as AppliedTransaction
     from keepstate.engine.space.space import Space, Transaction
@@ -223,7 +224,7 @@ _HOMES = {
     "engine.queue.lease": ("Lease", "LeaseInfo", "Leases"),
     "engine.queue.queue": ("Claim", "Queue", "Task"),
     "engine.queue.tasks": ("Put", "TaskInfo"),
-    "engine.space.keepstate": ("Keepstate",),
+    "engine.space.keepstate": ("Keepstate", "SpaceInfo"),
     "engine.space.projection": ("Projection",),
     "engine.space.space": ("AppliedTransaction", "Space", "SpaceSize", "Transaction"),
     "errors": (

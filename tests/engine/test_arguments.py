@@ -73,6 +73,9 @@ CALLS: dict[str, Call] = {
     "Keepstate.spaces(limit)": on_ks(
         lambda ks, x: ks.spaces(limit=x), tuple(wrong for wrong in NO_COUNT if wrong is not None)
     ),
+    "Keepstate.list_spaces(under)": on_ks(lambda ks, x: ks.list_spaces(x), NO_TEXT),
+    "Keepstate.list_spaces(after)": on_ks(lambda ks, x: ks.list_spaces(after=x), (1, b"a", ["a"], "\ud800")),
+    "Keepstate.list_spaces(limit)": on_ks(lambda ks, x: ks.list_spaces(limit=x), NO_COUNT),
     "Keepstate.drop(space)": on_ks(lambda ks, x: ks.drop(x), (*NO_TEXT, "", "a" * 201)),
     "Space.by(author)": Call(lambda space, x: space.by(x), NO_AUTHOR),
     "Space.by(meta)": Call(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import keepstate
 from keepstate.engine.documents.documents import DocumentEntry
-from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.positions import Page, Positions
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.errors import HistoryLostError, InvalidError, PrunedError
+from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.values import limits
 from tests.engine.conftest import Turned
 
@@ -86,6 +89,25 @@ async def test_a_transaction_lists_its_own_writes_in_both_orders(space: Space) -
 
 @pytest.mark.parametrize("reverse", [False, True])
 async def test_pages_lead_forward_and_back_over_the_same_rows(space: Space, reverse: bool) -> None:
+    await pages_are_whole(space, reverse)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_a_page_that_drops_its_first_row_is_caught(
+    space: Space, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: a page that begins at a cursor takes one row too many for the cursor's own."""
+    page_of = Positions.page_of
+
+    def one_off(positions: Any, query: Any, read: Any, limit: int, rows: Any, mark: Any) -> Any:
+        return page_of(positions, query, read, limit, rows[1:] if read.has_cursor else rows, mark)
+
+    monkeypatch.setattr(Positions, "page_of", one_off)
+    with pytest.raises(AssertionError):
+        await pages_are_whole(space, reverse)
+
+
+async def pages_are_whole(space: Space, reverse: bool) -> None:
     names = [f"n/{number:02}" for number in range(11)]
     await filled(space, *names, "m", "o")
     wanted = names[::-1] if reverse else names
@@ -139,19 +161,34 @@ async def test_a_page_with_more_rows_than_one_scan_is_complete(space: Space) -> 
 
 
 async def test_a_cursor_is_good_for_its_own_listing_only(ks: Keepstate, space: Space) -> None:
+    await cursors_stay_in_their_listing(ks, space)
+
+
+async def test_a_cursor_taken_across_queries_is_caught(
+    ks: Keepstate, space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: a cursor names its space, and not its listing."""
+    target = Positions.target
+    monkeypatch.setattr(Positions, "target", lambda positions, _=b"": target(positions))
+
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        await cursors_stay_in_their_listing(ks, space)
+
+
+async def cursors_stay_in_their_listing(ks: Keepstate, space: Space) -> None:
     await filled(space, "a", "b", "c")
     await filled(ks.space("other"), "a", "b", "c")
     cursor = (await space.documents.page(limit=1)).next
     assert cursor is not None
 
     for listing in (
-        ks.space("other").documents.page(after=cursor),
-        space.documents.page("*[abc]", after=cursor),
-        space.documents.page(prefix="a", after=cursor),
-        space.queue.list("ready", after=cursor),
+        lambda: ks.space("other").documents.page(after=cursor),
+        lambda: space.documents.page("*[abc]", after=cursor),
+        lambda: space.documents.page(prefix="a", after=cursor),
+        lambda: space.queue.list("ready", after=cursor),
     ):
         with pytest.raises(InvalidError, match="of another"):
-            await listing
+            await listing()
     with pytest.raises(InvalidError, match="both given"):
         await space.documents.page(after=cursor, before=cursor)
     with pytest.raises(InvalidError, match="not a position"):
@@ -420,6 +457,38 @@ async def test_spaces_are_listed_from_a_name_on(ks: Keepstate) -> None:
         assert await all_of(handle.spaces("a", after="b")) == []
 
 
+async def test_listed_spaces_tell_when_they_changed(ks: Keepstate) -> None:
+    for name in ("a", "b", "c"):
+        await ks.space(name).documents.put("x", 1)
+    await asyncio.sleep(0.005)
+    before = await ks.space("b").now()
+    await ks.space("b").documents.put("x", 2)
+
+    first = await ks.list_spaces(limit=2)
+    rest = await ks.list_spaces(limit=2, after=first.next)
+
+    assert [info.name for info in first] + [info.name for info in rest] == ["a", "b", "c"]
+    assert rest.next is None
+    a, b = first[0].changed_at, first[1].changed_at
+    assert a is not None
+    assert b is not None
+    assert a < before <= b <= await ks.space("b").now()
+    await ks.space("c").documents.get("x")
+    assert list(await ks.list_spaces("c")) == list(rest), "reading is not a change"
+
+
+async def test_a_wrapped_store_tells_when_spaces_changed(tmp_path: Path) -> None:
+    keys = KeyRing(bytes(32))
+    for opened in (
+        keepstate.open("memory://", encryption=keys),
+        keepstate.open(f"tiered+sqlite:///{tmp_path}/t.db?hot_bytes=100000"),
+    ):
+        async with opened as ks:
+            await ks.space("a").documents.put("x", 1)
+            (info,) = await ks.list_spaces()
+            assert info.changed_at is not None
+
+
 # ---- builtin form
 
 
@@ -451,3 +520,40 @@ async def test_a_handle_reads_values_in_builtin_form(ks: Keepstate, space: Space
     for wrong in ("plain", None, 1):
         with pytest.raises(InvalidError, match="`values`"):
             keepstate.open("memory://", values=wrong)  # type: ignore[arg-type]
+
+
+# ---- costs
+
+
+async def test_pages_and_tokens_cost_so_many_round_trips() -> None:
+    from keepstate.stores.memory import MemoryStore
+    from keepstate.stores.wrappers.measured import MeasuredStore
+
+    trips: list[str] = []
+    store = MeasuredStore(MemoryStore(), lambda measurement: trips.append(measurement.operation))
+    async with keepstate.open(store) as ks:
+        space = ks.space("run/1")
+        things = space.collection("things", int, index={"at": lambda at: (at,)})
+        for number in range(9):
+            await things.put(str(number), number)
+            await space.events.append(number)
+        await things.by("at", limit=2)
+
+        async def cost(work: Callable[[], Awaitable[Any]]) -> list[str]:
+            trips.clear()
+            await work()
+            return list(trips)
+
+        async def with_token() -> None:
+            async with space.transaction(token="t") as tx:
+                await tx.documents.put("a", 1)
+
+        assert await cost(lambda: space.documents.page(limit=3)) == ["scan"]
+        assert await cost(lambda: space.events.read(reverse=True, limit=3)) == ["scan"]
+        assert await cost(lambda: things.by("at", reverse=True, limit=3)) == ["scan", "read"]
+        assert await cost(lambda: things.put("1", 5)) == ["read", "apply"]
+        assert await cost(lambda: things.delete("2")) == ["read", "apply"]
+        assert await cost(lambda: space.documents.put("free", 1)) == ["apply"]
+        assert await cost(with_token) == ["read", "apply"]
+        assert await cost(lambda: ks.list_spaces(limit=3)) == ["spaces", "spaces"]
+        assert await cost(lambda: space.leases.held(limit=3)) == ["scan"]

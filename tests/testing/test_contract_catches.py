@@ -41,6 +41,28 @@ class IgnoresTokens(MemoryStore):
         return await super().apply([msgspec.structs.replace(b, token=None, retry_of=None) for b in batches])
 
 
+class AnswersATokenOfAnotherSpace(MemoryStore):
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        answers: dict[bytes, Outcome] = self.__dict__.setdefault("answers", {})
+        outcomes: list[Outcome] = []
+        for batch in batches:
+            outcome = answers.get(batch.token or b"") or (await super().apply([batch]))[0]
+            outcomes.append(outcome if batch.token is None else answers.setdefault(batch.token, outcome))
+        return outcomes
+
+
+class TellsTheTimeOfTheLastRead(MemoryStore):
+    async def _changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        return [self._heap.state_of(space).clock_ms or None for space in spaces]
+
+
+class DropsTheFirstRowBackwards(MemoryStore):
+    async def scan(self, space: str, prefix: bytes, **options: Any) -> Page:
+        page = await super().scan(space, prefix, **options)
+        is_later = options.get("reverse") and options.get("after") is not None
+        return msgspec.structs.replace(page, entries=page.entries[1:]) if is_later else page
+
+
 class TakesARevisionForAConflict(MemoryStore):
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         outcomes = await super().apply(batches)
@@ -160,6 +182,9 @@ FAULTS: list[tuple[type[MemoryStore], str, dict[str, Any]]] = [
     (IgnoresChecks, "test_write_skew_is_refused", {}),
     (IgnoresAt, "test_a_phantom_is_refused_by_at", {}),
     (IgnoresTokens, "test_a_token_found_gives_the_first_answer", {}),
+    (AnswersATokenOfAnotherSpace, "test_a_token_names_one_batch_of_its_own_space", {}),
+    (TellsTheTimeOfTheLastRead, "test_the_time_of_the_last_change_is_told_or_unknown", {}),
+    (DropsTheFirstRowBackwards, "test_pages_together_are_the_whole_range", {"reverse": True}),
     (IgnoresTokens, "test_a_late_original_stays_refused_when_its_retry_was", {}),
     (
         TakesARevisionForAConflict,

@@ -349,6 +349,13 @@ class StoreBase(ABC):
         admission.check_space(space)
         return await self._retry(self._last_leap, space)
 
+    async def changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        """Return the time of each space's last revision, by the store's clock; None if it is not known."""
+        self._check_open()
+        for space in spaces:
+            admission.check_space(space)
+        return await self._retry(self._changed_ms, spaces)
+
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Return the changes after a revision, in whole revisions."""
         self._check_open()
@@ -484,6 +491,10 @@ class StoreBase(ABC):
     @abstractmethod
     async def _last_leap(self, space: str) -> Leap | None:
         """Return the record of the last write that advanced the space's time by more than an hour."""
+
+    async def _changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        """Return the time of each space's last revision; None from a backend that does not store it."""
+        return [None] * len(spaces)
 
     async def _second_clock_ms(self, space: str) -> int:
         """Return the time of the store's second clock; without one, that of this process."""

@@ -228,6 +228,9 @@ class KeyValueStore(StoreBase):
     async def _last_leap(self, space: str) -> Leap | None:
         return self._head(space).leap
 
+    async def _changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        return [self._head(space).clock_ms or None for space in spaces]
+
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         head = self._head(space)
         revision = head.revision

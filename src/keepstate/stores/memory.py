@@ -194,6 +194,10 @@ class MemoryStore(StoreBase):
         with self._heap.lock:
             return self._heap.state_of(space).sizes(self._clock.now_ms())
 
+    async def _changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        with self._heap.lock:
+            return [self._heap.state_of(space).written_ms or None for space in spaces]
+
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         with self._heap.lock:
             return self._heap.state_of(space).changes(space, after, limit)

@@ -409,6 +409,15 @@ class ReportsLeaps(Protocol):
 
 
 @runtime_checkable
+class ReportsChangeTimes(Protocol):
+    """The extra ability of a store to report when spaces changed last."""
+
+    async def changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        """Return the time of each space's last revision, by the store's clock; None if it is not known."""
+        ...
+
+
+@runtime_checkable
 class HasMode(Protocol):
     """The URL and the mode of a store."""
 

@@ -10,7 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from keepstate._finish import finish, finish_each
+from keepstate.engine.kernel.positions import Page
 from keepstate.engine.space import keepstate as engine
+from keepstate.engine.space.keepstate import SpaceInfo
 from keepstate.stores.protocol import Store
 from keepstate.sync.space import Space
 from keepstate.sync.twin import Twin
@@ -102,6 +104,15 @@ class Keepstate(Twin[engine.Keepstate]):
             limit: The largest number of names; by default all.
         """
         return finish_each(self._inner.spaces(under, after=after, limit=limit))
+
+    def list_spaces(self, under: str = "", *, after: str | None = None, limit: int = 100) -> Page[SpaceInfo]:
+        """Return one page of the spaces that are not empty, each with the time of its last change.
+
+        Args:
+            under, after: As for `spaces`. `after=page.next` continues behind a page.
+            limit: The largest number of spaces in the page.
+        """
+        return finish(self._inner.list_spaces(under, after=after, limit=limit))
 
     def drop(self, space: str) -> None:
         """Delete a space with its log. Does nothing if the space does not exist."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -25,9 +27,11 @@ from keepstate.engine.kernel.arguments import (
 )
 from keepstate.engine.kernel.large_values import collect_parts
 from keepstate.engine.kernel.observation import Observation, Observer, Operation, observe
+from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
-from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, Store
+from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, ReportsChangeTimes, Store
 from keepstate.values import codec, limits
 from keepstate.values.codec import FORMS, STATES, Codec
 
@@ -39,6 +43,19 @@ _INNER_CALLS = frozenset({"close", "opened", "expire", "stored_names", "everywhe
 """The calls of a handle that its spaces and managers make."""
 _RECORDERS = 1_024
 """The number of spaces for which a handle caches whether they are recorded, and their newest commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceInfo:
+    """A space in a listing.
+
+    Attributes:
+        name: The name of the space, without its tenant.
+        changed_at: The time of its last revision, by the store's clock. None if the store does not know it.
+    """
+
+    name: str
+    changed_at: datetime | None
 
 
 class Source(Protocol):
@@ -260,6 +277,29 @@ class Keepstate:
                 count += 1
                 if count == limit:
                     return
+
+    async def list_spaces(
+        self, under: str = "", *, after: str | None = None, limit: int = 100
+    ) -> Page[SpaceInfo]:
+        """Return one page of the spaces that are not empty, each with the time of its last change.
+
+        Args:
+            under, after: As for `spaces`. `after=page.next` continues behind a page.
+            limit: The largest number of spaces in the page.
+        """
+        limits.admit_count("limit", limit)
+        found = [name async for name in self.spaces(under, after=after, limit=limit + 1)]
+        shown, store = found[:limit], await self.opened()
+        times: Sequence[int | None] = [None] * len(shown)
+        if shown and isinstance(store, ReportsChangeTimes):
+            times = await store.changed_ms([self.stored_name(name) for name in shown])
+        return Page(
+            (
+                SpaceInfo(name, None if at_ms is None else to_datetime(at_ms))
+                for name, at_ms in zip(shown, times, strict=True)
+            ),
+            next=shown[-1] if len(found) > limit else None,
+        )
 
     async def _names(self, under: str, after: str | None) -> AsyncGenerator[str]:
         store, start = await self.opened(), under

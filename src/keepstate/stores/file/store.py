@@ -218,6 +218,11 @@ class FileStore(StoreBase):
         with self._shared.lock:
             return self._shared.state_of(space).leap
 
+    async def _changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        self._shared.settle()
+        with self._shared.lock:
+            return [self._shared.state_of(space).written_ms or None for space in spaces]
+
     async def _second_clock_ms(self, space: str) -> int:
         return await self._runner.call(self._shared.second_ms, self._clock)
 

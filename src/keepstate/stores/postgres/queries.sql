@@ -73,6 +73,11 @@ SELECT array_agg(listed.name) FROM (
 -- name: leap
 SELECT s.leap FROM {schema}.space s WHERE s.name = $1::bytea
 
+-- name: changed
+-- The time of the last revision of each of the spaces $1.
+SELECT array_agg(s.name), array_agg(s.clock_ms) FROM {schema}.space s
+WHERE s.name = ANY($1::bytea[]) AND s.revision > 0
+
 -- name: revisions
 SELECT array_agg(s.name), array_agg(s.revision) FROM {schema}.space s WHERE s.name = ANY($1::bytea[])
 

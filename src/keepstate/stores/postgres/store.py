@@ -260,6 +260,12 @@ class PostgresStore(MarkedStore):
         stored = answer.get_value(0, 0) if answer.ntuples else None
         return None if stored is None else Leap(*from_int8s(stored))
 
+    async def _changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        answer = await self._client.ask("changed", byteas([space.encode() for space in spaces]))
+        names = from_byteas(answer.get_value(0, 0))
+        times = dict(zip(names, from_int8s(answer.get_value(0, 1)), strict=True))
+        return [times.get(space.encode()) for space in spaces]
+
     async def _second_clock_ms(self, space: str) -> int:
         # No space has an empty name, so the answer has the server's clock.
         answer = await self._client.ask("get", b"", _NO_KEY, int8(0))

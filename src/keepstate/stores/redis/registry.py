@@ -10,7 +10,7 @@ broken connection to it, another server at its address, or lost history anywhere
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 from keepstate.errors import CorruptError, StorageError
@@ -120,13 +120,17 @@ class Registry:
         for answer in await self._client.run(asked):
             found += cast("list[bytes]", self._reply(answer))
         names = [_text(name) for name in sorted(found)[: int(count)]]
+        return list(zip(names, await self.states(names), strict=True))
+
+    async def states(self, names: Sequence[str]) -> list[State]:
+        """Return the states of spaces."""
         places = [self._keys_of(name) for name in names]
-        states = await self._client.run(
+        answers = await self._client.run(
             [Unit(place.slot, [(b"HGET", place.keys[0], STATE_FIELD)]) for place in places]
         )
         return [
-            (name, decode_state(cast("bytes | None", self._reply(answer, name)), name))
-            for name, answer in zip(names, states, strict=True)
+            decode_state(cast("bytes | None", self._reply(answer, name)), name)
+            for name, answer in zip(names, answers, strict=True)
         ]
 
     def _reply(self, answer: Answer, space: str | None = None) -> Reply:

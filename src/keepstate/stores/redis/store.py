@@ -334,6 +334,13 @@ class RedisStore(MarkedStore):
         reply = await self._ask("read", space, self._marks.of(space), (b"",))
         return self._seen_state(space, reply[1]).leap
 
+    async def _changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        try:
+            states = await self._registry.states(spaces)
+        except OutcomeUnknownError as error:
+            raise unread_error(error) from error
+        return [state.clock_ms or None for state in states]
+
     async def _second_clock_ms(self, space: str) -> int:
         replies = await self._client.ask(self._keys_of(space).slot, _TIME, 1)
         return self._clock.now_ms() if replies is None else _time_ms(replies[0])

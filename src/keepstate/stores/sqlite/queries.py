@@ -162,6 +162,11 @@ def leap(execute: Execute, name: bytes) -> Leap | None:
     return schema.decode_leap(stored)
 
 
+def changed_ms(execute: Execute, names: Sequence[bytes]) -> list[int | None]:
+    """Return the time of the last revision of each space, or None without one."""
+    return [Head.read(execute, name).now_ms or None for name in names]
+
+
 def spaces(execute: Execute, prefix: str, after: str | None, limit: int) -> list[str]:
     """Return names of spaces that are not empty."""
     start = prefix.encode()

@@ -276,6 +276,12 @@ class SqliteStore(StoreBase):
         database, name = self._open_database, space.encode()
         return await self._runner.call(lambda: database.read(lambda execute: queries.leap(execute, name)))
 
+    async def _changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        database, names = self._open_database, [space.encode() for space in spaces]
+        return await self._runner.call(
+            lambda: database.read(lambda execute: queries.changed_ms(execute, names))
+        )
+
     async def _second_clock_ms(self, space: str) -> int:
         clock = self._clock
         return await self._runner.call(self._open_database.second_clock.read_ms, clock, clock.now_ms())

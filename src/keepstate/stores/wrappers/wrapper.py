@@ -147,6 +147,10 @@ class StoreWrapper:
         """Return the last leap of the space's time."""
         return await self._store.last_leap(space)
 
+    async def changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        """Return the time of each space's last revision, or None if it is not known."""
+        return await self._store.changed_ms(spaces)
+
     def listen(self, spaces: Collection[str]) -> HintListener:
         """Return a listener that receives every hint of these spaces from now on."""
         return self._store.listen(spaces)

@@ -76,6 +76,22 @@ class Spaces(Stage):
         assert await store.spaces(space) == sorted(names, key=str.encode)
         await put_away(store, *names)
 
+    async def test_the_time_of_the_last_change_is_told_or_unknown(self, store: StoreBase, space: str) -> None:
+        absent, other = space + "/absent", space + "/other"
+        await applied(store, other, Put(A, b"1"))
+        first = (await applied(store, space, Put(A, b"1"))).now_ms
+        told = await store.changed_ms([absent, space])
+        await self.pass_time(SHORT_MS)
+        await store.read(space, [A])
+        await refused(store, space, Put(A, b"2"), checks=[Check(A, version=ABSENT)])
+
+        assert told in ([None, first], [None, None])
+        assert await store.changed_ms([absent, space]) == told, "neither reads nor refused batches change it"
+        last = (await applied(store, space, Delete(A))).now_ms
+        assert await store.changed_ms([space]) in ([last], [None])
+        assert await store.changed_ms([]) == []
+        await put_away(store, space, other)
+
     async def test_names_are_listed_in_the_order_of_their_bytes_page_by_page(
         self, store: StoreBase, space: str
     ) -> None:

@@ -124,6 +124,9 @@ class SimulatedStore(StoreBase):
     async def _last_leap(self, space: str) -> Leap | None:
         return await self._network.ask(self._process, lambda: self._server.last_leap(space))
 
+    async def _changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
+        return await self._network.ask(self._process, lambda: self._server.changed_ms(spaces))
+
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         return await self._network.ask(self._process, lambda: self._server.changes(space, after, limit=limit))
 

@@ -78,8 +78,11 @@ class Recorder:
             InvalidError: It writes a record of an indexed collection without its index entries.
         """
         has_read = unit.has_read(layout.RULES)
-        known = self._known if not self._known.is_void else _KnownRules()
-        rules = read_rules(unit.as_read(layout.RULES)) if has_read else known.rules
+        if has_read:
+            entry = unit.as_read(layout.RULES)
+            self._known = _KnownRules(read_rules(entry), entry.version if entry else 0, unit.losses)
+        known = self._known if has_read or not self._known.is_void else _KnownRules()
+        rules = known.rules
         if not (self._is_recorded or executor.record or rules.is_recorded):
             try:
                 _change_rules(unit, unit, rules)
