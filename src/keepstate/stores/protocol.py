@@ -409,8 +409,8 @@ class ReportsLeaps(Protocol):
 
 
 @runtime_checkable
-class ReportsChangeTimes(Protocol):
-    """The extra ability of a store to report when spaces changed last."""
+class ReportsLastChange(Protocol):
+    """The extra ability of a store to report the time of the last change of spaces."""
 
     async def changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
         """Return the time of each space's last revision, by the store's clock; None if it is not known."""

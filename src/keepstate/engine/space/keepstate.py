@@ -31,7 +31,7 @@ from keepstate.engine.kernel.positions import Page
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
-from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, ReportsChangeTimes, Store
+from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, ReportsLastChange, Store
 from keepstate.values import codec, limits
 from keepstate.values.codec import FORMS, STATES, Codec
 
@@ -291,7 +291,7 @@ class Keepstate:
         found = [name async for name in self.spaces(under, after=after, limit=limit + 1)]
         shown, store = found[:limit], await self.opened()
         times: Sequence[int | None] = [None] * len(shown)
-        if shown and isinstance(store, ReportsChangeTimes):
+        if shown and isinstance(store, ReportsLastChange):
             times = await store.changed_ms([self.stored_name(name) for name in shown])
         return Page(
             (
