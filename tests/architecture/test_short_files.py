@@ -19,7 +19,6 @@ REASONS = {
     "testing/clocks.py": "imported without pytest, by worlds and worker processes",
     "testing/store_contract/contract.py": "joins the parts of the contract, which know nothing of each other",
     "testing/store_contract/incrementer.py": "a program that the contract starts as a process",
-    "values/limits.py": "the numbers that pages, backends and errors share, and nothing else",
 }
 """Short files by their path in the package. An `__init__` has names only, and needs no reason."""
 
