@@ -236,7 +236,7 @@ async def test_a_lease_counts_from_the_time_of_the_store(turned: Turned) -> None
     await queue.put(1, id="t")
     known = claimer_of(turned.space.executor).known
     assert known._time is not None
-    known.learn_time(known._time[0] - 3_600_000, clock.monotonic_s())
+    known.learn_time(known._time[0] - 3_600_000, clock.awake_or_asleep_s())
 
     (task,) = await queue.claim("w", lease_s=60)
 

@@ -181,16 +181,16 @@ class QueueCache:
 
     # ---- time
 
-    def learn_time(self, now_ms: int, monotonic_s: float) -> None:
+    def learn_time(self, now_ms: int, awake_s: float) -> None:
         """Remember the space's time at a moment of this process."""
-        self._time = now_ms, monotonic_s
+        self._time = now_ms, awake_s
 
-    def now_ms(self, monotonic_s: float) -> int | None:
+    def now_ms(self, awake_s: float) -> int | None:
         """Return the space's time as this process expects it, late by a call at most; None if unknown."""
-        if self._time is None or monotonic_s - self._time[1] > _TIME_VALID_S:
+        if self._time is None or awake_s - self._time[1] > _TIME_VALID_S:
             return None
         now_ms, then_s = self._time
-        return now_ms + max(int((monotonic_s - then_s) * 1000), 0)
+        return now_ms + max(int((awake_s - then_s) * 1000), 0)
 
     # ---- batches of one task
 
@@ -213,7 +213,7 @@ class QueueCache:
             supposed: Entries by key; empty to read at once.
         """
         clock = executor.clock
-        now_ms = self.now_ms(clock.monotonic_s()) if supposed else None
+        now_ms = self.now_ms(clock.awake_or_asleep_s()) if supposed else None
         units: list[Unit] = []
 
         async def on_supposed(unit: Unit) -> T:
@@ -225,7 +225,7 @@ class QueueCache:
         async def on_read(unit: Unit) -> T:
             units.append(unit)
             answer = await work(unit)
-            self.learn_time(await unit.now_ms(), clock.monotonic_s())
+            self.learn_time(await unit.now_ms(), clock.awake_or_asleep_s())
             return answer
 
         if now_ms is not None:
@@ -474,7 +474,7 @@ class ClaimExecutor:
             wanted = sum(ticket.left for ticket in tickets)
             limit = min(max(_PAGE, wanted), limits.PAGE_ROWS)
             page = await store.scan(self.executor.stored_name, layout.READY, after=search.after, limit=limit)
-            known.learn_time(page.now_ms, self.executor.clock.monotonic_s())
+            known.learn_time(page.now_ms, self.executor.clock.awake_or_asleep_s())
             offers = search.offers(page.entries, tickets)
             if not offers:
                 if page.next is not None:
@@ -496,7 +496,7 @@ class ClaimExecutor:
 
     async def _take_viewed(self, tickets: Sequence[PendingClaim], known: QueueCache) -> None:
         """Claim tasks that this process has put itself, without reading them again."""
-        now_ms = known.now_ms(self.executor.clock.monotonic_s())
+        now_ms = known.now_ms(self.executor.clock.awake_or_asleep_s())
         view = known.take_view()
         if view is None or now_ms is None:
             return
