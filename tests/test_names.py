@@ -16,6 +16,8 @@ import keepstate
 from keepstate import errors, managers, sessions, typed, workspace
 
 OF_LOCKS = {"exclusive.ttl_s", "AgentRun.lease_ttl_s"}
+OF_DONE_TASKS = {"put.keep_s"}
+"""A done task and its id are kept for a week, as the pages say."""
 """Times after which a holder that crashed loses its lease; nothing stored ends by them."""
 OF_CACHES = {"ToolStateManager.cache_ttl"}
 """Times after which a result is computed again; the record of the execution stays."""
@@ -69,7 +71,7 @@ def test_nothing_ends_by_time_unless_the_caller_says_so() -> None:
     timed = {name for name, default in defaults.items() if isinstance(default, int | float)}
 
     assert len(defaults) > 10
-    assert timed == OF_LOCKS | OF_CACHES
+    assert timed == OF_LOCKS | OF_CACHES | OF_DONE_TASKS
 
 
 def _times_of(kind: type) -> dict[str, Any]:
