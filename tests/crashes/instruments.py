@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +24,20 @@ from keepstate_testing.simulation.workloads.workload import Workload
 
 from keepstate import sync
 from keepstate._finish import finish
-from keepstate._runner import ThreadRunner
-from keepstate.errors import CorruptError, HistoryLostError, InvalidError, StorageError
+from keepstate._runner import Signal, ThreadRunner
+from keepstate.errors import (
+    CorruptError,
+    HistoryLostError,
+    InvalidError,
+    OutcomeUnknownError,
+    StorageError,
+)
 from keepstate.stores.base import StoreBase
+from keepstate.stores.combiner import Combiner
 from keepstate.stores.file import FileStore
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head
 from keepstate.stores.memory import MemoryStore
-from keepstate.stores.protocol import ABSENT, Batch, Check, Put
+from keepstate.stores.protocol import ABSENT, Applied, Batch, Check, Outcome, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.sqlite import SqliteStore
 from keepstate.stores.urls import StoreUrl
@@ -409,4 +418,115 @@ def _schedules(_place: Path, _request: pytest.FixtureRequest) -> None:
             finish(store.close())
 
 
+class _InterruptedRunner(ThreadRunner):
+    """A runner whose first waits and wake-ups are interrupted: before they begin, or after they are done.
+
+    Args:
+        moment: What is interrupted.
+        dice: Which of them are.
+    """
+
+    def __init__(self, moment: str, dice: random.Random) -> None:
+        super().__init__()
+        self._moment, self._dice, self._left = moment, dice, 3
+        self.is_over = False
+
+    async def sleep(self, seconds: float) -> None:
+        if self.is_over:
+            raise KeyboardInterrupt  # a planted bug leaves no thread behind that turns for ever
+        await super().sleep(seconds)
+
+    def signal(self) -> Any:
+        return _InterruptedSignal(super().signal(), self.interrupt)
+
+    def interrupt(self, moment: str) -> None:
+        if moment == self._moment and self._left and self._dice.random() < 0.5:
+            self._left -= 1
+            raise KeyboardInterrupt
+
+
+class _InterruptedSignal:
+    def __init__(self, signal: Signal, interrupt: Callable[[str], None]) -> None:
+        self._signal, self._interrupt = signal, interrupt
+
+    def set(self) -> None:
+        self._interrupt("before a wake-up")
+        self._signal.set()
+        self._interrupt("after a wake-up")
+
+    async def wait(self, timeout_s: float) -> bool:
+        self._interrupt("before a wait")
+        is_set = await self._signal.wait(timeout_s)
+        self._interrupt("after a wait")
+        return is_set
+
+
+class _InterruptedCombiner(Combiner):
+    """A combiner whose leader is once interrupted between the queue and the flush."""
+
+    is_drain_interrupted = False
+
+    def _drain(self) -> Any:
+        requests = super()._drain()
+        if len(requests) > 1 and self.is_drain_interrupted:
+            self.is_drain_interrupted = False
+            raise KeyboardInterrupt
+        return requests
+
+
+_LEAD_MOMENTS = (
+    *("before a wait", "after a wait", "before a wake-up", "after a wake-up"),
+    *("a flush", "before a flush"),
+)
+
+
+def _handed_leads(_place: Path, _request: pytest.FixtureRequest) -> None:
+    """Interrupt threads while they wait, wake others and flush: all others are answered, and soon."""
+    for seed, moment in enumerate(_LEAD_MOMENTS * 3):
+        dice = random.Random(seed)
+        runner = _InterruptedRunner(moment, dice)
+        applied, answered, interrupted = list[str](), list[str](), list[str]()
+
+        async def flush(
+            batches: Sequence[Batch],
+            applied: list[str] = applied,
+            runner: _InterruptedRunner = runner,
+        ) -> list[Outcome]:
+            time.sleep(0.0005)
+            runner.interrupt("a flush")
+            applied += [batch.space for batch in batches]
+            return [Applied(1, now_ms=1) for _ in batches]
+
+        combiner = _InterruptedCombiner(runner, flush)
+        combiner.is_drain_interrupted = moment == "before a flush"
+
+        def call(
+            name: str,
+            combiner: Combiner = combiner,
+            answered: list[str] = answered,
+            interrupted: list[str] = interrupted,
+        ) -> None:
+            for number in range(6):
+                space = f"{name}/{number}"
+                try:
+                    finish(combiner.apply([Batch(space, ())], 0))
+                    answered.append(space)
+                except (KeyboardInterrupt, OutcomeUnknownError):
+                    interrupted.append(space)
+
+        threads = [threading.Thread(target=call, args=(f"{n}",), daemon=True) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        until_s = time.monotonic() + 5
+        for thread in threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+            runner.is_over |= thread.is_alive()
+            assert not thread.is_alive(), f"a thread still waits after an interrupt of {moment}"
+        assert len(answered) + len(interrupted) == 48
+        assert set(answered) <= set(applied), "a batch was answered that was not applied"
+        assert len(set(applied)) == len(applied), "a batch was applied twice"
+        finish(combiner.wait_until_idle())
+
+
+HANDED_LEADS = Instrument("interrupted leads", _handed_leads)
 SCHEDULES = Instrument("80 schedules of what expires", _schedules)

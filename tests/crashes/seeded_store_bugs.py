@@ -10,6 +10,7 @@ from unittest.mock import patch
 import msgspec
 
 from keepstate._clock import SYSTEM_CLOCK
+from keepstate.stores import combiner
 from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.combiner import Combiner
 from keepstate.stores.part_sizes import PartSizes
@@ -150,4 +151,41 @@ def guessed_stamp_counted_twice() -> Planted:
 
     right = Revision._insert
     with patch.object(Revision, "_insert", insert):
+        yield
+
+
+@contextmanager
+def wake_up_trusted() -> Planted:
+    """Let a thread that waits for its flush sleep until it is woken, and look at nothing before."""
+    with patch.object(combiner, "_LOOK_AGAIN_S", 3_600.0):
+        yield
+
+
+@contextmanager
+def lead_kept_by_an_interrupt() -> Planted:
+    """Let go of the lead after the flush, and not where an interrupt ends it."""
+
+    async def lead_once(self: Combiner, request: Any) -> None:
+        if self._lead.acquire(timeout=0.05):
+            if request in self._queue:
+                await self._flush_together(self._drain())
+            self._lead.release()
+        self._wake_first()
+
+    with patch.object(Combiner, "_lead_once", lead_once):
+        yield
+
+
+@contextmanager
+def lost_request_waits() -> Planted:
+    """Let a request wait that a leader took out of the queue and was interrupted before it flushed it."""
+
+    async def lead_once(self: Combiner, request: Any) -> None:
+        with self._lead:
+            if self._queue:
+                await self._flush_together(self._drain())
+        await self._runner.sleep(0.01)
+        self._wake_first()
+
+    with patch.object(Combiner, "_lead_once", lead_once):
         yield

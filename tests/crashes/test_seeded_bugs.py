@@ -16,7 +16,13 @@ from keepstate_testing.simulation.workloads.playing import Playing
 
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import KeepstateError
-from tests.crashes import seeded_bugs, seeded_file_bugs, seeded_history_bugs, seeded_task_bugs
+from tests.crashes import (
+    seeded_bugs,
+    seeded_file_bugs,
+    seeded_history_bugs,
+    seeded_store_bugs,
+    seeded_task_bugs,
+)
 from tests.crashes.instruments import (
     ALTERED_ROWS,
     COLLECTORS,
@@ -25,6 +31,7 @@ from tests.crashes.instruments import (
     FAILING_SYNCS,
     FLIPPED_BITS,
     FLIPPED_TABLES,
+    HANDED_LEADS,
     LOST_HISTORY,
     MOMENTS,
     MOVED_VALUES,
@@ -64,6 +71,9 @@ BUGS: list[tuple[Bug, Instrument, str]] = [
     (seeded_bugs.revision_skipped, WORLDS, r"answered Applied.* should be \d+"),
     (seeded_bugs.change_not_logged, WORLDS, "told .* and should tell"),
     (seeded_bugs.lost_wake_up, CALM, "a player heard of .* after .* without loss"),
+    (seeded_store_bugs.wake_up_trusted, HANDED_LEADS, "still waits after an interrupt"),
+    (seeded_store_bugs.lead_kept_by_an_interrupt, HANDED_LEADS, "still waits after an interrupt"),
+    (seeded_store_bugs.lost_request_waits, HANDED_LEADS, "still waits after an interrupt"),
     (seeded_bugs.flush_dies_with_its_caller, IMPATIENT, "these still wait"),
     (seeded_bugs.read_from_a_cache, WORLDS, r"an answer of revision \d+ after one of \d+"),
     (

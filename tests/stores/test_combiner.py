@@ -1,15 +1,17 @@
-"""The combiner of blocking callers: an interrupt of the leader ends its own call, never another's answer."""
+"""The combiner of blocking callers: an interrupt ends its own call, and holds up no other one."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
 from keepstate._finish import finish
-from keepstate._runner import ThreadRunner
+from keepstate._runner import Signal, ThreadRunner
 from keepstate.errors import OutcomeUnknownError
+from keepstate.stores import combiner as combiner_module
 from keepstate.stores.combiner import Combiner
 from keepstate.stores.protocol import Applied, Batch, Outcome
 
@@ -56,3 +58,97 @@ def test_an_interrupted_leader_gets_its_interrupt_and_the_others_an_unknown_outc
     assert {type(error) for error in found} == {KeyboardInterrupt, OutcomeUnknownError}
     assert len(found) == 2
     assert interrupt in found
+
+
+def test_a_leader_flushes_once_and_hands_the_lead_over() -> None:
+    is_leading, may_flush, first_returned = threading.Event(), threading.Event(), threading.Event()
+    flushed: list[list[str]] = []
+
+    async def flush(batches: Sequence[Batch]) -> list[Outcome]:
+        flushed.append([batch.space for batch in batches])
+        if batches[0].space == "first":
+            is_leading.set()
+            assert may_flush.wait(30)
+        else:
+            assert first_returned.wait(30), "the first leader flushes for the others too"
+        return [Applied(1, now_ms=1) for _ in batches]
+
+    combiner = Combiner(ThreadRunner(), flush)
+
+    def apply(space: str) -> None:
+        finish(combiner.apply([Batch(space, ())], 0))
+        if space == "first":
+            first_returned.set()
+
+    threads = [threading.Thread(target=apply, args=(name,)) for name in ("first", "second", "third")]
+    threads[0].start()
+    assert is_leading.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    while len(combiner._queue) < 2:
+        threading.Event().wait(0.001)
+    may_flush.set()
+    for thread in threads:
+        thread.join()
+
+    assert [sorted(names) for names in flushed] == [["first"], ["second", "third"]]
+
+
+class _Interrupted(ThreadRunner):
+    """A runner that interrupts the thread `second` once it was woken, and is then no longer first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = 0
+
+    def signal(self) -> Signal:
+        return _Waking(super().signal(), self)
+
+
+class _Waking:
+    def __init__(self, signal: Signal, runner: _Interrupted) -> None:
+        self._signal, self._runner = signal, runner
+
+    def set(self) -> None:
+        self._signal.set()
+
+    async def wait(self, timeout_s: float) -> bool:
+        self._runner.waiting += 1
+        is_set = await self._signal.wait(timeout_s)
+        if threading.current_thread().name == "second":
+            raise KeyboardInterrupt
+        return is_set
+
+
+def test_a_woken_thread_that_is_interrupted_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combiner_module, "_LOOK_AGAIN_S", 60.0)  # only the hint is in time
+    is_leading, may_flush, runner = threading.Event(), threading.Event(), _Interrupted()
+    answered: list[str] = []
+
+    async def flush(batches: Sequence[Batch]) -> list[Outcome]:
+        is_leading.set()
+        assert may_flush.wait(30)
+        return [Applied(1, now_ms=1) for _ in batches]
+
+    combiner = Combiner(runner, flush)
+
+    def apply() -> None:
+        with suppress(KeyboardInterrupt):
+            name = threading.current_thread().name
+            finish(combiner.apply([Batch(name, ())], 0))
+            answered.append(name)
+
+    threads = [
+        threading.Thread(target=apply, name=name, daemon=True) for name in ("first", "second", "third")
+    ]
+    threads[0].start()
+    assert is_leading.wait(30)
+    for number, thread in enumerate(threads[1:], start=1):
+        thread.start()
+        while runner.waiting < number:
+            threading.Event().wait(0.001)
+    may_flush.set()
+    for thread in threads:
+        thread.join(20)
+
+    assert sorted(answered) == ["first", "third"]

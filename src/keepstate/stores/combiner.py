@@ -3,6 +3,11 @@
 A caller that finds no flush under way leads one. A caller that arrives during a flush joins the next one.
 Cancelling a caller ends only that caller's wait. So 64 writers of one file share a single fsync.
 
+Threads hand the lead over. The holder of one lock leads: it flushes once, lets go, and wakes the first caller
+in the queue. Answered callers wake one another in turn, because threads that wake together compete for the
+interpreter with the next flush. A wake-up is only a hint, because an interrupt may split it from what it
+announces: a waiting caller looks again after `_LOOK_AGAIN_S` in any case.
+
 A call on a store in memory returns without suspending, so a task that makes one call after another would
 block the loop. A `Turn` limits that: after a handle has used the loop for `TURN_S`, its next call first lets
 other tasks run. Nothing is applied before the call, so a cancellation there has no effect.
@@ -14,17 +19,19 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
+from itertools import zip_longest
 from math import inf
 
 from keepstate._clock import Clock
 from keepstate._finish import interrupt_behind
-from keepstate._runner import Promise, Runner
+from keepstate._runner import Promise, Runner, Signal
 from keepstate.errors import OutcomeUnknownError
 from keepstate.stores.protocol import Batch, Outcome
 
 FLUSH_BATCHES = 128
 FLUSH_BYTES = 16 << 20
-
+_LOOK_AGAIN_S = 0.05
+"""Seconds after which a waiting thread looks without being woken."""
 
 TURN_S = 0.01
 """Seconds for which the calls of a handle may hold the event loop; the last call may exceed them."""
@@ -33,28 +40,38 @@ TURN_S = 0.01
 class _Request:
     """The batches of one caller, and their outcomes."""
 
-    __slots__ = ("answered", "batches", "error", "outcomes", "promise", "size_bytes")
+    __slots__ = ("answered", "batches", "error", "following", "outcomes", "promise", "signal", "size_bytes")
 
     def __init__(
         self, batches: Sequence[Batch], size_bytes: int, promise: Promise[None] | None = None
     ) -> None:
         self.batches, self.size_bytes, self.promise = batches, size_bytes, promise
         self.answered = False
+        self.signal: Signal | None = None
+        """Wakes the thread of the caller, once it has begun to wait."""
+        self.following: _Request | None = None
+        """The request that the same flush answers next. The caller of this one wakes it."""
         self.outcomes: list[Outcome] = []
         self.error: BaseException | None = None
 
     def answer(self, outcomes: list[Outcome]) -> None:
         self.outcomes = outcomes
-        self._wake()
+        self._end()
 
     def fail(self, error: BaseException) -> None:
         self.error = error
-        self._wake()
+        self._end()
+        self.wake()
 
-    def _wake(self) -> None:
+    def _end(self) -> None:
         self.answered = True
         if self.promise is not None:
             self.promise.give(None)
+
+    def wake(self) -> None:
+        """Make a waiting thread look again."""
+        if self.signal is not None:
+            self.signal.set()
 
     def result(self) -> list[Outcome]:
         if self.error is not None:
@@ -108,30 +125,54 @@ class Combiner:
         """Wait until the queue is empty and no flush is under way."""
         if self._runner.mode == "blocking":
             with self._lead:
-                return
+                while self._queue:
+                    await self._flush_together(self._drain())
+            return
         while self._flushing or self._queue:
             await self._runner.sleep(0.001)
 
-    # ---- with threads: the holder of the lead lock flushes for all waiting callers
+    # ---- with threads: the holder of the lead lock flushes once for all waiting callers
 
     async def _apply_in_thread(self, request: _Request) -> list[Outcome]:
         try:
             self._queue.append(request)
-            # The lock is held across an await, which is safe because no coroutine suspends in blocking mode.
-            with self._lead:
-                while not request.answered:
-                    if not self._queue:  # the leader was interrupted while it flushed this request
-                        request.fail(_interrupted(request.batches[0]))
-                        break
-                    await self._flush_together(self._drain())
+            while not request.answered:
+                if not self._lead.locked():
+                    await self._lead_once(request)
+                elif request.signal is None:
+                    # Then the lock is looked at again, because no caller could have woken this thread before.
+                    request.signal = self._runner.signal()
+                else:
+                    await request.signal.wait(_LOOK_AGAIN_S)
         except BaseException:
-            # A request whose caller gave up must not be applied later.
+            # A request whose caller gave up must not be applied later, and a wake-up that it may have
+            # received belongs to the next one.
             try:  # noqa: SIM105  `suppress` leaves room for a second interrupt
                 self._queue.remove(request)
             except ValueError:
                 pass
+            _wake(request.following)
+            self._wake_first()
             raise
+        _wake(request.following)
         return request.result()
+
+    async def _lead_once(self, request: _Request) -> None:
+        # The lock is held across an await, which is safe because no coroutine suspends in blocking mode. It
+        # is entered by `with` and not by a call that tries, from which an interrupt could not give it back.
+        with self._lead:
+            if not request.answered:
+                if request in self._queue:
+                    await self._flush_together(self._drain())
+                else:  # the leader was interrupted while it flushed this request
+                    request.fail(_interrupted(request.batches[0]))
+        self._wake_first()
+
+    def _wake_first(self) -> None:
+        try:
+            _wake(self._queue[0])
+        except IndexError:
+            return
 
     # ---- with tasks: the caller itself, or one flusher while requests wait
 
@@ -200,9 +241,16 @@ class Combiner:
                 request.fail(_interrupted(request.batches[0]))
             raise
         start = 0
-        for request in requests:
+        for request, following in zip_longest(requests, requests[1:]):
+            request.following = following
             request.answer(outcomes[start : start + len(request.batches)])
             start += len(request.batches)
+        requests[0].wake()
+
+
+def _wake(request: _Request | None) -> None:
+    if request is not None:
+        request.wake()
 
 
 def _interrupted(batch: Batch) -> OutcomeUnknownError:
