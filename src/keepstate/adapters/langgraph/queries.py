@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -27,13 +28,14 @@ from keepstate.adapters.langgraph.records import (
 from keepstate.adapters.langgraph.saver_state import SaverState
 from keepstate.adapters.langgraph.serde import MessageCopies, without_collection
 from keepstate.adapters.langgraph.shapes import Snapshot
+from keepstate.engine.history.record import scan_entries
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import CorruptError, InvalidError, PrunedError
-from keepstate.stores.protocol import Entry
+from keepstate.stores.protocol import Entry, Page
 from keepstate.values.codec import canonical
 from keepstate.values.contents import open_contents, whole
 from keepstate.values.merkle import gather
@@ -41,6 +43,8 @@ from keepstate.values.refs import Fetching
 
 _PAGE: Final = 64
 _ATTEMPTS: Final = 3
+_WRITES: Final = 4
+"""The usual number of tasks that write on a checkpoint."""
 _SERIALIZED: Final = "what is stored as langgraph.serialized@"
 """The beginning of the error of a value that another serializer stored."""
 
@@ -95,6 +99,10 @@ class ThreadReader:
         self.executor: SpaceExecutor = state.executor(handle, thread)
         self._unit: Unit | None = None
         self._session: HistorySession | None = None
+        self._listed: list[bytes] = []
+        """The prefixes of the writes on the checkpoints of the page that is listed, in order."""
+        self._writes: dict[bytes, list[Entry]] | None = None
+        """The writes on them by prefix, once they were read."""
 
     async def unit(self) -> Unit:
         """Return the unit that reads."""
@@ -132,41 +140,42 @@ class ThreadReader:
         self, line: str | None, before: str | None = None, count: int = _PAGE
     ) -> AsyncIterator[Stored]:
         """Yield records of a namespace, or of all namespaces for None; the latest first."""
+        page: Page | None = None
         if line is None:
-            lines = await self._lines()
+            unit, prefix = await self.unit(), layout.CHECKPOINTS
+            first = await unit.store.scan(unit.space, prefix, limit=1)
+            page = await unit.store.scan(unit.space, prefix, limit=count, reverse=True)
+            lines = {short_names(entry.key)[0] for entry in (*first.entries, *page.entries[:1])}
             if len(lines) > 1:
                 for stored in sorted(
-                    [one async for one in self._all(layout.CHECKPOINTS, None, 1_024)],
+                    [one async for one in self._all(prefix, None, 1_024)],
                     key=lambda stored: stored.names.id,
                     reverse=True,
                 ):
                     yield stored
                 return
-            prefix = layout.CHECKPOINTS
         else:
             prefix = line_prefix(layout.CHECKPOINTS, line)
         after = None if before is None or line is None else checkpoint_key(line, before)
-        async for stored in self._all(prefix, after, count):
+        async for stored in self._all(prefix, after, count, page):
             yield stored
 
-    async def _all(self, prefix: bytes, after: bytes | None, count: int) -> AsyncIterator[Stored]:
+    async def _all(
+        self, prefix: bytes, after: bytes | None, count: int, page: Page | None = None
+    ) -> AsyncIterator[Stored]:
         unit = await self.unit()
         while True:
-            page = await unit.store.scan(unit.space, prefix, after=after, limit=count, reverse=True)
+            if page is None:
+                page = await unit.store.scan(unit.space, prefix, after=after, limit=count, reverse=True)
+            self._writes = None
+            self._listed = [
+                layout.PENDING + entry.key[len(layout.CHECKPOINTS) :] for entry in reversed(page.entries)
+            ]
             for entry in page.entries:
                 yield await self._stored(entry)
-            after, count = page.next, _PAGE
+            after, count, page = page.next, _PAGE, None
             if after is None:
                 return
-
-    async def _lines(self) -> set[str]:
-        """Return the first and the last namespace, in the form of keys; a single one if they are equal."""
-        unit = await self.unit()
-        lines: set[str] = set()
-        for is_reverse in (False, True):
-            page = await unit.store.scan(unit.space, layout.CHECKPOINTS, limit=1, reverse=is_reverse)
-            lines.update(short_names(entry.key)[0] for entry in page.entries)
-        return lines
 
     # ---- contents
 
@@ -231,16 +240,38 @@ class ThreadReader:
             return [(task, *load(data, where)) for _, task, _, data in found]
 
     async def writes(self, names: Names) -> AsyncIterator[tuple[bytes, PendingRecord]]:
-        """Yield the records of the writes on a checkpoint, with their keys."""
+        """Yield the records of the writes on a checkpoint, with their keys.
+
+        The writes on all checkpoints of a listed page are read together, because one scan finds them.
+        """
         unit = await self.unit()
-        after: bytes | None = None
-        while True:
-            page = await unit.store.scan(unit.space, pending_prefix(names.line, names.id), after=after)
+        prefix = pending_prefix(names.line, names.id)
+        if 1 < len(self._listed) <= _PAGE and prefix in self._listed:
+            if self._writes is None:
+                self._writes = await self._read_writes(self._listed)
+            found = self._writes.get(prefix, ())
+        else:
+            found = [entry async for entry in scan_entries(unit.store, unit.space, prefix)]
+        for entry in found:
+            yield entry.key, decode(await unit.value(entry), PendingRecord, entry.key)
+
+    async def _read_writes(self, prefixes: Sequence[bytes]) -> dict[bytes, list[Entry]]:
+        """Return the writes on checkpoints that follow one another, by the prefix of each."""
+        unit = await self.unit()
+        found: dict[bytes, list[Entry]] = {}
+        after: bytes | None = prefixes[0]  # a key of writes is longer
+        while after is not None:
+            page = await unit.store.scan(
+                unit.space, layout.PENDING, after=after, limit=_WRITES * len(prefixes)
+            )
             for entry in page.entries:
-                yield entry.key, decode(await unit.value(entry), PendingRecord, entry.key)
+                prefix = prefixes[bisect_right(prefixes, entry.key) - 1]
+                if entry.key.startswith(prefix):
+                    found.setdefault(prefix, []).append(entry)
+                elif prefix is prefixes[-1]:
+                    return found
             after = page.next
-            if after is None:
-                return
+        return found
 
 
 def _describe(names: Names) -> str:
