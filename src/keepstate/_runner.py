@@ -46,6 +46,11 @@ def reentrant_lock() -> AbstractContextManager[bool]:
     return threading.RLock()
 
 
+def fork_generation() -> int:
+    """Return the number of forks that led to this process."""
+    return _generation
+
+
 def present_process() -> tuple[int, int]:
     """Return the identity of this process: the number of forks that led to it, and its id."""
     return _generation, os.getpid()

@@ -45,7 +45,7 @@ from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
 from keepstate.stores.wrappers.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.schedules import Schedule
-from tests.crashes import cut_and_bound, history_stage, power_workload
+from tests.crashes import cut_and_bound, history_stage, power_workload, supposed_stories
 from tests.crashes.test_power_cuts import folder, refuse
 
 SPACE, KEY = "space", b"\x01key"
@@ -528,5 +528,12 @@ def _handed_leads(_place: Path, _request: pytest.FixtureRequest) -> None:
         finish(combiner.wait_until_idle())
 
 
+def _supposed(_place: Path, _request: pytest.FixtureRequest) -> None:
+    """Let one process suppose what another one has changed."""
+    for story in supposed_stories.STORIES:
+        asyncio.run(supposed_stories.tell(story))
+
+
+SUPPOSED = Instrument("stories of what is supposed", _supposed)
 HANDED_LEADS = Instrument("interrupted leads", _handed_leads)
 SCHEDULES = Instrument("80 schedules of what expires", _schedules)

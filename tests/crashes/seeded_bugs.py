@@ -15,8 +15,10 @@ import msgspec
 
 from keepstate.engine.documents.watch import Watch
 from keepstate.engine.kernel import large_values, layout, store_abilities
+from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.kernel.positions import Positions
-from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unit import NotWrittenError, Unit
+from keepstate.errors import ConflictError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.combiner import Combiner
 from keepstate.stores.file.journal import Journal
@@ -446,4 +448,81 @@ def content_named_by_digests() -> Planted:
 def mark_not_verified() -> Planted:
     """Show a server no mark, so that a history which it lost looks like the one that it has."""
     with patch.object(HighWaterMarks, "of", lambda self, space: None):
+        yield
+
+
+# ---- what is supposed
+
+
+@contextmanager
+def supposed_key_unchecked() -> Planted:
+    """Commit what stands on supposed entries without a check of them, as if they had been read."""
+    right = Unit._all_checks
+
+    def all_checks(self: Unit) -> list[Check]:
+        return [check for check in right(self) if check.key not in self._supposed]
+
+    with patch.object(Unit, "_all_checks", all_checks):
+        yield
+
+
+@contextmanager
+def supposed_error_raised() -> Planted:
+    """Raise what work raises over supposed entries, and run it again only after a conflict."""
+    right = SpaceExecutor.try_supposing
+
+    async def try_supposing(self: SpaceExecutor, attempt: Any, purpose: str | None = None) -> Any:
+        raised: list[Exception] = []
+
+        async def noting(unit: Unit) -> Any:
+            try:
+                return await attempt(unit)
+            except Exception as error:
+                raised.append(error)
+                raise
+
+        answer = await right(self, noting, purpose)
+        if answer is None and raised and not isinstance(raised[0], ConflictError | NotWrittenError):
+            raise raised[0]
+        return answer
+
+    with patch.object(SpaceExecutor, "try_supposing", try_supposing):
+        yield
+
+
+@contextmanager
+def supposed_refusal_believed() -> Planted:
+    """Let work that wrote nothing over supposed entries be done."""
+    right = Unit.commit
+
+    async def commit(self: Unit, companion: Unit | None = None) -> Applied | None:
+        if not self.writes:
+            self._supposed = set()
+        return await right(self, companion)
+
+    with patch.object(Unit, "commit", commit):
+        yield
+
+
+@contextmanager
+def supposed_before_a_scan() -> Planted:
+    """Take supposed entries for read ones where the unit scans, whose batch checks the revision alone."""
+
+    async def confirm(self: Unit) -> None:
+        self._supposable, self._supposed = None, set()
+
+    with patch.object(Unit, "_confirm", confirm):
+        yield
+
+
+@contextmanager
+def supposed_beside_a_read() -> Planted:
+    """Leave out of the first read what was supposed before it, so that two revisions are mixed."""
+    right = Unit._fetch_now
+
+    async def fetch_now(self: Unit, keys: Sequence[bytes]) -> None:
+        supposed, self._supposed = self._supposed, set()
+        await right(self, [key for key in keys if key not in supposed])
+
+    with patch.object(Unit, "_fetch_now", fetch_now):
         yield

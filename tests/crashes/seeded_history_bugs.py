@@ -10,6 +10,7 @@ from unittest.mock import patch
 import msgspec
 
 from keepstate.engine.history import commit_request, history, retention
+from keepstate.engine.history.objects import HistoryObjects
 from keepstate.engine.history.record import Grafts, Head
 from keepstate.engine.history.revisions import Found
 from keepstate.engine.history.session import HistorySession, Records
@@ -153,4 +154,17 @@ def carried_roots_forgotten() -> Planted:
         right(self, root, objects, {}, carries)
 
     with patch.object(HistorySession, "_put", put):
+        yield
+
+
+@contextmanager
+def cached_objects_not_put() -> Planted:
+    """Leave out the objects that are cached, as if a cache knew what the store has."""
+    right = HistoryObjects.put
+
+    def put(self: HistoryObjects, name: bytes, encoding: bytes) -> None:
+        if self._cache is None or self._cache.get(self._unit.space, name) is None:
+            right(self, name, encoding)
+
+    with patch.object(HistoryObjects, "put", put):
         yield

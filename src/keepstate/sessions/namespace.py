@@ -84,7 +84,12 @@ class Namespace:
             return await work(tx, await self.to_write(tx))
 
         return await run_in_transaction(
-            self.target, on, lease=lease or self._lease, message=message, turn=f"namespace/{self.prefix}"
+            self.target,
+            on,
+            lease=lease or self._lease,
+            message=message,
+            turn=f"namespace/{self.prefix}",
+            supposes=True,
         )
 
 

@@ -166,7 +166,8 @@ class Combiner:
                     await self._flush_together(self._drain())
                 else:  # the leader was interrupted while it flushed this request
                     request.fail(_interrupted(request.batches[0]))
-        self._wake_first()
+        if self._queue:
+            self._wake_first()
 
     def _wake_first(self) -> None:
         try:
@@ -240,12 +241,17 @@ class Combiner:
             for request in requests:
                 request.fail(_interrupted(request.batches[0]))
             raise
-        start = 0
-        for request, following in zip_longest(requests, requests[1:]):
+        first, *others = requests
+        start = len(first.batches)
+        for request, following in zip_longest(others, others[1:]):
             request.following = following
             request.answer(outcomes[start : start + len(request.batches)])
             start += len(request.batches)
-        requests[0].wake()
+        if others:
+            first.following = others[0]
+            outcomes = outcomes[: len(first.batches)]
+        first.answer(outcomes)
+        first.wake()
 
 
 def _wake(request: _Request | None) -> None:

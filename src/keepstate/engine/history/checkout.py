@@ -78,11 +78,19 @@ class State:
         self.order: Sequence[bytes] = []
         """Of a state that is loaded whole: the encoded keys of the commit, in order."""
 
-    async def session(self, unit: Unit) -> HistorySession:
-        """Return a session that has loaded the objects that the commit carries."""
+    async def session(self, unit: Unit, branch: str | None = None) -> HistorySession:
+        """Return a session that has loaded the objects that the commit carries.
+
+        Args:
+            unit: The unit.
+            branch: A branch that is read first, because it probably leads to the commit.
+        """
         session = HistorySession.of(self._executor, unit, self._records, self._archive)
         if self.id is not None:
-            session.read_loosely(self.id)
+            head = None if branch is None else await session.branch(branch)
+            if head is None or head.commit != self.id:
+                session.read_loosely(self.id)
+                session.objects.uses_cache = False
             await session.record(self.id)
         return session
 

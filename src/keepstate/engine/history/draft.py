@@ -158,7 +158,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
         edits, gone = self._edits(encodings), self._gone()
 
         async def work(unit: Unit) -> tuple[CommitResult, OtherChanges]:
-            session = await self._state.session(unit)
+            session = await self._state.session(unit, request.branch)
             state = await session.serve(edit_state(self._state.root, edits, gone))
             result = await commit_onto(session, request, self._state.id, state)
             return result, await self._changed_by_others(session, result)
@@ -166,7 +166,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
         if request.on_conflict == "merge":
             (result, others), _ = await self._executor.serialized(commit_turn(request.branch), work)
         else:
-            (result, others), _ = await self._executor.run(work, attempts=1)
+            (result, others), _ = await self._executor.run(work, attempts=1, supposes=True)
         self._executor.on_rollback(self._rollback())
         return self._continue_from(result, encodings, others)
 

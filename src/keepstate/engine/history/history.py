@@ -185,6 +185,7 @@ class History(References, Search, Upkeep):
                 state = State(self._executor, self._records, head.commit, record.root)
                 base = commit_of(head.commit, record, head.number, name)
                 await state.load(session, load)
+            self._executor.remember(session.unit)
             return Draft(self._executor, state, name, base)
 
         return await self._run(work)

@@ -28,6 +28,7 @@ _STATE_BYTES = 256
 _READ_BYTES = limits.READ_BYTES - limits.VALUE_BYTES
 _CACHED_OBJECT_BYTES = 16 << 10
 _CACHE_BYTES = 16 << 20
+_CACHED_RECORDS = 1_024
 _CACHE_OVERHEAD_BYTES = 256
 """Memory of one cached object in addition to its bytes."""
 
@@ -41,8 +42,23 @@ class ObjectCache:
 
     def __init__(self) -> None:
         self._objects: dict[tuple[str, bytes], bytes] = {}
+        self._records: dict[tuple[str, bytes], CommitRecord] = {}
         self._size_bytes = 0
         self._lock = reentrant_lock()
+
+    def record(self, space: str, id: bytes) -> CommitRecord | None:
+        """Return a commit by name, or None if it is not cached."""
+        return self._records.get((space, id))
+
+    def add_record(self, space: str, id: bytes, record: CommitRecord) -> None:
+        """Cache a commit, unless it carries much. The oldest ones give way."""
+        if len(record.root) + sum(map(len, record.carried)) > _CACHED_OBJECT_BYTES:
+            return
+        with self._lock:
+            self._records.pop((space, id), None)
+            self._records[space, id] = record
+            while len(self._records) > _CACHED_RECORDS:
+                del self._records[next(iter(self._records))]
 
     def get(self, space: str, name: bytes) -> bytes | None:
         """Return an object, or None if it is not cached."""
@@ -55,17 +71,22 @@ class ObjectCache:
 
     def add(self, space: str, objects: Mapping[bytes, bytes]) -> None:
         """Cache those of some objects that are small."""
-        for name, data in objects.items():
-            if len(data) > _CACHED_OBJECT_BYTES:
-                continue
-            key = space, name
-            with self._lock:
-                if self._objects.pop(key, None) is None:
+        known = self._objects
+        fresh = {
+            key: data
+            for name, data in objects.items()
+            if len(data) <= _CACHED_OBJECT_BYTES and (key := (space, name)) not in known
+        }
+        if not fresh:
+            return
+        with self._lock:
+            for key, data in fresh.items():
+                if key not in known:
                     self._size_bytes += len(data) + _CACHE_OVERHEAD_BYTES
-                self._objects[key] = data
-                while self._size_bytes > _CACHE_BYTES:
-                    oldest = self._objects.pop(next(iter(self._objects)))
-                    self._size_bytes -= len(oldest) + _CACHE_OVERHEAD_BYTES
+                known[key] = data
+            while self._size_bytes > _CACHE_BYTES and known:
+                oldest = known.pop(next(iter(known)))
+                self._size_bytes -= len(oldest) + _CACHE_OVERHEAD_BYTES
 
 
 class HistoryObjects:
@@ -88,12 +109,29 @@ class HistoryObjects:
         self._key = key_maker(unit)
         self.loose: bytes | None = None
         """The commit that is read, if no branch or tag led to it."""
+        self.uses_cache = cache is not None
+        """Whether something that was read now, or that the batch checks, leads to what is read."""
 
     def add(self, objects: Mapping[bytes, bytes]) -> None:
         """Take objects that were created, or that a commit carries."""
         self._loaded.update(objects)
         if self._cache is not None:
             self._cache.add(self._unit.space, objects)
+
+    def load(self, objects: Mapping[bytes, bytes]) -> None:
+        """Take objects that are cached elsewhere, as the roots of a commit are."""
+        self._loaded.update(objects)
+
+    def cached_record(self, id: bytes) -> CommitRecord | None:
+        """Return a commit that is cached."""
+        return (
+            self._cache.record(self._unit.space, id) if self._cache is not None and self.uses_cache else None
+        )
+
+    def add_record(self, id: bytes, record: CommitRecord) -> None:
+        """Take a commit that was read or made."""
+        if self._cache is not None:
+            self._cache.add_record(self._unit.space, id, record)
 
     def put(self, name: bytes, encoding: bytes) -> None:
         """Write an object, even if it exists, because a collector may be about to delete it."""
@@ -136,7 +174,7 @@ class HistoryObjects:
         return await serve_work(work, fetch)
 
     def _has(self, name: bytes) -> bool:
-        if name not in self._loaded and self._cache is not None:
+        if name not in self._loaded and self._cache is not None and self.uses_cache:
             data = self._cache.get(self._unit.space, name)
             if data is not None:
                 self._loaded[name] = data

@@ -45,7 +45,7 @@ class HistoryPart:
             return unit, await work(HistorySession.of(self._executor, unit, self._records))
 
         if once:
-            (unit, own), _ = await self._executor.run(joined, attempts=1)
+            (unit, own), _ = await self._executor.run(joined, attempts=1, supposes=True)
         else:
             (unit, own), _ = await self._executor.serialized(commit_turn(request.branch), joined)
         result = unit.recorded or own

@@ -29,6 +29,7 @@ from keepstate.engine.history.record import (
 )
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.store_cache import cache_of
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, KeepstateError, NotFoundError, PrunedError
 from keepstate.stores.protocol import Entry
@@ -146,7 +147,8 @@ class HistorySession:
         cls, executor: Executor, unit: Unit, records: Records, archive: Archive | None = None
     ) -> HistorySession:
         """Return the session of a unit that an executor runs."""
-        return cls(unit, records, states=executor.home.states, record=executor.record, archive=archive)
+        cache = cache_of(unit.store).part(ObjectCache)
+        return cls(unit, records, cache, executor.home.states, record=executor.record, archive=archive)
 
     async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
         """Return the result of work that requests objects; see `HistoryObjects.serve`."""
@@ -198,12 +200,16 @@ class HistorySession:
     async def _with_roots(self, id: bytes) -> tuple[CommitRecord, dict[bytes, bytes]]:
         found = self._records.get(id)
         if found is None:
-            stored = None if self.ahead is None else await self.ahead.take(self.unit, id)
+            record = self.objects.cached_record(id)
+            stored = None
+            if record is None and self.ahead is not None:
+                stored = await self.ahead.take(self.unit, id)
             if stored is not None:
-                record: CommitRecord | None = read_record(unpack_object(stored, f"commit {id.hex()}"), id)
-            else:
+                record = read_record(unpack_object(stored, f"commit {id.hex()}"), id)
+            elif record is None:
                 record = await self.stored_record(id)
             if record is not None:
+                self.objects.add_record(id, record)
                 found = record, record.roots()
                 self._records.add(id, *found)
             else:
@@ -211,7 +217,7 @@ class HistorySession:
                 if record is None:
                     raise await self._missing_error(id)
                 found = record, record.roots()
-        self.objects.add(found[1])
+        self.objects.load(found[1])
         return found
 
     async def jumped(self, first: CommitRecord | None) -> CommitRecord | None:
@@ -415,6 +421,7 @@ class HistorySession:
         encoding = record.encoding()
         id = id_of(encoding)
         self._records.add(id, record, carries)
+        self.objects.add_record(id, record)
         self._put(root, objects, earlier, carries)
         self.unit.put_object(layout.COMMITS + id, pack_record(record, encoding))
         return id, record

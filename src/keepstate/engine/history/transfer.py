@@ -22,7 +22,8 @@ _Named: TypeAlias = tuple[bytes, str, Head]
 
 
 async def export_history(session: HistorySession) -> Bundle:
-    """Return everything that branches and tags lead to."""
+    """Return everything that branches and tags lead to, as the store has it."""
+    session.objects.uses_cache = False
     bundle = Bundle(branches=await _heads(session, layout.BRANCHES), tags=await _heads(session, layout.TAGS))
     grafts = await session.grafts()
     session.ahead = CommitPrefetch()

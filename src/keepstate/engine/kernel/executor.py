@@ -20,6 +20,7 @@ from keepstate.engine.kernel.large_values import MANIFEST_BYTE, read_whole
 from keepstate.engine.kernel.locks import FifoLock, serialized
 from keepstate.engine.kernel.observation import Observation, Operation, current
 from keepstate.engine.kernel.store_abilities import LossDetector, has_ability
+from keepstate.engine.kernel.store_cache import KnownEntries, cache_of
 from keepstate.engine.kernel.unit import Note, Unit
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
 from keepstate.names import stored_name
@@ -159,12 +160,26 @@ class Executor(ABC):
 
     @abstractmethod
     async def run(
-        self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = ATTEMPTS
+        self,
+        work: Callable[[Unit], Awaitable[T]],
+        *,
+        attempts: int | None = ATTEMPTS,
+        supposes: bool = False,
     ) -> tuple[T, int]:
         """Run work, and return its result and the revision of its batch.
 
         The revision is 0 if nothing was written, and inside a transaction, which does not have one yet.
+
+        Args:
+            work: A function of the unit.
+            attempts: The largest number of attempts; see `retry`.
+            supposes: Whether the work is first tried on what this process knows of the space, and then costs
+                one round trip. Work that only reads gains nothing, nor does a store that only this process
+                has open. A caller's transaction never supposes.
         """
+
+    def remember(self, unit: Unit) -> None:  # noqa: B027 - a transaction remembers nothing
+        """Keep what a unit has read for later work that supposes."""
 
     async def read_once(self, key: bytes) -> tuple[Entry, bytes] | None:
         """Return an entry and its complete value, or None if it does not exist."""
@@ -295,10 +310,16 @@ class SpaceExecutor(Executor):
     """Commits each piece of work as a batch of its own."""
 
     async def run(
-        self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = ATTEMPTS
+        self,
+        work: Callable[[Unit], Awaitable[T]],
+        *,
+        attempts: int | None = ATTEMPTS,
+        supposes: bool = False,
     ) -> tuple[T, int]:
         """Run work, and return its result and the revision of its batch; 0 if it wrote nothing."""
         store = await self.home.opened()
+        if supposes and store.capabilities.shared:
+            return await self._run_supposing(store, work, attempts)
 
         async def once() -> tuple[T, int]:
             unit = Unit(store, self.stored_name, self.name)
@@ -307,6 +328,83 @@ class SpaceExecutor(Executor):
             return answer, applied.revision if applied is not None and unit.writes else 0
 
         return await self.retry(once, attempts)
+
+    async def _run_supposing(
+        self, store: Store, work: Callable[[Unit], Awaitable[T]], attempts: int | None
+    ) -> tuple[T, int]:
+        is_first = True
+
+        async def attempt(unit: Unit) -> tuple[T, int]:
+            answer = await work(unit)
+            applied = await self.apply(unit)
+            return answer, applied.revision if applied is not None and unit.writes else 0
+
+        async def once() -> tuple[T, int]:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                if (done := await self.try_supposing(attempt)) is not None:
+                    return done
+            unit = Unit(store, self.stored_name, self.name)
+            unit.is_learned = True
+            done = await attempt(unit)
+            self.learn(unit)
+            return done
+
+        return await self.retry(once, attempts)
+
+    async def try_supposing(
+        self, attempt: Callable[[Unit], Awaitable[T]], purpose: str | None = None
+    ) -> T | None:
+        """Run work, and apply it, on what this process knows of the space.
+
+        No answer, no error and no decision to write nothing comes from a supposition. A batch whose outcome
+        is unknown is not repeated.
+
+        Args:
+            attempt: Runs the work on a unit and applies it. Its result is not None.
+            purpose: What the unit does.
+
+        Returns:
+            The result; None if the work must run on real reads.
+        """
+        unit = Unit(await self.home.opened(), self.stored_name, self.name, purpose=purpose)
+        known = cache_of(unit.store).part(KnownEntries)
+        supposed = known.to_suppose(self.stored_name, unit.losses.known, self.clock.monotonic_s())
+        if supposed is None:
+            return None
+        unit.suppose(supposed)
+        unit.is_learned = True
+        try:
+            answer = await attempt(unit)
+        except Exception as error:
+            if isinstance(error, ConflictError):
+                known.refuse(self.stored_name)
+            elif unit.is_sent and not isinstance(error, InvalidError):
+                known.forget(self.stored_name)
+                raise
+            if unit.is_supposing:
+                return None
+            raise
+        except BaseException:  # the batch may have been applied
+            known.forget(self.stored_name)
+            raise
+        self.learn(unit)
+        return answer
+
+    def learn(self, unit: Unit) -> None:
+        """Keep what a unit has left, for later work that supposes."""
+        if unit.applied is not None and unit.is_learned:
+            known, entries = cache_of(unit.store).part(KnownEntries), unit.outcome(unit.applied.revision)
+            now_s = self.clock.monotonic_s()
+            known.learn(self.stored_name, unit.losses.known, entries, unit.applied.now_ms, now_s)
+
+    def remember(self, unit: Unit) -> None:
+        """Keep what a unit has read for later work that supposes."""
+        if unit.revision is not None and not unit.writes and unit.store.capabilities.shared:
+            known, entries = cache_of(unit.store).part(KnownEntries), unit.outcome(unit.revision)
+            now_s = self.clock.monotonic_s()
+            known.learn(self.stored_name, unit.losses.known, entries, unit.known_now_ms, now_s)
 
     async def read_once(self, key: bytes) -> tuple[Entry, bytes] | None:
         """Return an entry and its complete value, without a unit: one read has nothing to check.
@@ -329,7 +427,7 @@ class SpaceExecutor(Executor):
 
     async def serialized(self, key: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
         """Run work after earlier calls of this process for the same key, and retry it until it succeeds."""
-        return await self.in_turn(key, lambda: self.run(work, attempts=None))
+        return await self.in_turn(key, lambda: self.run(work, attempts=None, supposes=True))
 
     async def in_turn(self, key: bytes, work: Callable[[], Awaitable[T]]) -> T:
         """Run work after earlier work of this process for the same key."""
@@ -462,7 +560,11 @@ class TransactionExecutor(Executor):
         return executor
 
     async def run(
-        self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = None
+        self,
+        work: Callable[[Unit], Awaitable[T]],
+        *,
+        attempts: int | None = None,
+        supposes: bool = False,
     ) -> tuple[T, int]:
         """Run work as part of the transaction, after earlier calls, and return its result."""
 

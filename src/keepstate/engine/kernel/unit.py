@@ -13,7 +13,7 @@ revision, and when a batch that does not check them by key is applied.
 from __future__ import annotations
 
 import operator
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgspec
@@ -21,8 +21,15 @@ import msgspec
 from keepstate.engine.kernel import large_values, layout
 from keepstate.engine.kernel.locks import find_update_in_progress
 from keepstate.engine.kernel.store_abilities import LossDetector
+from keepstate.engine.kernel.store_cache import (
+    ReadPrefetch,
+    Supposition,
+    cache_of,
+    drop_known,
+    is_worth_keeping,
+)
 from keepstate.engine.kernel.stored import describe
-from keepstate.errors import ConflictError, InvalidError, KeepstateError
+from keepstate.errors import ConflictError, CorruptError, InvalidError, KeepstateError
 from keepstate.stores.protocol import (
     Applied,
     Batch,
@@ -39,6 +46,8 @@ from keepstate.stores.protocol import (
 from keepstate.values import limits
 
 _KEY_OF_CHECK: Final = operator.attrgetter("key")
+_SUPPOSED_KEYS: Final = 64
+_PURPOSE_LETTERS: Final = 64
 UNWRITTEN: Final = 0
 """The version of an entry that its unit has written but not yet committed."""
 
@@ -49,6 +58,10 @@ class Note(NamedTuple):
     author: str | None
     message: str
     meta: Mapping[str, str]
+
+
+class NotWrittenError(Exception):
+    """A unit that supposes would write nothing. It never reaches a caller."""
 
 
 class RecordedCommit(Protocol):
@@ -77,9 +90,30 @@ class Unit:
         store: The store of the space.
         space: The name of the space in the store.
         name: The name of the space in messages, without its tenant.
+        purpose: What the unit does. Its first read also asks for what units of the same purpose, which began
+            with the same key, went on to read; see `ReadPrefetch`.
+
+    Attributes:
+        is_sent: Whether the batch may have reached the store.
+        applied: The outcome of the batch, if it has written something.
+        is_learned: Whether the caller keeps what the unit leaves, for later work that supposes.
     """
 
-    def __init__(self, store: Store, space: str, name: str | None = None) -> None:
+    # Few units change these, and every call makes a unit.
+    is_sent = is_learned = False
+    applied: Applied | None = None
+    _purpose: str | None = None
+    _first: bytes | None = None
+    _followed: list[bytes]
+    _ahead: dict[bytes, Entry | None] | None = None
+    """Entries of the unit's revision that were read before they were asked for. They are not checked."""
+    _supposable: Supposition | None = None
+    _supposed: Set[bytes] = frozenset()
+    """Keys in `_found` whose entries were not read yet."""
+
+    def __init__(
+        self, store: Store, space: str, name: str | None = None, *, purpose: str | None = None
+    ) -> None:
         self.store, self.space = store, space
         self.name = space if name is None else name
         self._losses = LossDetector(store, space, self.name)
@@ -90,6 +124,8 @@ class Unit:
         self._alive_until_ms: int | None = None
         self._moved_at_ms = 0
         self._found: dict[bytes, Entry | None] = {}
+        if purpose is not None:
+            self._purpose, self._followed = purpose[:_PURPOSE_LETTERS], list[bytes]()
         self._writes: dict[bytes, Put | Delete] = {}
         self._stamped: list[Put] = []
         self._checks: list[Check] = []
@@ -130,6 +166,19 @@ class Unit:
         self._has_scanned = True
         self._alive_until_ms = _min_known(self._alive_until_ms, until_ms)
 
+    def suppose(self, supposed: Supposition) -> None:
+        """Take entries without reading them, until the unit needs another one, or scans.
+
+        Then all that was supposed is read too. If the work raises while `is_supposing`, the caller runs it
+        again in another unit.
+        """
+        self._supposable = supposed
+
+    @property
+    def is_supposing(self) -> bool:
+        """True if the unit has taken entries that it did not read."""
+        return bool(self._supposed)
+
     async def read(self, *keys: bytes) -> list[Entry | None]:
         """Return entries at the unit's revision, or as the unit itself has written them."""
         await self._fetch([key for key in keys if key not in self._found and key not in self._writes])
@@ -145,9 +194,18 @@ class Unit:
 
     async def now_ms(self) -> int:
         """Return the space's time, read from the store at most once per unit."""
+        if self._now_ms is None and self._supposable is not None:
+            if self._supposable.now_ms is not None:
+                return self._supposable.now_ms  # not kept: no expiry is judged by it
+            await self._confirm()
         if self._now_ms is None:
             self._now_ms = (await self.store.read(self.space, [])).now_ms
         return self._now_ms
+
+    @property
+    def known_now_ms(self) -> int:
+        """The space's time at the first read; 0 before that."""
+        return self._now_ms or 0
 
     async def value(self, entry: Entry) -> bytes:
         """Return the complete value of an entry that this unit has read or written.
@@ -183,15 +241,65 @@ class Unit:
     async def _fetch(self, keys: Sequence[bytes]) -> None:
         if not keys:
             return
-        reading = await self.store.read(self.space, keys, at_ms=self._now_ms)
+        if self._purpose is not None:
+            if self._first is None:
+                self._first = keys[0]
+            else:
+                self._followed += keys
+            if self._ahead and not (keys := self._take_ahead(keys, self._ahead)):
+                return
+        if self._supposable is not None:
+            known = self._supposable.entries
+            if all(key in known for key in keys) and len(self._found) + len(keys) <= _SUPPOSED_KEYS:
+                self._found.update((key, known[key]) for key in keys)
+                self._supposed = {*self._supposed, *keys}
+                return
+            self._supposable = None
+            keys = [*keys, *self._supposed]
+        await self._fetch_now(keys)
+
+    async def _confirm(self) -> None:
+        """Read the entries that were supposed, and suppose nothing from now on."""
+        self._supposable = None
+        if self._supposed:
+            await self._fetch_now([*self._supposed])
+
+    async def _fetch_now(self, keys: Sequence[bytes]) -> None:
+        reading = await self._read_ahead(keys)
         self._losses.verify()
         if self.revision is not None and reading.revision != self.revision:
             reading = await self._read_at_later_revision(keys, reading)
             self._losses.verify()
         self._move_to(reading.revision, reading.now_ms)
         for key, entry in zip(keys, reading.entries, strict=False):  # a reread contains the earlier keys too
+            if key in self._supposed and not _is_same(entry, self._found[key]):
+                raise self._changed_error(key, entry.version if entry else 0)
             self._found[key] = entry
+        self._supposed = frozenset()
         self._note_expiry(reading.entries)
+
+    async def _read_ahead(self, keys: Sequence[bytes]) -> Reading:
+        """Read keys; the first read of a unit also asks for what similar units went on to read."""
+        expected: Sequence[bytes] = ()
+        if self._purpose is not None and self.revision is None:
+            prefetch = cache_of(self.store).part(ReadPrefetch)
+            place = self.space, self._purpose, keys[0]
+            expected = [key for key in prefetch.expected(place) if key not in keys]
+        if expected and len(keys) + len(expected) <= limits.READ_KEYS:
+            try:
+                reading = await self.store.read(self.space, [*keys, *expected], at_ms=self._now_ms)
+            except (InvalidError, CorruptError):  # too large together, or one of the others is damaged
+                return await self.store.read(self.space, keys, at_ms=self._now_ms)
+            self._ahead = dict(zip(expected, reading.entries[len(keys) :], strict=True))
+            return Reading(reading.entries[: len(keys)], reading.revision, reading.now_ms)
+        return await self.store.read(self.space, keys, at_ms=self._now_ms)
+
+    def _take_ahead(self, keys: Sequence[bytes], ahead: dict[bytes, Entry | None]) -> list[bytes]:
+        """Take entries that were read ahead of time, and return the other keys."""
+        taken = {key: ahead.pop(key) for key in keys if key in ahead}
+        self._found.update(taken)
+        self._note_expiry(taken.values())
+        return [key for key in keys if key not in taken]
 
     async def _read_at_later_revision(self, keys: Sequence[bytes], reading: Reading) -> Reading:
         """Read `keys` at a later revision at which all entries read before are unchanged."""
@@ -204,7 +312,7 @@ class Unit:
             raise self._changed_error(None, reading.revision) from error
         for key, entry in zip(before, reading.entries[len(keys) :], strict=True):
             known = self._found[key]
-            if (entry and entry.version) != (known and known.version):
+            if not _is_same(entry, known):
                 raise self._changed_error(key, entry.version if entry else 0)
         return reading
 
@@ -214,6 +322,7 @@ class Unit:
             self._now_ms = now_ms
         elif revision != self.revision:
             self._moved_at_ms = now_ms
+            self._ahead = None
         self.revision = revision
 
     def _note_expiry(self, entries: Iterable[Entry | None]) -> None:
@@ -296,6 +405,7 @@ class Unit:
     async def _scan_store(
         self, prefix: bytes, after: bytes | None, before: bytes | None, *, reverse: bool, at_once: int
     ) -> AsyncIterator[Entry]:
+        await self._confirm()
         start = before if reverse else after
         while True:
             page = await self.store.scan(
@@ -442,6 +552,19 @@ class Unit:
             return Entry(key, write.value, revision, known.created if known else revision)
         return known if write is None else None
 
+    def outcome(self, revision: int) -> dict[bytes, tuple[Entry | None, Entry | None]]:
+        """Return the entries that the unit has read: as they were, and after it was applied at a revision.
+
+        Large entries and those that expire are left out.
+        """
+        return {
+            key: (found, left)
+            for key, found in self._found.items()
+            if is_worth_keeping(found)
+            and self.own_ttl_ms(key) is None
+            and is_worth_keeping(left := self.as_applied(key, revision))
+        }
+
     def own_ttl_ms(self, key: bytes) -> int | None:
         """Return the TTL of the unit's own write under a key; None if it never expires."""
         write = self._writes.get(key)
@@ -499,6 +622,11 @@ class Unit:
             ConflictError: An entry that the unit read or checks has changed. Nothing was applied.
             InvalidError: It writes a document inside the function that `update` called for this document.
         """
+        if self._purpose is not None and self._first is not None:
+            place = self.space, self._purpose, self._first
+            cache_of(self.store).part(ReadPrefetch).note(place, self._followed, self._found)
+        if self._supposed and not self.writes:
+            raise NotWrittenError
         if not self.writes and not self._checks:
             return None
         if (own := find_update_in_progress(self.store, self.space, self._writes)) is not None:
@@ -506,12 +634,20 @@ class Unit:
                 f"{describe(own)} of {self.name!r} is written inside the function passed to its update(). "
                 "Return the new value from the function instead"
             )
+        if self._supposed and len(self._found) + len(self._checks) > _SUPPOSED_KEYS:
+            await self._confirm()
         parts = self._needed_parts()
         if companion is not None:
             parts |= companion._needed_parts()
         batch = self.batch(companion)
+        self.is_sent = True
         outcome = await large_values.apply_with_parts(self.store, batch, parts)
         if isinstance(outcome, Applied):
+            self.applied = outcome if self.writes else None
+            if not self.is_learned:
+                drop_known(self.store, self.space, self._writes)
+            if companion is not None:
+                drop_known(self.store, self.space, companion._writes)
             return outcome
         if isinstance(outcome, KeepstateError):
             raise outcome
@@ -562,6 +698,10 @@ class Unit:
 
 def _is_between(key: bytes, after: bytes | None, before: bytes | None) -> bool:
     return (after is None or key > after) and (before is None or key < before)
+
+
+def _is_same(one: Entry | None, other: Entry | None) -> bool:
+    return (one and one.version) == (other and other.version)
 
 
 def _min_known(one: int | None, other: int | None) -> int | None:

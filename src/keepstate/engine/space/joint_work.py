@@ -9,9 +9,10 @@ from keepstate.engine.documents.write_rules import read_rules
 from keepstate.engine.kernel import layout, store_abilities
 from keepstate.engine.kernel.executor import ATTEMPTS
 from keepstate.engine.kernel.locks import apply_update
+from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.lease import Lease
-from keepstate.engine.space.space import Space, Transaction
+from keepstate.engine.space.space import Space, Transaction, begin_transaction
 from keepstate.errors import InvalidError
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ async def run_in_transaction(
     message: str = "",
     attempts: int | None = None,
     turn: str | None = None,
+    supposes: bool = False,
 ) -> T:
     """Run work in a transaction of its own on a space, or as part of a transaction, and return its result.
 
@@ -37,6 +39,8 @@ async def run_in_transaction(
             until that is hopeless, as an update of a document is.
         turn: The name of what the work changes. Work of this process with the same name runs one after the
             other, because concurrent runs would only cause conflicts.
+        supposes: Whether the work is first tried on what this process knows of the space; see `Executor.run`.
+            Never for work that is a function of the caller.
 
     Raises:
         AttemptsExhaustedError: Every attempt ended in a conflict. Nothing was applied.
@@ -47,11 +51,27 @@ async def run_in_transaction(
             raise InvalidError(f"{target!r} can check a lease only where it begins; pass the lease there")
         return await target.executor.run_exclusively(lambda: work(target))
 
-    async def once() -> T:
-        async with target.transaction(lease=lease, message=message) as tx:
-            return await work(tx)
-
     alone = target.executor
+    store = await alone.store()
+    supposes = is_first = supposes and lease is None and store.capabilities.shared
+
+    async def attempt(unit: Unit) -> tuple[T]:
+        async with begin_transaction(alone, lease=lease, message=message, unit=unit) as tx:
+            answer = await work(tx)
+        return (answer,)
+
+    async def once() -> T:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            if (done := await alone.try_supposing(attempt, message)) is not None:
+                return done[0]
+        unit = Unit(store, alone.stored_name, alone.name, purpose=message)
+        unit.is_learned = supposes
+        done = await attempt(unit)
+        alone.learn(unit)
+        return done[0]
+
     if turn is None:
         return await alone.retry(once, ATTEMPTS if attempts is None else attempts)
     mark = b"joint/" + turn.encode()  # not the beginning of a key, so it differs from every document

@@ -234,10 +234,23 @@ class Transaction(Parts):
 
 
 def begin_transaction(
-    outer: SpaceExecutor, *, lease: Lease | None = None, message: str = "", token: str | None = None
+    outer: SpaceExecutor,
+    *,
+    lease: Lease | None = None,
+    message: str = "",
+    token: str | None = None,
+    unit: Unit | None = None,
 ) -> AbstractAsyncContextManager[Transaction]:
-    """Return a block that yields a transaction, and applies it unless the block raises."""
-    block = _apply_at_end(outer, lease, message, token)
+    """Return a block that yields a transaction, and applies it unless the block raises.
+
+    Args:
+        outer: The executor of the space.
+        lease: A lease that must still be held.
+        message: The purpose of the transaction.
+        token: A token of the caller.
+        unit: A unit that nothing has used yet.
+    """
+    block = _apply_at_end(outer, lease, message, token, unit)
     return block if outer.home.observation is None else _observe(outer, block)
 
 
@@ -264,12 +277,15 @@ async def _observe(
 
 @asynccontextmanager
 async def _apply_at_end(
-    outer: SpaceExecutor, lease: Lease | None, message: str, token: str | None
+    outer: SpaceExecutor, lease: Lease | None, message: str, token: str | None, unit: Unit | None
 ) -> AsyncGenerator[Transaction]:
     message = check_message(message)
     if lease is not None:
         require_instance("lease", lease, Lease)
-    unit = Unit(await outer.store(), outer.stored_name, outer.name)
+    if unit is None:
+        # With a token, no two transactions begin with the same key.
+        purpose = message if token is None else None
+        unit = Unit(await outer.store(), outer.stored_name, outer.name, purpose=purpose)
     executor = TransactionExecutor(outer, unit, message=message)
     state = executor.state
     key = None if token is None else _token_key(unit, token)
