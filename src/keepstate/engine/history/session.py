@@ -200,7 +200,7 @@ class HistorySession:
     async def _with_roots(self, id: bytes) -> tuple[CommitRecord, dict[bytes, bytes]]:
         found = self._records.get(id)
         if found is None:
-            record = self.objects.cached_record(id)
+            record = self.objects.cached_record(id) if self._is_head(id) else None
             stored = None
             if record is None and self.ahead is not None:
                 stored = await self.ahead.take(self.unit, id)
@@ -228,13 +228,22 @@ class HistorySession:
         found = self._records.get(id)
         if found is not None:
             return found[0]
+        record = self.objects.cached_record(id)
+        if record is not None:
+            return record
         try:
             record = await self.stored_record(id)
         except CorruptError:  # damage of an old commit must not keep others from committing
             return None
         if record is not None:
             self._records.add(id, record, record.roots())
+            self.objects.add_record(id, record)
         return record
+
+    def _is_head(self, id: bytes) -> bool:
+        """Return whether the unit has read a branch or tag that is on this commit."""
+        heads = self.unit.found(layout.BRANCHES, layout.TAGS)
+        return any(id in entry.value for entry in heads)
 
     async def _missing_error(self, id: bytes) -> KeepstateError:
         await self.unit.verify()

@@ -470,15 +470,19 @@ class ObservedExecutor(SpaceExecutor):
     """Counts the attempts of the present operation, and notes its revision."""
 
     async def run(
-        self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = ATTEMPTS
+        self,
+        work: Callable[[Unit], Awaitable[T]],
+        *,
+        attempts: int | None = ATTEMPTS,
+        supposes: bool = False,
     ) -> tuple[T, int]:
         """Run work, as an operation of its own if it is not part of one."""
         run = super().run
         if current() is not None:
-            return await run(work, attempts=attempts)
+            return await run(work, attempts=attempts, supposes=supposes)
         name = ".".join(work.__qualname__.split(".")[:2]).lower().replace("._", ".")
         observation, operation = self.begin_operation(name, self)
-        return await observation.run(operation, lambda: run(work, attempts=attempts))
+        return await observation.run(operation, lambda: run(work, attempts=attempts, supposes=supposes))
 
     async def read_once(self, key: bytes) -> tuple[Entry, bytes] | None:
         """Return an entry and its complete value, as one attempt of the operation."""

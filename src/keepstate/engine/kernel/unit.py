@@ -94,7 +94,7 @@ class Unit:
             with the same key, went on to read; see `ReadPrefetch`.
 
     Attributes:
-        is_sent: Whether the batch may have reached the store.
+        is_sent: Whether the batch may have been applied.
         applied: The outcome of the batch, if it has written something.
         is_learned: Whether the caller keeps what the unit leaves, for later work that supposes.
     """
@@ -541,6 +541,12 @@ class Unit:
         """Return whether the unit has read this key, and will check it."""
         return key in self._found
 
+    def found(self, *prefixes: bytes) -> Iterator[Entry]:
+        """Yield the entries under some prefixes that the unit has read by key."""
+        for key, entry in self._found.items():
+            if entry is not None and key.startswith(prefixes):
+                yield entry
+
     def as_read(self, key: bytes) -> Entry | None:
         """Return an entry as it was read."""
         return self._found.get(key)
@@ -651,6 +657,7 @@ class Unit:
             return outcome
         if isinstance(outcome, KeepstateError):
             raise outcome
+        self.is_sent = False
         raise self._conflict_error(outcome, batch.at)
 
     def is_checking(self, key: bytes | None) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from keepstate.engine.documents.write_rules import read_rules
 from keepstate.engine.kernel import layout, store_abilities
+from keepstate.engine.kernel.arguments import check_message
 from keepstate.engine.kernel.executor import ATTEMPTS
 from keepstate.engine.kernel.locks import apply_update
 from keepstate.engine.kernel.unit import Unit
@@ -51,7 +52,7 @@ async def run_in_transaction(
             raise InvalidError(f"{target!r} can check a lease only where it begins; pass the lease there")
         return await target.executor.run_exclusively(lambda: work(target))
 
-    alone = target.executor
+    alone, purpose = target.executor, check_message(message)
     store = await alone.store()
     supposes = is_first = supposes and lease is None and store.capabilities.shared
 
@@ -64,9 +65,9 @@ async def run_in_transaction(
         nonlocal is_first
         if is_first:
             is_first = False
-            if (done := await alone.try_supposing(attempt, message)) is not None:
+            if (done := await alone.try_supposing(attempt, purpose)) is not None:
                 return done[0]
-        unit = Unit(store, alone.stored_name, alone.name, purpose=message)
+        unit = Unit(store, alone.stored_name, alone.name, purpose=purpose)
         unit.is_learned = supposes
         done = await attempt(unit)
         alone.learn(unit)
