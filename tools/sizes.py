@@ -29,7 +29,7 @@ SHORT = 50
 BUDGETS = {
     "adapters": 4_050,
     "cli": 2_700,
-    "engine": 12_400,
+    "engine": 12_800,
     "managers": 5_300,
     "sessions": 3_200,
     "stores": 11_650,
@@ -41,7 +41,7 @@ BUDGETS = {
     TOP: 1_500,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
-UNPACKED_BYTES = 3_600_000
+UNPACKED_BYTES = 3_650_000
 """Size of the package's files in the wheel, unpacked."""
 _CALLS = 5
 _LAYOUT = {
