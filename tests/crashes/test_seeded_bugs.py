@@ -71,7 +71,7 @@ BUGS: list[tuple[Bug, Instrument, str]] = [
     (
         seeded_bugs.refusal_forgotten,
         WORLDS,
-        "answered Conflict.* should be Conflict|told .* and should tell|a page of",
+        "answered (Conflict|Applied).* should be Conflict|told .* and should tell|a page of",
     ),
     (seeded_bugs.revision_skipped, WORLDS, r"answered Applied.* should be \d+"),
     (seeded_bugs.change_not_logged, WORLDS, "told .* and should tell"),
