@@ -96,3 +96,23 @@ def test_a_session_that_was_cleaned_in_between_works_on(store: PostgresStore, wo
     assert applied(store, "s", Put(KEY, b"2")).revision == 2
     assert value_of(store, "s", KEY) == b"2"
     assert not any(connection._prepared for connection in store._client._pool._idle)
+
+
+def test_a_connection_in_use_when_preparing_ended_prepares_nothing_afterwards(store: PostgresStore) -> None:
+    pool = store._client._pool
+    first = finish(pool.take())
+    assert value_of(store, "s", KEY) is None  # on a second connection
+    (second,) = pool.take_idle()
+    pool.give_back(first)
+    assert value_of(store, "s", KEY) is None  # on the first one: both have prepared the query
+    for session in (first, second):
+        finish(session.converse(Statement(b"DEALLOCATE ALL")))
+
+    assert value_of(store, "s", KEY) is None  # the first one misses the query, and preparing ends
+    assert first.is_closed
+    pool.take_idle()
+    pool.give_back(second)
+
+    assert value_of(store, "s", KEY) is None
+    assert pool._idle == [second]
+    finish(second.drop())

@@ -217,6 +217,10 @@ class Client:
     async def _converse(self, may_write: bool, *statements: Statement, again: bool = True) -> list[PGresult]:
         """Return the answers; try again once if the schema or a prepared statement was missing."""
         connection = self._pool.take_free() or await self._pool.take()
+        if (
+            not self._prepares
+        ):  # it may have been opened, or been in use, before a statement was found missing
+            connection.stop_preparing()
         try:
             return await connection.converse(*statements)
         except LostConnection as error:

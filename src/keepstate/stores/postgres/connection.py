@@ -101,6 +101,10 @@ class Connection(ABC):
         """Prepare named statements from now on."""
         self._prepared = set()
 
+    def stop_preparing(self) -> None:
+        """Send the whole text of each statement from now on."""
+        self._prepared = None
+
     async def converse(self, *statements: Statement) -> list[PGresult]:
         """Send statements at once and return their results in order.
 
