@@ -13,7 +13,6 @@ space is at exactly that revision, so a stale view costs a call and is never bel
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -348,7 +347,7 @@ class Claimer:
     def __init__(self) -> None:
         self.known = QueueCache()
         self._waiting: deque[PendingClaim] = deque()
-        self._lead = threading.Lock()
+        self._lead = reentrant_lock()
         self._is_serving = False
 
     async def serve(self, ticket: PendingClaim, rounds: ClaimExecutor) -> None:
