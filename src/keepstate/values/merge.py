@@ -287,9 +287,8 @@ def _in_their_order(
     else:
         wanted = set(keys)
         keys = [key for key in (yield from theirs.keys()) if key in wanted]
-    return {step: value for step, value in puts.items() if step not in keys} | {
-        key: puts[key] for key in keys
-    }
+    last = {key: puts[key] for key in keys}
+    return {step: value for step, value in puts.items() if step not in last} | last
 
 
 # ---- small steps

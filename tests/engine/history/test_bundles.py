@@ -14,10 +14,17 @@ import keepstate
 from keepstate.engine.history import history as histories
 from keepstate.engine.history.bundle import Bundle, write_bundle
 from keepstate.engine.history.history import History
-from keepstate.engine.history.record import Head, id_of, read_record
+from keepstate.engine.history.record import Graft, Head, id_of, put_grafts, read_record
+from keepstate.engine.history.session import HistorySession
 from keepstate.engine.history.transfer import export_history, import_history
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError, UnsupportedError
+from keepstate.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    InvalidError,
+    PrunedError,
+    UnsupportedError,
+)
 from keepstate.values.touched import NOTHING
 from tests.engine.history.conftest import history_of
 from tests.engine.history.test_upkeep import LONG
@@ -100,6 +107,42 @@ async def test_a_damaged_bundle_is_refused_whole(history: History, tmp_path: Pat
         await target.import_bundle(path)
 
     assert [branch async for branch in target.branches()] == []
+
+
+@pytest.mark.parametrize(
+    ("parents", "skipped", "goes_on"), [((), 0, True), ((6,), 2, False), ((3,), 0, False)]
+)
+async def test_a_graft_that_does_not_lead_to_earlier_commits_is_refused(
+    history: History, ks: Keepstate, tmp_path: Path, parents: tuple[int, ...], skipped: int, goes_on: bool
+) -> None:
+    for number in range(6):
+        await history.commit({"n": number})
+    ids = {commit.number: bytes.fromhex(commit.id) async for commit in history.log()}
+    bundle = await history._run(export_history)
+    bundle.grafts = {ids[3]: Graft([ids[one] for one in parents], skipped, goes_on, 3)}
+    write_bundle(bundle, str(tmp_path / "a.bundle"))
+
+    with pytest.raises(CorruptError, match="its graft names parents that are not before it"):
+        await history_of(ks.space("other")).import_bundle(tmp_path / "a.bundle")
+
+
+async def test_grafts_that_name_each_other_end_a_search(history: History) -> None:
+    for number in range(20):
+        await history.commit({"n": number})
+    await history.tag("v1", "main#10")
+    await history.prune(keep_last=5)
+
+    async def spoil(session: HistorySession) -> None:
+        grafts = await session.grafts()
+        upper, lower = sorted(grafts, key=lambda id: -grafts[id].number)
+        assert grafts[upper].below == lower
+        put_grafts(session.unit, grafts | {lower: msgspec.structs.replace(grafts[lower], below=upper)})
+
+    await history._run(spoil)
+
+    assert (await history.find("main#10")).number == 10
+    with pytest.raises(PrunedError):
+        await history.find("main#3")
 
 
 async def test_a_bundle_that_cannot_be_written_is_refused(history: History, tmp_path: Path) -> None:

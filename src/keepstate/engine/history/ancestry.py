@@ -113,11 +113,12 @@ async def _graft_down_to(session: HistorySession, place: At, wanted: int) -> tup
     grafts = await session.grafts()
     found: tuple[bytes, int] | None = None
     graft = grafts.get(place.id)
+    above = place.number
     while graft is not None:
         id, graft = graft.below, grafts.get(graft.below)
-        if graft is None or graft.number < wanted:
+        if graft is None or not wanted <= graft.number < above:  # damaged grafts may not lead down
             break
-        found = id, graft.number
+        found, above = (id, graft.number), graft.number
     return found
 
 

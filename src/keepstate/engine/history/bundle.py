@@ -91,8 +91,7 @@ class Bundle(msgspec.Struct):
     def _verify_lineage(self, id: bytes) -> None:
         record, graft = self._record(id), self.grafts.get(id)
         if graft is not None:
-            first_number = self._record(graft.parents[0]).number if graft.goes_on else None
-            check_graft(graft, record.number, first_number)
+            check_graft(graft, record, [self._record(parent) for parent in graft.parents])
             return
         parents = [self._record(parent) for parent in record.parents]
         jumped_id = jumped_from(parents[0]) if parents else None

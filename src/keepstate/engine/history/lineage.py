@@ -118,11 +118,14 @@ def check_lineage(record: CommitRecord, parents: Sequence[CommitRecord], jumped:
     )
 
 
-def check_graft(graft: Graft, number: int, first_number: int | None) -> None:
-    """Compare the numbers of a graft with those of its commit, and of the nearest kept first parent.
+def check_graft(graft: Graft, record: CommitRecord, parents: Sequence[CommitRecord]) -> None:
+    """Compare a graft with its commit, and with the parents that it names.
 
     Raises:
-        CorruptError: They differ.
+        CorruptError: The numbers differ, or a parent cannot be an ancestor. A walk might never end there.
     """
-    if graft.number != number or (first_number is not None and first_number + 1 + graft.skipped != number):
+    if (graft.goes_on and not parents) or any(one.generation >= record.generation for one in parents):
+        raise CorruptError("its graft names parents that are not before it")
+    numbers = [parents[0].number + 1 + graft.skipped] if graft.goes_on else []
+    if {graft.number, *numbers} != {record.number}:
         raise CorruptError(f"its graft counts {graft.skipped} pruned commits below number {graft.number}")

@@ -135,8 +135,7 @@ async def _verify_lineage(session: HistorySession, id: bytes, record: CommitReco
     """
     graft = await session.graft(id)
     if graft is not None:
-        first_number = (await session.record(graft.parents[0])).number if graft.goes_on else None
-        check_graft(graft, record.number, first_number)
+        check_graft(graft, record, [await session.record(parent) for parent in graft.parents])
         return
     parents = [await session.record(parent) for parent in record.parents]
     first = parents[0] if parents else None
