@@ -7,19 +7,20 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from unittest.mock import patch
 
 import msgspec
 import pytest
 
 import keepstate
+from keepstate._finish import finish
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import claimer, tasks
 from keepstate.engine.queue.claimer import QueueCache, claimer_of
 from keepstate.engine.space.space import Space
-from keepstate.errors import InvalidError, LeaseLostError
+from keepstate.errors import CorruptError, InvalidError, LeaseLostError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome, Page, Put, Reading, Sizes
 from tests.engine.conftest import Turned
@@ -349,6 +350,130 @@ async def test_kinds_to_claim_are_a_list(space: Space) -> None:
             await space.queue.claim("w", lease_s=1, kinds=wrong)
 
 
+# ---- errors and interrupts of claims that are served together
+
+
+class UncopyableError(Exception):
+    """An error of a store, as many libraries have them: its constructor wants more than a message."""
+
+    def __init__(self, message: str, *, answer: int) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
+async def test_an_error_that_cannot_be_copied_reaches_every_claim() -> None:
+    store = Counted()
+    queue = (await opened(store)).space("run").queue
+    error = UncopyableError("no answer", answer=7)
+
+    with patch.object(Counted, "scan", side_effect=error):
+        claims = [queue.claim(worker, lease_s=60) for worker in ("a", "b")]
+        async with asyncio.timeout(10):
+            found = await asyncio.gather(*claims, return_exceptions=True)
+
+    assert found == [error, error]
+    await store.close()
+
+
+async def test_an_unreadable_task_of_another_kind_is_no_error_of_a_claim() -> None:
+    store = Counted()
+    ks = await opened(store)
+    space = ks.space("run")
+    await space.queue.put(1, id="broken", kind="a")
+    damaged = Put(tasks.payload_key("broken"), b"\xc1 damaged")
+    await store.apply([Batch(space.executor.stored_name, writes=(damaged,))])
+
+    leading = asyncio.create_task(space.queue.claim("w", lease_s=60, kinds=["none"]))
+    await asyncio.sleep(0)
+    both = [space.queue.claim("w", lease_s=60, kinds=[kind]) for kind in ("a", "b")]
+    broken, other = await asyncio.gather(*both, return_exceptions=True)
+
+    assert isinstance(broken, CorruptError)
+    assert (other, await leading) == ([], [])
+    await store.close()
+
+
+def test_an_interrupted_thread_leaves_no_task_claimed_that_another_thread_took_for_it() -> None:
+    waits, serves = threading.Event(), threading.Event()
+    serve = claimer.ClaimExecutor._serve
+
+    class Lead:
+        """The lock of a claimer: a thread is interrupted in it while the other one serves its claim."""
+
+        def __enter__(self) -> bool:
+            if threading.current_thread() is interrupted:
+                waits.set()
+                assert serves.wait(30)
+                raise KeyboardInterrupt
+            return True
+
+        def __exit__(self, *_: object) -> None:
+            return
+
+    async def serve_slowly(self: claimer.ClaimExecutor, tickets: Sequence[claimer.PendingClaim]) -> None:
+        serves.set()
+        interrupted.join(30)
+        await serve(self, tickets)
+
+    def claim() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            queue.claim("interrupted", lease_s=600)
+
+    interrupted = threading.Thread(target=claim)
+    with (
+        keepstate.sync.open("memory://") as ks,
+        patch.object(claimer, "reentrant_lock", Lead),
+        patch.object(claimer.ClaimExecutor, "_serve", serve_slowly),
+    ):
+        queue = ks.space("run").queue
+        for number in range(2):
+            queue.put(number)
+        interrupted.start()
+        assert waits.wait(30)
+
+        (task,) = queue.claim("w", lease_s=600)
+
+        assert [info.id for info in queue.list("claimed")] == [task.id]
+        assert queue.counts()["ready"] == 1
+
+
+def test_a_claim_that_an_interrupt_lost_in_another_thread_is_served() -> None:
+    class Rounds:
+        async def serve(self, tickets: Sequence[claimer.PendingClaim]) -> None:
+            assert tickets, "it serves nobody, for ever"
+            for ticket in tickets:
+                ticket.finish()
+
+    request, lost = claimer.ClaimRequest("w", 1000, cast("Any", None)), claimer.Claimer()
+
+    class Lead:
+        def __enter__(self) -> bool:
+            lost._waiting.clear()  # another thread took the claim out, and was interrupted before it served
+            return True
+
+        def __exit__(self, *_: object) -> None:
+            return
+
+    lost._lead = cast("Any", Lead())
+    ticket = claimer.PendingClaim(request, None, cast("Any", None))
+
+    finish(lost.serve(ticket, cast("Any", Rounds())))
+
+    assert ticket.is_over
+
+
+async def test_a_claim_of_a_rare_kind_looks_through_a_long_queue_in_large_pages() -> None:
+    store = Counted()
+    queue = (await opened(store)).space("run").queue
+    await asyncio.gather(*(queue.put(number, kind="frequent") for number in range(3000)))
+    store.calls.clear()
+
+    assert await queue.claim("w", lease_s=60, kinds=["rare"]) == []
+
+    assert store.calls.count("scan") <= 12
+    await store.close()
+
+
 # ---- how long a done task is kept
 
 
@@ -385,6 +510,20 @@ async def test_tasks_are_listed_by_the_prefix_of_their_ids(space: Space) -> None
     assert listed == ["mail/1", "mail/2", "mail/3"]
     assert ready == ["mail\0", "mail/2", "mail/3"]
     assert everything == ["mail\0", "mail/1", "mail/2", "mail/3", "print/1"]
+
+
+async def test_a_rare_state_is_listed_by_id_without_reading_the_other_tasks() -> None:
+    store = Counted()
+    queue = (await opened(store)).space("run").queue
+    await asyncio.gather(*(queue.put(number, id=f"t{number:03}") for number in range(300)))
+    await queue.put(1, id="t999", delay_s=60)
+    store.calls.clear()
+
+    (info,) = await queue.list("waiting", id_prefix="t", limit=1)
+
+    assert info.id == "t999"
+    assert store.calls.count("read") == 1
+    await store.close()
 
 
 @pytest.mark.parametrize("by", [{"state": "ready"}, {"id_prefix": "t"}], ids=["state", "id"])

@@ -17,8 +17,8 @@ from keepstate.engine.queue import tasks
 from keepstate.engine.repair.verifier import Problem, Verifier, log_problems, size_problems
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put, Store, Write
-from keepstate.values import codec
-from keepstate.values.key import pack
+from keepstate.values import codec, limits
+from keepstate.values.key import pack, stored_key
 
 LARGE = Random(1).randbytes(2_500_000)
 PLAN = layout.named_key(layout.DOCUMENTS, "plan")
@@ -216,4 +216,19 @@ async def test_a_wrong_size_is_found() -> None:
         (problem,) = await size_problems(store, "run")
 
     assert problem.key == layout.DOCUMENTS
+    await store.close()
+
+
+async def test_sizes_of_more_parts_than_are_counted_are_right_though_some_are_empty_now() -> None:
+    keys = [stored_key(1, f"part {number}") for number in range(limits.COUNTED_PARTS + 9)]
+    store = MemoryStore()
+    await store.open()
+    await store.apply([Batch("run", writes=tuple(Put(key, b"v") for key in keys))])
+    await store.apply([Batch("run", writes=tuple(Delete(key) for key in keys[:5]))])
+
+    assert await size_problems(store, "run") == []
+
+    store._heap.spaces["run"]._sizes.count(keys[-1], 1, 7)
+    (problem,) = await size_problems(store, "run")
+    assert problem.key == b"\x01"
     await store.close()

@@ -22,10 +22,13 @@ _decoder: Final = msgspec.msgpack.Decoder(dict[bytes, list[int]])
 class PartSizes:
     """The number of entries and bytes of each part."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_most", "_parts")
 
-    def __init__(self, parts: dict[bytes, list[int]] | None = None) -> None:
+    def __init__(
+        self, parts: dict[bytes, list[int]] | None = None, *, most: int = limits.COUNTED_PARTS
+    ) -> None:
         self._parts: dict[bytes, list[int]] = {} if parts is None else parts
+        self._most = most
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> PartSizes:
@@ -61,7 +64,7 @@ class PartSizes:
         size[1] += size_bytes
 
     def _size_of_new(self, part: bytes) -> list[int]:
-        if len(self._parts) >= limits.COUNTED_PARTS:
+        if len(self._parts) >= self._most:
             part = part[:1]
         return self._parts.setdefault(part, [0, 0])
 
@@ -73,8 +76,12 @@ class PartSizes:
         return {part: PartSize(*size) for part, size in left._parts.items() if size[0]}
 
     def emptied(self) -> PartSizes:
-        """Return the same parts without entries, to count entries again by the same rule."""
-        return PartSizes({part: [0, 0] for part in self._parts})
+        """Return the same parts without entries, to count entries again by the same rule.
+
+        An entry of any other part counts for its section. It does so if the store knew 64 parts when it came,
+        of which some may be empty now, and unknown to a reader.
+        """
+        return PartSizes({part: [0, 0] for part in self._parts}, most=0)
 
     def differing(self, other: PartSizes) -> list[bytes]:
         """Return the parts of which another count has a different size."""

@@ -365,8 +365,11 @@ class Claimer:
             # The lock is held across an await, which is safe because no coroutine suspends in blocking mode.
             with self._lead:
                 while not ticket.is_over:
-                    await self._serve_next(rounds)
+                    if ticket not in self._waiting:  # an interrupt hit another thread as it took claims out
+                        self._waiting.append(ticket)
+                    await self._serve_abandoned(await self._serve_next(rounds), rounds)
         except BaseException:
+            ticket.is_abandoned = True  # first: who ends the claim after this gives its tasks back
             self._withdraw(ticket)
             raise
 
@@ -392,14 +395,18 @@ class Claimer:
     async def _serve_all(self, rounds: ClaimExecutor) -> None:
         try:
             while self._waiting:
-                for ticket in await self._serve_next(rounds):
-                    if ticket.is_abandoned:
-                        await rounds.give_back(ticket)
-                        ticket.ended.set()
+                await self._serve_abandoned(await self._serve_next(rounds), rounds)
         finally:
             self._is_serving = False
             if self._waiting:  # the server was cancelled, as all tasks are when a loop ends
                 self._ensure_server(rounds)
+
+    async def _serve_abandoned(self, tickets: Sequence[PendingClaim], rounds: ClaimExecutor) -> None:
+        """Release the tasks of claims whose callers were interrupted meanwhile."""
+        for ticket in tickets:
+            if ticket.is_abandoned:
+                await rounds.give_back(ticket)
+                ticket.ended.set()
 
     async def _serve_next(self, rounds: ClaimExecutor) -> list[PendingClaim]:
         """Serve the claims that wait longest. If that is interrupted, the others of them wait again."""
@@ -456,7 +463,7 @@ class ClaimExecutor:
             for ticket in tickets:
                 # Claimed tasks can be worked on, and cannot be released now.
                 is_enough = ticket.found and isinstance(error, StoreUnavailableError)
-                ticket.finish(None if is_enough else copy(error))
+                ticket.finish(None if is_enough else _copy_of(error))
         else:
             for ticket in tickets:
                 ticket.finish()
@@ -471,7 +478,8 @@ class ClaimExecutor:
         while tickets := [ticket for ticket in tickets if not _is_served(ticket)]:
             losses = LossDetector(store, self.executor.stored_name, self.executor.name)
             wanted = sum(ticket.left for ticket in tickets)
-            limit = min(max(_PAGE, wanted), limits.PAGE_ROWS)
+            # Whoever wants a rare kind reads on in large pages, and the others wait for fewer of them.
+            limit = min(max(_PAGE, wanted), limits.PAGE_ROWS) if search.after is None else limits.PAGE_ROWS
             page = await store.scan(self.executor.stored_name, layout.READY, after=search.after, limit=limit)
             known.learn_time(page.now_ms, self.executor.clock.awake_or_asleep_s())
             offers = search.offers(page.entries, tickets)
@@ -484,7 +492,7 @@ class ClaimExecutor:
                     if search.after is None and not page.entries:
                         known.keep_view(ReadyView(page.revision, losses))
                     for ticket in tickets:
-                        ticket.first_error = next(iter(search.unreadable.values()), None)
+                        ticket.first_error = search.first_error_of(ticket)
                     return
                 continue
             revision = await self._take(search, offers)
@@ -574,7 +582,7 @@ class ClaimExecutor:
             try:
                 payload = decode_value(self.executor, payload_entry.key, await unit.value(payload_entry))
             except UNREADABLE as error:
-                search.unreadable[index.key] = error
+                search.unreadable[index.key] = record.kind, error
                 self._warn(record.id, error)
                 continue
             left[ticket] -= 1
@@ -595,14 +603,14 @@ class _Search:
 
     Attributes:
         after: The key behind which the next page begins.
-        unreadable: The errors of tasks that this process cannot read, by index key.
+        unreadable: The kinds and errors of tasks that this process cannot read, by index key.
         taken: The index keys of the tasks that were claimed.
         lost: The index keys whose tasks were not ready any more in the last read.
     """
 
     def __init__(self) -> None:
         self.after: bytes | None = None
-        self.unreadable: dict[bytes, KeepstateError] = {}
+        self.unreadable: dict[bytes, tuple[str, KeepstateError]] = {}
         self.taken: set[bytes] = set()
         self.lost: list[bytes] = []
         self._given_up: set[bytes] = set()
@@ -631,6 +639,10 @@ class _Search:
                 break
         return offers
 
+    def first_error_of(self, ticket: PendingClaim) -> KeepstateError | None:
+        """Return the error of the first unreadable task that a claim wants; None without one."""
+        return next((error for kind, error in self.unreadable.values() if _accepts(ticket, kind)), None)
+
     def choose(self, offers: Sequence[_Offer], spread: float) -> list[_Offer]:
         """Return the offers to try now: the first ones, after a conflict some from a random place."""
         if not self._is_contended:
@@ -647,6 +659,14 @@ class _Search:
         self._is_contended, self._most = False, _MOST_TAKEN
         self._given_up.update(self._lost_once.intersection(self.lost))
         self._lost_once.update(self.lost)
+
+
+def _copy_of(error: Exception) -> Exception:
+    """Return an error of its own for one of several callers; the same one if it cannot be copied."""
+    try:
+        return copy(error)
+    except Exception:  # noqa: BLE001 - the class of a store's error may have any constructor
+        return error
 
 
 def _accepts(ticket: PendingClaim, kind: str) -> bool:

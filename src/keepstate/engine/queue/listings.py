@@ -68,7 +68,7 @@ async def list_tasks(
     ]
     found: list[TaskInfo] = []
     async for mark, page in _pages(
-        executor, prefix, low, high, limit, reverse=check_flag("reverse", reverse)
+        executor, prefix, low, high, limit, state, reverse=check_flag("reverse", reverse)
     ):
         cursors = dict(zip(page, positions.of_page(listing, mark, page.values()), strict=True))
         for info in await read_tasks(executor, cursors, payloads=payloads):
@@ -81,16 +81,29 @@ async def list_tasks(
 
 
 async def _pages(
-    executor: Executor, prefix: bytes, low: bytes | None, high: bytes | None, limit: int, *, reverse: bool
+    executor: Executor,
+    prefix: bytes,
+    low: bytes | None,
+    high: bytes | None,
+    limit: int,
+    state: TaskState | None,
+    *,
+    reverse: bool,
 ) -> AsyncIterator[tuple[Mark, dict[str, bytes]]]:
-    """Yield pages of task ids with their keys, and the mark at which each page's last key was read."""
+    """Yield pages of task ids with their keys, and the mark at which each page's last key was read.
+
+    A page has no task whose scanned record tells another state.
+    """
     page: dict[str, bytes] = {}
     mark = Mark(0, b"")
     async for read_at, entry in _scan(executor, prefix, high if reverse else low, reverse=reverse):
         if (high is not None and entry.key >= high) or (low is not None and entry.key <= low):
             break
+        task_id, its_state = _id_and_state(executor, entry)
+        if state is not None and its_state not in (None, state):
+            continue
         mark = read_at
-        page[_id_in(executor, entry)] = entry.key
+        page[task_id] = entry.key
         if len(page) >= min(limit, _READ_AT_ONCE):
             yield mark, page
             page = {}
@@ -119,8 +132,12 @@ async def _scan(
                 return
 
 
-def _id_in(executor: Executor, entry: Entry) -> str:
-    return decode_task(executor, entry).id if entry.key.startswith(layout.TASKS) else tasks.id_in(entry)
+def _id_and_state(executor: Executor, entry: Entry) -> tuple[str, TaskState | None]:
+    """Return the id of the task in a record or an index entry; the state is None if the entry has none."""
+    if not entry.key.startswith(layout.TASKS):
+        return tasks.id_in(entry), None
+    record = decode_task(executor, entry)
+    return record.id, record.state
 
 
 async def read_tasks(
