@@ -140,7 +140,8 @@ def test_damage_on_a_server_is_named_by_space_and_key(keepstate: Keepstate, post
     _filled(postgres_url)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         changed = connection.execute(
-            r"UPDATE keepstate.entry SET value = '\x01c1' WHERE key = '\x0202646f6300'::bytea || 'plan 7'"
+            r"UPDATE keepstate.entry SET value = '\x01c1'::bytea || substring(value FROM 3) "
+            r"WHERE key = '\x0202646f6300'::bytea || 'plan 7'"
         )
         assert changed.rowcount == 1
         connection.execute(
