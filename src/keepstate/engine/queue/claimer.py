@@ -478,7 +478,7 @@ class ClaimExecutor:
         while tickets := [ticket for ticket in tickets if not _is_served(ticket)]:
             losses = LossDetector(store, self.executor.stored_name, self.executor.name)
             wanted = sum(ticket.left for ticket in tickets)
-            # Whoever wants a rare kind reads on in large pages, and the others wait for fewer of them.
+            # Claims of a rare kind read on in large pages, so that others wait for fewer of them.
             limit = min(max(_PAGE, wanted), limits.PAGE_ROWS) if search.after is None else limits.PAGE_ROWS
             page = await store.scan(self.executor.stored_name, layout.READY, after=search.after, limit=limit)
             known.learn_time(page.now_ms, self.executor.clock.awake_or_asleep_s())
