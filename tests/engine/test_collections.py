@@ -191,6 +191,61 @@ async def test_an_index_expires_with_its_record(turned: Turned) -> None:
     assert await ats(found, "owner") == [2, 3]
 
 
+async def test_a_function_that_changes_the_record_in_place_moves_it(place: Space) -> None:
+    found = orders(place)
+    await found.put("1", Order("ann", 1))
+
+    def hand_over(order: Order) -> Order:
+        order.owner = "bob"
+        return order
+
+    await found.update("1", hand_over)
+    async with place.transaction() as tx:
+        await orders(tx).put("2", Order("ann", 2))
+        await orders(tx).update("2", hand_over)
+
+    assert await ats(found, "owner", "ann") == []
+    assert await ats(found, "owner", "bob") == [1, 2]
+
+
+async def test_a_prefix_finds_whole_texts_only(space: Space) -> None:
+    index: Functions = {"owner": INDEX["owner"], "owner\0at": lambda order: (order.at,)}
+    found = orders(space, index)
+    for at, owner in enumerate(["ann", "ann\0bob", "ann\1", "annabel"]):
+        await found.put(str(at), Order(owner, at))
+
+    for reverse in (False, True):
+        assert await ats(found, "owner", "ann", reverse=reverse) == [0]
+    assert await ats(found, "owner") == [0, 1, 2, 3]
+    assert await ats(found, "owner", reverse=True, limit=2) == [3, 2]
+    page = await found.by("owner", limit=3)
+    assert await ats(found, "owner", after=page.next) == [3]
+
+
+async def test_a_build_that_outlives_a_record_for_a_moment_shows_nothing(
+    turned: Turned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = turned.space.collection("orders", Order)
+    for id in ("gone", "again"):
+        await plain.put(id, Order("ann", 1), ttl_s=10)
+    await plain.put("kept", Order("ann", 2))
+    value_of = Indexes._value
+
+    async def slow(self: Any, unit: Any, entry: Any) -> Any:
+        turned.clock.advance(1_000)
+        return await value_of(self, unit, entry)
+
+    found = orders(turned.space)
+    with monkeypatch.context() as patched:
+        patched.setattr(Indexes, "_value", slow)
+        await found.reindex()
+    turned.clock.advance(7_500)
+    await found.put("again", Order("bob", 3))
+
+    assert await ats(found, "owner") == [2, 3]
+    assert await ats(found, "owner", "ann") == [2]
+
+
 async def test_concurrent_writers_leave_one_place_for_each_record(ks: Keepstate, space: Space) -> None:
     handles = [orders(space), orders(ks.space("run/1"))]
 
@@ -444,6 +499,32 @@ async def test_a_wrong_place_is_refused_before_anything_is_written(space: Space,
     with pytest.raises(InvalidError, match="index 'at' of record 'a'"):
         await found.put("a", 1)
     assert await found.get("a") is None
+
+
+async def test_a_transaction_that_goes_on_after_a_wrong_place_leaves_no_record_out(place: Space) -> None:
+    index: Functions = {"owner": lambda order: (order.owner,) if order.owner else ()[0]}
+    found = orders(place, index)
+    await found.put("1", Order("ann", 1))
+
+    async with place.transaction() as tx:
+        inside = orders(tx, index)
+        for id in ("1", "2"):
+            with pytest.raises(IndexError):
+                await inside.put(id, Order("", 2))
+        await inside.put("3", Order("bob", 3))
+
+    assert await ats(found, "owner") == [1, 3]
+    assert await found.get("2") is None
+
+
+async def test_a_transaction_that_begins_a_build_does_not_read_it(place: Space) -> None:
+    await orders(place).put("1", Order("ann", 1))
+
+    async with place.transaction() as tx:
+        newer = orders(tx, MORE, version=2)
+        await newer.put("2", Order("ann", 2))
+        with pytest.raises(InvalidError, match="not complete"):
+            await newer.by("owner")
 
 
 # ---- blocking mode

@@ -16,7 +16,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
-from keepstate.engine.documents.documents import MISSING, Documents, remaining_ms
+from keepstate.engine.documents.documents import MISSING, Documents, Missing, remaining_ms
 from keepstate.engine.documents.record import read_record, split_record, write_record
 from keepstate.engine.documents.write_rules import (
     CollectionRule,
@@ -59,6 +59,8 @@ _BUILT_BY_BATCH: Final = 800
 _DELETED_BY_BATCH: Final = 500
 _TUPLE_END: Final = b"\0"
 """The byte between tuple and id. Every segment sorts after it, so a tuple sorts before longer ones."""
+_NUL_CONTINUES: Final = b"\xff"
+"""The byte after a packed text in the keys of longer texts, which go on with a NUL. No segment begins with it."""
 
 
 class Collection(Generic[T]):
@@ -299,6 +301,8 @@ class Indexes(Generic[T]):
             rule = await self._rule_to_write(unit)
             entry = await unit.get(key)
             old = await self._value(unit, entry)
+            # The change may modify `old` in place. The batch may be that of a caller who catches an error.
+            before = set[bytes]() if entry is None else self._keys(rule, id, cast("T", old))
             if keeps:
                 new = self._convert(name, await apply_update(unit.store, unit.space, key, change, old))
             else:
@@ -307,10 +311,9 @@ class Indexes(Generic[T]):
                 entry.expires_at_ms is not None or unit.own_ttl_ms(key) is not None
             )
             left_ms = await remaining_ms(unit, entry) if keeps else ttl_ms
+            after = self._keys(rule, id, new)
             unit.put(key, write_record(self._executor, key, name, new), ttl_ms=left_ms)
             unit.permit(key)
-            before = set[bytes]() if entry is None else self._keys(rule, id, cast("T", old))
-            after = self._keys(rule, id, new)
             for stale in before - after:
                 unit.delete(stale)
             for fresh in after if had_ttl or left_ms is not None else after - before:
@@ -347,10 +350,10 @@ class Indexes(Generic[T]):
             rule = await self._rule_to_write(unit)
             if entry is None:
                 return False
-            old = await self._value(unit, entry)
+            stale_keys = self._keys(rule, id, cast("T", await self._value(unit, entry)))
             unit.delete(key)
             unit.permit(key)
-            for stale in self._keys(rule, id, cast("T", old)):
+            for stale in stale_keys:
                 unit.delete(stale)
             return True
 
@@ -455,6 +458,8 @@ class Indexes(Generic[T]):
 
         async def work(unit: Unit) -> Page[T]:
             rule = self._registered(unit) or self._known
+            if rule is not None and not rule.is_complete:
+                raise self._build_error("a new one was begun")
             if rule is None:
                 rule = self._to_read(read_rules(await unit.get(layout.RULES)))
             if rule is None:
@@ -464,9 +469,9 @@ class Indexes(Generic[T]):
             begin = self._prefix(rule, index, prefix, what)
             positions = Positions(unit.store, self._executor.stored_name, self._executor.name)
             part = await positions.range_in(begin, begin, after=after, before=before, reverse=reverse)
-            scan = unit.scan(
-                begin, after=part.after, before=part.before, reverse=part.reverse, at_once=limit + 1
-            )
+            end = begin + _NUL_CONTINUES
+            end = end if part.before is None else min(end, part.before)
+            scan = unit.scan(begin, after=part.after, before=end, reverse=part.reverse, at_once=limit + 1)
             places: list[Entry] = []
             async for entry in scan:
                 places.append(entry)
@@ -483,7 +488,9 @@ class Indexes(Generic[T]):
                 for entry, record in zip(places[:limit], records[1:], strict=True)
             ]
             rows = [(entry.key, value) for entry, value in zip(places, [*values, None], strict=False)]
-            return positions.page_of(begin, part, limit, rows, unit.scanned_at)  # type: ignore[arg-type]
+            page = positions.page_of(begin, part, limit, rows, unit.scanned_at)
+            present = (cast("T", value) for value in page if value is not MISSING)
+            return Page(present, next=page.next, previous=page.previous)
 
         while True:
             try:
@@ -520,12 +527,22 @@ class Indexes(Generic[T]):
 
     async def _record(
         self, unit: Unit, rule: CollectionRule, index: str, place: Entry, record: Entry | None
-    ) -> T:
-        """Return the record of an index entry, after verifying that the entry is that of the record."""
+    ) -> T | Missing:
+        """Return the record of an index entry, after verifying that the entry is that of the record.
+
+        `MISSING` if the record has expired: an entry that `reindex` wrote outlives it by the time between
+        read and write, and a sweep may come between the two reads of a page.
+        """
+        expires_at_ms = place.expires_at_ms
+        is_late = expires_at_ms is not None and (record is None or record.expires_at_ms != expires_at_ms)
         if record is None:
+            if is_late:
+                return MISSING
             raise corrupt_error(f"{describe(place.key)} of {self._executor.name!r}", "its record is missing")
         value = cast("T", await self._value(unit, record))
         if self._key(rule, index, _id_in(place), value) != place.key:
+            if is_late:
+                return MISSING
             raise InvalidError(
                 f"the index {index!r} of collection {self._name!r} of {self._executor.name!r} has record "
                 f"{_id_in(place)!r} at another place than its function returns: the function has changed. "
