@@ -6,7 +6,7 @@ import asyncio
 import logging
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from types import FrameType
 from typing import Any
 
@@ -138,6 +138,23 @@ async def test_an_iteration_that_is_left_has_ended(watched: Space, heard: Heard)
 
     assert heard.take() == [("documents.get", 1, 0), ("documents.keys", 0, 0)]
     assert heard.ended == []
+
+
+async def test_an_iteration_that_is_left_is_over_before_its_end_is_told(watched: Space, heard: Heard) -> None:
+    left: list[int] = []
+
+    async def numbers() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:
+            left.append(len(heard.ended))
+
+    observation, operation = watched.executor.begin_operation("documents.keys", watched)
+    items = observation.iterate(operation, numbers())
+    assert await anext(items) == 1
+    await items.aclose()
+
+    assert (left, len(heard.ended)) == ([0], 1)
 
 
 async def test_operations_at_once_are_told_apart(watched: Space, heard: Heard) -> None:

@@ -151,7 +151,10 @@ class Observation:
             failure = error
             raise
         finally:
-            self.end(operation, failure)
+            try:
+                await items.aclose()
+            finally:
+                self.end(operation, failure)
 
     def _tell(self, tell: Callable[[Operation], None], operation: Operation) -> None:
         try:
