@@ -13,6 +13,7 @@ import pytest
 
 import keepstate
 from keepstate.engine.documents.documents import DocumentEntry
+from keepstate.engine.events.reducers import Fold
 from keepstate.engine.kernel.positions import Page, Positions
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
@@ -123,6 +124,14 @@ async def pages_are_whole(space: Space, reverse: bool) -> None:
     assert [keys(page) for page in pages] == [wanted[:4], wanted[4:8], wanted[8:]]
     assert [keys(page) for page in back] == [keys(page) for page in pages]
     assert (pages[0].previous, pages[-1].next, back[0].previous) == (None, None, None)
+
+
+async def test_a_transaction_pages_a_new_space(space: Space) -> None:
+    async with space.transaction() as tx:
+        for name in ("a", "b"):
+            await tx.documents.put(name, 1)
+        page = await tx.documents.page(limit=1)
+        assert keys(await tx.documents.page(after=page.next)) == ["b"]
 
 
 async def test_a_page_tells_versions_expiry_and_sizes(turned: Turned) -> None:
@@ -341,6 +350,10 @@ async def test_reading_back_ends_at_a_truncation(space: Space) -> None:
         await space.events.read(reverse=True, after=events[0].position)
     with pytest.raises(PrunedError):
         await space.events.read(reverse=True, before=events[0].position)
+    for reverse in (False, True):
+        with pytest.raises(PrunedError):
+            await space.events.read(reverse=reverse, before=events[0].number)
+        assert await space.events.read(reverse=reverse, before=events[1].number) == []
 
 
 async def test_a_position_whose_event_is_lost_is_told(space: Space) -> None:
@@ -372,6 +385,22 @@ async def test_a_dropped_stream_is_gone_and_can_be_used_again(space: Space) -> N
     assert [event.data for event in await stream.read()] == ["new"]
     assert await stream.fold(lambda state, event: [*state, event.data], [], 1, name="sum") == ["new"]
     assert await space.events.drop("never") == 0
+
+
+def count(state: int, _: object) -> int:
+    return state + 1
+
+
+async def test_a_drop_leaves_a_stream_whose_name_goes_on_with_a_nul(space: Space) -> None:
+    longer = space.events.stream("s\0t")
+    number = max([await longer.append(data) for data in range(3)])
+    await longer.truncate(number, Fold(count, 0))
+    await space.events.append(1, stream="s")
+
+    assert await space.events.drop("s") == 1
+
+    await longer.append(3)
+    assert await longer.fold(count, 0, from_base=True) == 4
 
 
 async def test_an_interrupted_drop_hides_the_events_and_is_completed(space: Space) -> None:

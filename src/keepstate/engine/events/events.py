@@ -285,6 +285,8 @@ class Events:
                 return found
         if not found and not appended and first is not None:
             await self._require_not_lost(first)
+        if not found and end is not None:
+            await self._require_not_pruned(stream, end)
         return found if reverse else [*found, *appended][:limit]
 
     async def find(self, what: str, given: str | int, stream: str) -> int:
@@ -368,6 +370,14 @@ class Events:
                 return pruned_error(self._executor.name, stream, end)
         revision = stamp_at(number).revision
         return (await self._positions()).lost(revision, f"event {number} of stream {stream!r}")
+
+    async def _require_not_pruned(self, stream: str, before: int) -> None:
+        """Raise `PrunedError` if the stream was truncated past a number below which no event was found."""
+        async for unit, entry in self._executor.scan(events_prefix(stream) + _STAMP_TAG, at_once=1):
+            number = to_number(read_stamp(entry))
+            if number > before and removed_digest(await unit.value(entry)) is not None:
+                raise pruned_error(self._executor.name, stream, number)
+            return
 
     async def _require_not_lost(self, number: int) -> None:
         """Raise `HistoryLostError` for a number beyond the space's revision, instead of waiting for it."""

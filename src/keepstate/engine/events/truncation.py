@@ -7,7 +7,7 @@ are deleted afterwards. The next truncation finishes one that was killed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -31,6 +31,7 @@ from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
+from keepstate.stores.protocol import Entry
 from keepstate.values import codec
 from keepstate.values.key import Stamp, stamp_suffix, unpack
 
@@ -110,7 +111,7 @@ async def _remove_derived(executor: Executor, stream: str, end: int) -> None:
     """Delete folds and cursors of a dropped stream, unless they contain an event after the drop."""
     keys: list[bytes] = []
     for part in (layout.FOLDS, layout.CURSORS):
-        async for unit, entry in executor.scan(layout.stream_key(part, stream)):
+        async for unit, entry in _of_stream(executor, part, stream):
             if part == layout.CURSORS:
                 number = Cursor.of(entry.value, "a projection").number
             else:
@@ -119,6 +120,12 @@ async def _remove_derived(executor: Executor, stream: str, end: int) -> None:
                 keys.append(entry.key)
     for start in range(0, len(keys), _BY_BATCH):
         await _delete(executor, keys[start : start + _BY_BATCH])
+
+
+def _of_stream(executor: Executor, part: bytes, stream: str) -> AsyncIterator[tuple[Unit, Entry]]:
+    """Yield the entries of a stream, and not those of streams whose names go on with a NUL."""
+    prefix = layout.stream_key(part, stream)
+    return executor.scan(prefix, before=prefix + b"\xff")
 
 
 async def _verify(folding: Folding, fold: Fold, upto: int) -> FoldRecord | None:
@@ -145,14 +152,14 @@ async def _verify(folding: Folding, fold: Fold, upto: int) -> FoldRecord | None:
 
 async def _require_ready(executor: Executor, stream: str, given: set[str], upto: int) -> None:
     """Raise `InvalidError` if a fold or a projection still needs the events."""
-    async for _, entry in executor.scan(layout.stream_key(layout.FOLDS, stream)):
+    async for _, entry in _of_stream(executor, layout.FOLDS, stream):
         title = str(unpack(entry.key[len(layout.FOLDS) :])[1])
         if title not in given:
             raise InvalidError(
                 f"stream {stream!r} of {executor.name!r} has a cached state of the fold {title!r}, "
                 "which needs the events. Pass that Fold too"
             )
-    async for _, entry in executor.scan(layout.stream_key(layout.CURSORS, stream)):
+    async for _, entry in _of_stream(executor, layout.CURSORS, stream):
         name = str(unpack(entry.key[len(layout.CURSORS) :])[1])
         number = Cursor.of(entry.value, name).number
         if number is None or number < upto:
@@ -169,7 +176,7 @@ async def _is_event(executor: Executor, key: bytes) -> bool:
 async def _remove_checkpoints(executor: Executor, stream: str, upto: int) -> None:
     """Delete the checkpoints before the end, because their later events are gone."""
     keys: list[bytes] = []
-    async for _, entry in executor.scan(layout.stream_key(layout.FOLDS, stream)):
+    async for _, entry in _of_stream(executor, layout.FOLDS, stream):
         _, _, kind, *number = unpack(entry.key[len(layout.FOLDS) :])
         if kind == CHECKPOINT and int(str(number[0])) < upto:
             keys.append(entry.key)

@@ -170,8 +170,7 @@ class Positions:
 
     def mark_in(self, what: str, text: str) -> Mark:
         """Return the revision, with its nonce, that a position of a watch follows."""
-        revision, nonce = _MARK.unpack(self._body(what, text, Kind.CHANGES, b""))
-        return Mark(revision, nonce if revision else b"")
+        return _mark_of(*_MARK.unpack(self._body(what, text, Kind.CHANGES, b"")))
 
     # ---- events
 
@@ -221,7 +220,7 @@ class Positions:
             HistoryLostError: The revision is missing, or was replaced by a different one.
         """
         body = self._body(what, text, Kind.PAGE, prefix if query is None else query)
-        mark, key = Mark(*_MARK.unpack_from(body)), body[_MARK.size :]
+        mark, key = _mark_of(*_MARK.unpack_from(body)), body[_MARK.size :]
         if not key.startswith(prefix):
             raise InvalidError(f"`{what}` is {text[:_SHOWN_CHARS]!r}; give {_NAMES[Kind.PAGE]}")
         if not self._is_trusted(mark):
@@ -324,6 +323,11 @@ class Positions:
             space=self._name,
             revision=revision,
         )
+
+
+def _mark_of(revision: int, nonce: bytes) -> Mark:
+    """Return a decoded mark. Revision 0, of a space without a batch, has no nonce."""
+    return Mark(revision, nonce if revision else b"")
 
 
 def encode_event_position(target: bytes, number: int, digest: bytes) -> str:
