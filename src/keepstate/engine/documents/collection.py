@@ -60,7 +60,7 @@ _DELETED_BY_BATCH: Final = 500
 _TUPLE_END: Final = b"\0"
 """The byte between tuple and id. Every segment sorts after it, so a tuple sorts before longer ones."""
 _NUL_CONTINUES: Final = b"\xff"
-"""The byte after a packed text in the keys of longer texts, which go on with a NUL. No segment begins with it."""
+"""The byte after a packed text in keys of texts that go on with a NUL. No segment begins with it."""
 
 
 class Collection(Generic[T]):

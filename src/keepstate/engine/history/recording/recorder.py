@@ -119,7 +119,7 @@ class Recorder:
 
         async def once() -> Applied | ConflictError | None:
             own = Unit(unit.store, unit.space, unit.name)
-            self._assume_last(executor, own)
+            self._assume_last(executor, own, unit)
             await self._write(executor, unit, own, changes)
             try:
                 applied = await unit.commit(own)
@@ -135,10 +135,14 @@ class Recorder:
 
     # ---- the last commit of this process
 
-    def _assume_last(self, executor: Executor, own: Unit) -> None:
+    def _assume_last(self, executor: Executor, own: Unit, unit: Unit) -> None:
         known = self._last
         if known is None or known.losses.has_lost_history or not self._is_alone:
             return
+        for key, entry in known.entries.items():
+            # A conflict of what the unit has read is the caller's, so what differs from it is not tried.
+            if unit.has_read(key) and _version(unit.as_read(key)) != _version(entry):
+                return
         passed_ms = int((executor.clock.monotonic_s() - known.at_s) * 1000)
         own.assume_cached(known.entries, known.revision, known.now_ms + passed_ms)
 
@@ -212,6 +216,10 @@ class Recorder:
         )
         outcome = await commit_on_head(session, request, head, state)
         return Head(outcome.id, outcome.number), due.next_ms
+
+
+def _version(entry: Entry | None) -> int:
+    return entry.version if entry is not None else 0
 
 
 def _change_rules(unit: Unit, own: Unit, rules: WriteRules) -> None:
