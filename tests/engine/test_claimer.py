@@ -474,6 +474,30 @@ async def test_a_claim_of_a_rare_kind_looks_through_a_long_queue_in_large_pages(
     await store.close()
 
 
+async def test_a_claim_does_not_wait_for_the_search_of_a_rare_kind() -> None:
+    store = Counted()
+    queue = (await opened(store)).space("run").queue
+    await asyncio.gather(*(queue.put(number, kind="frequent") for number in range(5)))
+    searching, go_on = asyncio.Event(), asyncio.Event()
+    scan = Counted.scan
+
+    async def wait_within(self: Counted, space: str, prefix: bytes, **options: Any) -> Page:
+        if prefix == layout.READY and not searching.is_set():
+            searching.set()
+            await go_on.wait()
+        return await scan(self, space, prefix, **options)
+
+    with patch.object(Counted, "scan", wait_within):
+        rare = asyncio.create_task(queue.claim("w", lease_s=60, kinds=["rare"]))
+        await searching.wait()
+        async with asyncio.timeout(10):
+            (task,) = await queue.claim("w", lease_s=60)
+        go_on.set()
+
+    assert (task.payload, await rare) == (0, [])
+    await store.close()
+
+
 # ---- how long a done task is kept
 
 

@@ -1,5 +1,7 @@
 """One claimer for all claims of a process in one space: one scan, one read and one batch for all that wait.
 
+Only claims of given kinds have another one, for each choice of kinds.
+
 A claim that arrives while others are served is served with the next ones. Tasks are handed out in the order
 of the ready index, to claims in the order of their arrival. The batch checks every task by key, so a task
 that another process takes at the same moment makes the batch fail: then the page is scanned again, and half
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -99,7 +101,7 @@ class ClaimRequest:
     match: TaskFilter | None = None
     documents: Sequence[str] = ()
     on_claim: OnClaim | None = None
-    kinds: Collection[str] | None = None
+    kinds: frozenset[str] | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -316,7 +318,7 @@ class QueueCache:
                 view.entries[key] = None if task and len(task[1].value) > _VIEWED_BYTES else task
 
 
-_known: WeakKeyDictionary[Home, dict[str, Claimer]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Home, dict[tuple[str, frozenset[str] | None], Claimer]] = WeakKeyDictionary()
 _known_lock = reentrant_lock()
 
 
@@ -330,11 +332,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def claimer_of(executor: Executor) -> Claimer:
-    """Return the claimer of a space; all objects of one handle that stand for the space share it."""
+def claimer_of(executor: Executor, kinds: frozenset[str] | None = None) -> Claimer:
+    """Return the claimer of a space; all objects of one handle that stand for the space share it.
+
+    Claims of given kinds have one of their own, because a rare kind is searched for in the whole queue, and
+    no other claim should wait for that.
+    """
     with _known_lock:
         claimers = _known.setdefault(executor.home, {})
-        name = executor.stored_name
+        name = executor.stored_name, kinds
         claimers[name] = claimer = claimers.pop(name) if name in claimers else Claimer()
         if len(claimers) > _MOST_SPACES:
             del claimers[next(iter(claimers))]  # the least recently used

@@ -152,7 +152,7 @@ class Claims:
         ticket = PendingClaim(search.request, promise, runner.signal())
         rounds = ClaimExecutor(self._executor, self._due_tasks, _write_claim, self._warn, self._give_back)
         try:
-            await claimer_of(self._executor).serve(ticket, rounds)
+            await claimer_of(self._executor, search.request.kinds).serve(ticket, rounds)
         finally:
             if ticket.is_over:
                 search.found += ticket.found
