@@ -48,7 +48,7 @@ class Collection(Twin[engine.Collection[T]], Generic[T]):
 
         Raises:
             InvalidError: The record does not have the type, or its place in an index is not a tuple of texts,
-                numbers, bytes, UUIDs and aware times, or a newer version of the collection has taken over.
+                integers, bytes, UUIDs and aware times, or a newer version of the collection has taken over.
         """
         finish(self._inner.put(id, value, ttl_s=ttl_s))
 

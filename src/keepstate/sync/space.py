@@ -54,7 +54,7 @@ class Parts(Twin[Inner]):
             name: The name of the collection: 1 to 100 bytes of UTF-8 without a slash.
             type: The type of the records.
             index: A function for each index, at most 16. From a record, it returns its place in the index: a
-                tuple of texts, numbers, bytes, UUIDs and aware times, or None to leave the record out. It
+                tuple of texts, integers, bytes, UUIDs and aware times, or None to leave the record out. It
                 must be deterministic. A key of an index, with the tuple and the id, has at most 512 bytes.
                 It is stored in plain text, also in an encrypted store.
             version: Raise it when a function changes, or an index is added or removed. Then call `reindex`.

@@ -47,7 +47,7 @@ from keepstate.values.key import Segment, pack
 T = TypeVar("T")
 
 Place: TypeAlias = "tuple[Segment | datetime, ...]"
-"""The place of a record in an index: texts, numbers, bytes, UUIDs and aware times, compared one by one."""
+"""The place of a record in an index: texts, integers, bytes, UUIDs and aware times, compared one by one."""
 
 _NO_INDEX: Final[Mapping[str, Any]] = MappingProxyType({})
 _NAME_BYTES: Final = 100
@@ -116,7 +116,7 @@ class Collection(Generic[T]):
 
         Raises:
             InvalidError: The record does not have the type, or its place in an index is not a tuple of texts,
-                numbers, bytes, UUIDs and aware times, or a newer version of the collection has taken over.
+                integers, bytes, UUIDs and aware times, or a newer version of the collection has taken over.
         """
         name = self.name(id)
         converted = self._convert(name, value)
