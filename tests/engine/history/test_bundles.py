@@ -126,6 +126,24 @@ async def test_a_graft_that_does_not_lead_to_earlier_commits_is_refused(
         await history_of(ks.space("other")).import_bundle(tmp_path / "a.bundle")
 
 
+@pytest.mark.parametrize("marks", [b"\0", b"\0\0ab", b"\0\0" + b"abc" * 2, b"\0\0" + bytes(range(240)) * 12])
+async def test_marks_that_no_commit_has_are_refused(
+    history: History, ks: Keepstate, tmp_path: Path, marks: bytes
+) -> None:
+    for number in range(3):
+        await history.commit({"n": number})
+    bundle = await history._run(export_history)
+    old = bundle.branches["main"].commit
+    record = read_record(bundle.commits.pop(old), old)
+    encoding = msgspec.structs.replace(record, touched=marks).encoding()
+    bundle.commits[id_of(encoding)] = encoding
+    bundle.branches["main"] = Head(id_of(encoding), 3)
+    write_bundle(bundle, str(tmp_path / "a.bundle"))
+
+    with pytest.raises(CorruptError, match=r"marks (of a commit are damaged|are not in their shortest form)"):
+        await history_of(ks.space("other")).import_bundle(tmp_path / "a.bundle")
+
+
 async def test_grafts_that_name_each_other_end_a_search(history: History) -> None:
     for number in range(20):
         await history.commit({"n": number})

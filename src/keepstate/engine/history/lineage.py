@@ -94,9 +94,12 @@ def check_lineage(record: CommitRecord, parents: Sequence[CommitRecord], jumped:
         jumped: The record that `jumped_from` names for the first parent, if it is there.
 
     Raises:
-        CorruptError: They differ. A jump to the first parent is right everywhere: the other commit may have
-            been gone when this one was made.
+        CorruptError: They differ, or marks are damaged or not in their shortest form. A jump to the first
+            parent is right everywhere: the other commit may have been gone when this one was made.
     """
+    for marks in (record.touched, record.stretch):
+        if marks and fold([read_touched(marks)]).encoding() != marks:
+            raise CorruptError("its marks are not in their shortest form; another program made it")
     first = parents[0] if parents else None
     made = Lineage(
         record.number, record.skip, record.skip_number, record.spread_ms, record.merges, record.stretch
