@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -12,7 +13,7 @@ from keepstate._finish import finish
 from keepstate._runner import Signal, ThreadRunner
 from keepstate.errors import OutcomeUnknownError
 from keepstate.stores import combiner as combiner_module
-from keepstate.stores.combiner import Combiner
+from keepstate.stores.combiner import Combiner, _Request
 from keepstate.stores.protocol import Applied, Batch, Outcome
 
 
@@ -152,3 +153,20 @@ def test_a_woken_thread_that_is_interrupted_wakes_the_next(monkeypatch: pytest.M
         thread.join(20)
 
     assert sorted(answered) == ["first", "third"]
+
+
+def test_a_request_that_its_interrupted_caller_takes_out_meanwhile_fails_no_flush() -> None:
+    class Left(deque[_Request]):
+        """A queue whose last request is taken out just after a leader has seen it."""
+
+        def __bool__(self) -> bool:
+            return len(self) < 2
+
+    async def flush(batches: Sequence[Batch]) -> list[Outcome]:
+        return [Applied(1, now_ms=1) for _ in batches]
+
+    combiner = Combiner(ThreadRunner(), flush)
+    combiner._queue = Left()
+
+    assert finish(combiner.apply([Batch("a", ())], 0)) == [Applied(1, now_ms=1)]
+    finish(combiner.wait_until_idle())

@@ -125,8 +125,8 @@ class Combiner:
         """Wait until the queue is empty and no flush is under way."""
         if self._runner.mode == "blocking":
             with self._lead:
-                while self._queue:
-                    await self._flush_together(self._drain())
+                while requests := self._drain():
+                    await self._flush_together(requests)
             return
         while self._flushing or self._queue:
             await self._runner.sleep(0.001)
@@ -213,14 +213,18 @@ class Combiner:
     # ---- one flush
 
     def _drain(self) -> list[_Request]:
-        requests = [self._queue.popleft()]
-        batches, size_bytes = len(requests[0].batches), requests[0].size_bytes
+        """Take the requests of the next flush out of the queue."""
+        requests: list[_Request] = []
+        batches = size_bytes = 0
         while self._queue:
-            batches += len(self._queue[0].batches)
-            size_bytes += self._queue[0].size_bytes
-            if batches > FLUSH_BATCHES or size_bytes > FLUSH_BYTES:
+            try:  # an interrupted caller may take its request out of the queue at any point
+                batches += len(self._queue[0].batches)
+                size_bytes += self._queue[0].size_bytes
+                if requests and (batches > FLUSH_BATCHES or size_bytes > FLUSH_BYTES):
+                    break
+                requests.append(self._queue.popleft())
+            except IndexError:
                 break
-            requests.append(self._queue.popleft())
         return requests
 
     async def _flush_together(self, requests: Sequence[_Request]) -> None:
