@@ -10,9 +10,11 @@ from typing import NamedTuple
 import pytest
 
 import keepstate
+from keepstate.engine.kernel.observation import Operation
 from keepstate.engine.kernel.store_cache import cache_of
-from keepstate.engine.space.space import Space
+from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, OutcomeUnknownError
+from keepstate.sessions.namespace import Namespace
 from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import Batch, Outcome, Reading
 from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
@@ -167,6 +169,91 @@ async def test_each_key_ring_knows_its_own() -> None:
     assert cache_of(rings[0]) is cache_of(rings[0])
     assert len({id(cache_of(store)) for store in (plain, *rings)}) == 3
     await plain.close()
+
+
+class Halt(BaseException):
+    """What a caller's function raises to end more than its own work."""
+
+
+@pytest.mark.parametrize("kind", [ValueError, Halt])
+async def test_a_function_that_raises_over_what_is_still_there_runs_once(kind: type[BaseException]) -> None:
+    async with company() as (store, us, _):
+        for _ in range(2):
+            await add(us)
+        store.trips()
+        seen: list[int] = []
+
+        def refuse(old: int) -> int:
+            seen.append(old)
+            raise kind
+
+        with pytest.raises(kind):
+            await us.documents.update("count", refuse)
+
+        assert seen == [2]
+        assert store.trips() == (1, 0)
+
+
+@pytest.mark.parametrize("kind", [ValueError, Halt])
+async def test_what_is_raised_over_a_stale_value_reaches_no_caller(kind: type[BaseException]) -> None:
+    async with company() as (_, us, others):
+        for _ in range(2):
+            await add(us)
+        await others.documents.put("count", 10)
+
+        def change(old: int) -> int:
+            if old < 10:
+                raise kind
+            return old + 1
+
+        assert await us.documents.update("count", change) == 11
+
+
+async def test_an_observer_hears_of_no_run_on_suppositions() -> None:
+    heard: list[Operation] = []
+
+    class Observer:
+        def begin(self, operation: Operation) -> None:
+            pass
+
+        def end(self, operation: Operation) -> None:
+            heard.append(operation)
+
+    store = await CountedStore().open()
+    async with keepstate.open(store, observe=Observer()) as ks:
+        space = ks.space("a")
+        for _ in range(2):
+            await Namespace(space).together(lambda tx, _: add_in(tx))
+        heard.clear()
+
+        await Namespace(space).together(lambda tx, _: tx.documents.get("count"))
+
+        assert [(operation.name, operation.error) for operation in heard] == [
+            ("documents.get", None),
+            ("space.transaction", None),
+        ]
+    await store.close()
+
+
+async def add_in(tx: Transaction) -> int:
+    count: int = await tx.documents.update("count", lambda old: old + 1, default=0)
+    return count
+
+
+async def test_what_joint_work_writes_without_reading_is_no_longer_supposed() -> None:
+    async with company() as (store, us, _):
+        for _ in range(2):
+            await add(us)
+
+        async def replace(tx: Transaction, prefix: str) -> None:
+            await tx.documents.update("other", lambda old: old + 1, default=0)
+            await tx.documents.put("count", 10)
+
+        await Namespace(us).together(replace)
+        store.trips()
+
+        assert await add(us) == 11
+        assert store.trips() == (1, 1)
 
 
 # ---- reading ahead

@@ -14,14 +14,14 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from keepstate._clock import Clock
-from keepstate._runner import Runner, present_process
+from keepstate._runner import Cancelled, Runner, present_process
 from keepstate.engine.kernel.arguments import check_meta
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, read_whole
 from keepstate.engine.kernel.locks import FifoLock, serialized
 from keepstate.engine.kernel.observation import Observation, Operation, current
 from keepstate.engine.kernel.store_abilities import LossDetector, has_ability
 from keepstate.engine.kernel.store_cache import KnownEntries, cache_of
-from keepstate.engine.kernel.unit import Note, Unit
+from keepstate.engine.kernel.unit import Note, NotWrittenError, Unit
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
 from keepstate.names import stored_name
 from keepstate.stores.protocol import SCAN_LIMIT, Applied, DetectsLosses, Entry, Mark, Store
@@ -36,6 +36,9 @@ T = TypeVar("T")
 
 ATTEMPTS = 64
 """Attempts of one operation while concurrent writers keep changing its data."""
+
+_INTERRUPTS = (KeyboardInterrupt, SystemExit, GeneratorExit, Cancelled)
+"""Exceptions that end a call whatever it has read."""
 
 _FIRST_PAUSE_S, _SHARED_PAUSE_S = 0.001, 0.2
 _HOPELESS_ATTEMPTS, _HOPELESS_S = 1000, 60.0
@@ -358,8 +361,8 @@ class SpaceExecutor(Executor):
     ) -> T | None:
         """Run work, and apply it, on what this process knows of the space.
 
-        No answer, no error and no decision to write nothing comes from a supposition. A batch whose outcome
-        is unknown is not repeated.
+        No answer, no error and no decision to write nothing comes from a supposition: an error is raised only
+        if a read confirms all that was supposed. A batch whose outcome is unknown is not repeated.
 
         Args:
             attempt: Runs the work on a unit and applies it. Its result is not None.
@@ -377,17 +380,19 @@ class SpaceExecutor(Executor):
         unit.is_learned = True
         try:
             answer = await attempt(unit)
-        except Exception as error:
-            if isinstance(error, ConflictError):
-                known.refuse(self.stored_name)
-            elif unit.is_sent and not isinstance(error, InvalidError):
-                known.forget(self.stored_name)
-                raise
+        except ConflictError:
+            known.refuse(self.stored_name)
             if unit.is_supposing:
                 return None
             raise
-        except BaseException:  # the batch may have been applied
-            known.forget(self.stored_name)
+        except BaseException as error:
+            if isinstance(error, _INTERRUPTS) or (unit.is_sent and not isinstance(error, InvalidError)):
+                known.forget(self.stored_name)  # the batch may have been applied
+                raise
+            # What raises over entries that are still there would raise again. So no function of the caller
+            # runs twice without need, and no exception of a signal handler is taken for one of its own.
+            if unit.is_supposing and (isinstance(error, NotWrittenError) or not await unit.still_holds()):
+                return None
             raise
         self.learn(unit)
         return answer
@@ -398,6 +403,7 @@ class SpaceExecutor(Executor):
             known, entries = cache_of(unit.store).part(KnownEntries), unit.outcome(unit.applied.revision)
             now_s = self.clock.monotonic_s()
             known.learn(self.stored_name, unit.losses.known, entries, unit.applied.now_ms, now_s)
+            known.drop(self.stored_name, unit.written(b"").keys() - entries.keys())
 
     def remember(self, unit: Unit) -> None:
         """Keep what a unit has read for later work that supposes."""

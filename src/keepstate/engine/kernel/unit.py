@@ -108,6 +108,7 @@ class Unit:
     _ahead: dict[bytes, Entry | None] | None = None
     """Entries of the unit's revision that were read before they were asked for. They are not checked."""
     _supposable: Supposition | None = None
+    _has_supposed_time = False
     _supposed: Set[bytes] = frozenset()
     """Keys in `_found` whose entries were not read yet."""
 
@@ -170,7 +171,7 @@ class Unit:
         """Take entries without reading them, until the unit needs another one, or scans.
 
         Then all that was supposed is read too. If the work raises while `is_supposing`, the caller runs it
-        again in another unit.
+        again in another unit, unless what was supposed `still_holds`.
         """
         self._supposable = supposed
 
@@ -178,6 +179,13 @@ class Unit:
     def is_supposing(self) -> bool:
         """True if the unit has taken entries that it did not read."""
         return bool(self._supposed)
+
+    async def still_holds(self) -> bool:
+        """Return whether the store confirms all that the unit has supposed."""
+        keys = [*self._supposed]
+        entries = (await self.store.read(self.space, keys)).entries
+        are_same = all(map(_is_same, entries, [self._found[key] for key in keys]))
+        return are_same and not self._has_supposed_time and not self._losses.has_lost_history
 
     async def read(self, *keys: bytes) -> list[Entry | None]:
         """Return entries at the unit's revision, or as the unit itself has written them."""
@@ -196,6 +204,7 @@ class Unit:
         """Return the space's time, read from the store at most once per unit."""
         if self._now_ms is None and self._supposable is not None:
             if self._supposable.now_ms is not None:
+                self._has_supposed_time = True
                 return self._supposable.now_ms  # not kept: no expiry is judged by it
             await self._confirm()
         if self._now_ms is None:
@@ -640,7 +649,9 @@ class Unit:
                 f"{describe(own)} of {self.name!r} is written inside the function passed to its update(). "
                 "Return the new value from the function instead"
             )
-        if self._supposed and len(self._found) + len(self._checks) > _SUPPOSED_KEYS:
+        # Beyond the largest number of checks in a batch, only a revision that was read guards it.
+        others = 0 if companion is None else len(companion._found)
+        if self._supposed and len(self._found) + len(self._checks) + others > _SUPPOSED_KEYS:
             await self._confirm()
         parts = self._needed_parts()
         if companion is not None:

@@ -54,7 +54,9 @@ async def run_in_transaction(
 
     alone, purpose = target.executor, check_message(message)
     store = await alone.store()
-    supposes = is_first = supposes and lease is None and store.capabilities.shared
+    # An observer hears of each run, and what a run on suppositions meets is not to leave the process.
+    is_observed = alone.home.observation is not None
+    supposes = is_first = supposes and lease is None and store.capabilities.shared and not is_observed
 
     async def attempt(unit: Unit) -> tuple[T]:
         async with begin_transaction(alone, lease=lease, message=message, unit=unit) as tx:
