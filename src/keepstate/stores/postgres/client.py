@@ -307,10 +307,13 @@ class Client:
         ]
 
 
-_SHORTEST_S: Final = 0.002
-_LONGEST_S: Final = 0.05
+_SHORTEST_S: Final = 0.0015
+_LONGEST_S: Final = 0.012
+"""Pauses between rounds: a round takes the server about 0.1 ms."""
+_BUSY_S: Final = 0.5
+"""Seconds after a change for which the pause stays short, because changes come in groups."""
 _SLOWER: Final = 1.25
-"""Factor by which each quiet round is longer than the last: 50 ms are reached after a third of a second."""
+"""Factor by which each later round is longer than the last."""
 
 
 class Watcher:
@@ -320,16 +323,18 @@ class Watcher:
         self._client, self._clock = client, clock
         self._connection: Connection | None = None
         self._seen: dict[str, int] = {}
-        self._pause_s = _SHORTEST_S
+        self._pause_s, self._busy_until_s = _SHORTEST_S, 0.0
 
     async def wait(self, spaces: Collection[str], timeout_s: float, *, nudge: Signal) -> Collection[str]:
         """Return spaces that changed, or were not watched before; none after `timeout_s` or a nudge."""
         until_s = self._clock.monotonic_s() + timeout_s
         while not (changed := await self._changed(spaces)):
-            if self._clock.monotonic_s() >= until_s or await nudge.wait(self._pause_s):
+            now_s = self._clock.monotonic_s()
+            if now_s >= until_s or await nudge.wait(self._pause_s):
                 return ()
-            self._pause_s = min(self._pause_s * _SLOWER, _LONGEST_S)
-        self._pause_s = _SHORTEST_S
+            if now_s >= self._busy_until_s:
+                self._pause_s = min(self._pause_s * _SLOWER, _LONGEST_S)
+        self._pause_s, self._busy_until_s = _SHORTEST_S, self._clock.monotonic_s() + _BUSY_S
         return changed
 
     async def _changed(self, spaces: Collection[str]) -> list[str]:

@@ -21,7 +21,7 @@ import os
 from functools import partial
 from struct import Struct
 from time import sleep  # noqa: TID251  a pause reads no clock
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate._files import FILE_MODE, open_beside, open_own
@@ -37,6 +37,7 @@ _MEMORY_LOCK: Final = (128, 1)
 """The ranges of the read locks that SQLite holds while the files are open: start and length."""
 _ASK: Final[int | None] = getattr(fcntl, "F_OFD_GETLK", None)
 _INDEX_HEADER: Final = Struct("=12xBBHII8x8s8x")
+_INDEX_BYTES: Final = _INDEX_HEADER.size
 _LOG_HEADER_BYTES: Final = 32
 _FRAME_HEADER_BYTES: Final = 24
 _LOOK_S: Final = 0.0001
@@ -58,30 +59,27 @@ def identity(path: str) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
-class _Index(NamedTuple):
-    """A part of the wal-index header, as of the last commit."""
+class _Index:
+    """A part of the wal-index header, as of the last commit.
 
-    is_made: int
-    byte_order: int
-    stored_page_bytes: int
-    frames: int
-    pages: int
-    salts: bytes
+    Attributes:
+        header: The bytes of one of its two copies.
+        frames: The number of frames in the log.
+        frame_bytes: The size of a page with the header of its frame.
+        log_bytes: The least length of the log.
+        database_bytes: The least length of the database.
+        salts: Random bytes that change when the log begins again.
+    """
 
-    @property
-    def page_bytes(self) -> int:
-        """The size of a page."""
-        return 1 << 16 if self.stored_page_bytes == 1 else self.stored_page_bytes
+    __slots__ = ("database_bytes", "frame_bytes", "frames", "header", "is_made", "log_bytes", "salts")
 
-    @property
-    def frame_bytes(self) -> int:
-        """The size of a page with the header of its frame."""
-        return _FRAME_HEADER_BYTES + self.page_bytes
-
-    @property
-    def log_bytes(self) -> int:
-        """The least length of the log."""
-        return _LOG_HEADER_BYTES + self.frames * self.frame_bytes if self.frames else 0
+    def __init__(self, header: bytes) -> None:
+        self.header = header
+        self.is_made, _, stored_page_bytes, self.frames, pages, self.salts = _INDEX_HEADER.unpack(header)
+        page_bytes = 1 << 16 if stored_page_bytes == 1 else stored_page_bytes
+        self.frame_bytes = _FRAME_HEADER_BYTES + page_bytes
+        self.log_bytes = _LOG_HEADER_BYTES + self.frames * self.frame_bytes if self.frames else 0
+        self.database_bytes = pages * page_bytes
 
 
 class Files:
@@ -91,12 +89,13 @@ class Files:
         self._path, self._log_path = path, f"{path}-wal"
         self._opened = [(file, identity(file)) for file in (path, self._log_path, f"{path}-shm")]
         self._size_bytes = os.path.getsize(path)
+        self._newest: _Index | None = None
         self._before: tuple[_Index, bytes] | None = None
         self._guards: list[tuple[int, bytes, str]] = []
         self.moved: str | None = None
         """The file that was found to be missing, replaced, or no longer locked."""
         self._how = ""
-        self._guard(path, *_DATABASE_LOCK)
+        self._database = self._guard(path, *_DATABASE_LOCK)
         self._memory = self._guard(f"{path}-shm", *_MEMORY_LOCK)
         self._log = self._guard(self._log_path, 0, 0)
 
@@ -149,12 +148,13 @@ class Files:
 
     def _index(self) -> _Index | None:
         """Return the header, or None while another program changes it."""
-        size = _INDEX_HEADER.size
-        header = os.pread(self._memory, 2 * size, 0)
-        if len(header) < 2 * size or header[:size] != header[size:]:
+        both = os.pread(self._memory, 2 * _INDEX_BYTES, 0)
+        header = both[:_INDEX_BYTES]
+        if len(both) < 2 * _INDEX_BYTES or header != both[_INDEX_BYTES:]:
             return None
-        index = _Index(*_INDEX_HEADER.unpack(header[:size]))
-        return index if index.is_made else None
+        if self._newest is None or self._newest.header != header:
+            self._newest = _Index(header)
+        return self._newest if self._newest.is_made else None
 
     def _last_frame(self, index: _Index) -> bytes:
         if not index.frames:
@@ -164,14 +164,15 @@ class Files:
     def _check_lengths(self, index: _Index | None) -> None:
         if index is None:
             return
-        if os.fstat(self._log).st_size < index.log_bytes:
+        # The end by `lseek`, in a quarter of the time of `fstat`. Nothing else uses the descriptors' offsets.
+        if os.lseek(self._log, 0, os.SEEK_END) < index.log_bytes:
             self.moved, self._how = self._log_path, "was cut off while open"
-        size_bytes = os.fstat(self._guards[0][0]).st_size
+        size_bytes = os.lseek(self._database, 0, os.SEEK_END)
         if size_bytes >= self._size_bytes:
             self._size_bytes = size_bytes
-        elif size_bytes < index.pages * index.page_bytes:
+        elif size_bytes < index.database_bytes:
             self.moved, self._how = self._path, "was cut off while open"
-        elif index.pages:
+        elif index.database_bytes:
             self._size_bytes = size_bytes  # another program has freed pages
 
     def require_unchanged(self) -> None:
