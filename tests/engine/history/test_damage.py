@@ -12,7 +12,9 @@ from keepstate.engine.history.record import Graft, decode_grafts, encode_grafts
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import parse_manifest
 from keepstate.engine.repair.verifier import Problem, Verifier
+from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put
+from keepstate.values.codec import COMPRESSED, body_of
 from tests.engine.test_restoring import SPACE, remains_of, restored
 
 PARTS = (layout.COMMITS, layout.STATES, layout.BRANCHES, layout.TAGS, layout.GRAFTS)
@@ -37,6 +39,14 @@ async def written(space: Space) -> None:
 async def entries(space: Space) -> list[Entry]:
     store = await space.executor.home.opened()
     return [entry for part in PARTS for entry in (await store.scan(space.executor.stored_name, part)).entries]
+
+
+def content(stored: bytes | bytearray) -> bytes | None:
+    """Return what an object's bytes say, None if they cannot be read."""
+    try:
+        return body_of(bytes(stored)) if stored[:1] == COMPRESSED else bytes(stored)
+    except CorruptError:
+        return None
 
 
 async def found(space: Space) -> list[Problem]:
@@ -71,6 +81,8 @@ async def test_a_flipped_bit_is_found_wherever_it_is() -> None:
             for bit in chance.sample(bits, 2 if entry.key.startswith(layout.STATES) else 25):
                 damaged = bytearray(entry.value)
                 damaged[bit // 8] ^= 1 << bit % 8
+                if content(damaged) == content(entry.value):
+                    continue  # a bit that the compression ignores
                 await put(space, Put(entry.key, bytes(damaged)))
                 if not await found(space):
                     missed.append(("doctor", entry.key, bit))
