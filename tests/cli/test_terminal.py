@@ -129,7 +129,7 @@ def test_integers_of_5000_digits_are_shown_and_read_without_a_traceback(
 )
 def test_a_bundle_with_a_deep_line_is_damaged(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "deep.bundle"
-    data = b"keepstate history 1\n" + len(line).to_bytes(4) + line
+    data = b"keepstate history 2\n" + len(line).to_bytes(4) + line
     path.write_bytes(data + hashlib.sha256(data).digest())
 
     with pytest.raises(CorruptError, match="is damaged"):

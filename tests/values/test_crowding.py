@@ -135,7 +135,7 @@ def test_no_decoder_makes_a_large_plain_map_with_chosen_keys(around: bytes) -> N
 
 def test_no_line_of_a_bundle_makes_a_large_plain_map_with_chosen_keys(tmp_path: Path) -> None:
     line = b"\x93\xa1B\xa4main" + plain_map(range(10_000))
-    data = b"keepstate history 1\n" + len(line).to_bytes(4) + line
+    data = b"keepstate history 2\n" + len(line).to_bytes(4) + line
     (tmp_path / "bundle").write_bytes(data + sha256(data).digest())
 
     with pytest.raises(CorruptError, match="key that is not text"):

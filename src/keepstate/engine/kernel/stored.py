@@ -102,8 +102,13 @@ def shorten(text: str) -> str:
 
 
 def describe(key: bytes) -> str:
-    """Return `document 'plan'` for a key with a name, and the path of any other key."""
+    """Return `document 'plan'` for a key with a name, and the path of any other key.
+
+    A key that is the beginning of all keys of a part stands for the part: `the part 'document'`.
+    """
     for part, word in _WORDS.items():
+        if key == part:
+            return f"the part {word!r}"
         if key.startswith(part):
             return f"{word} {key[len(part) :].decode('utf-8', 'replace')!r}"
     try:

@@ -148,7 +148,8 @@ class Claims:
             await self._scan_ready(store, search)
             return
         runner = self._executor.runner
-        runner.check(self._executor.home)
+        if not runner.is_home():  # a forked child must not wait in the line of its parent
+            runner.check(self._executor.home)
         promise = runner.promise() if runner.mode == "async" else None
         ticket = PendingClaim(search.request, promise, runner.signal())
         rounds = ClaimExecutor(self._executor, self._due_tasks, _write_claim, self._warn, self._give_back)
