@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
-from keepstate.engine.history import commit_request, history, retention
+from keepstate.engine.history import commit_request, history, references, retention
 from keepstate.engine.history.objects import HistoryObjects
 from keepstate.engine.history.record import Grafts, Head
 from keepstate.engine.history.revisions import Found
@@ -127,7 +127,9 @@ def built_on_what_nothing_holds() -> Planted:
     async def hold(session: HistorySession, found: Found) -> Found:
         return msgspec.structs.replace(found, is_held=True)
 
-    with patch.object(commit_request, "hold", hold), patch.object(history, "hold", hold):
+    with ExitStack() as planted:
+        for user in (commit_request, history, references):
+            planted.enter_context(patch.object(user, "hold", hold))
         yield
 
 

@@ -31,6 +31,8 @@ from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, KeepstateError, LeaseLostError, StoreUnavailableError
 from keepstate.opening import open as open_store
 
+_SETTLED_S: Final = 0.1
+"""Seconds in which a server finishes what a worker sent before it was stopped."""
 _LEASE_S: Final = 1.0
 _ATTEMPTS: Final = 1_000
 _LIBRARY: Final = Path(sysconfig.get_path("stdlib"))
@@ -180,6 +182,7 @@ class _Run:
             if process.returncode is not None:
                 continue
             process.send_signal(signal.SIGSTOP)  # a stopped worker keeps the task that it is seen to hold
+            await asyncio.sleep(_SETTLED_S)
             held = [task.id for task in await self._run.queue.list("claimed") if task.worker == name]
             if not held:
                 process.send_signal(signal.SIGCONT)
