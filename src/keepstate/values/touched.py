@@ -273,6 +273,26 @@ def touched_between(old: bytes, new: bytes) -> Fetching[Touched]:
     return found.made()
 
 
+def touched_by(
+    replaced: Iterable[tuple[bytes, bytes | None, bytes | None]], appended: Iterable[tuple[bytes, int]]
+) -> Fetching[Touched]:
+    """Return the places that known changes of a dict touch; the same as `touched_between` its two states.
+
+    Args:
+        replaced: The encoded keys, each with the old and the new encoding; None for an absent one.
+        appended: The encoded keys of lists that only became longer, each with the old length.
+    """
+    found = _Marks()
+    for key, old, new in replaced:
+        if old is None or new is None:
+            found.whole((key,))
+        else:
+            yield from _compare(old, new, (key,), found)
+    for key, length in appended:
+        found.list_at((key,), length)
+    return found.made()
+
+
 def untold(told: Touched, old: bytes, new: bytes) -> Fetching[list[Keys]]:
     """Return the paths of values that differ between two states, and may not have changed by these marks."""
     missing = _Missing(told)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
 import sys
 import threading
 from collections.abc import Callable
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,16 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+import keepstate
+import keepstate.sync
+from keepstate._finish import finish
 from keepstate.adapters.langgraph import KeepstateSaver, channel_diff
 from keepstate.adapters.langgraph.classes import Classes
 from keepstate.adapters.langgraph.identity_snapshot import IdentitySnapshot, attributes_of
 from keepstate.adapters.langgraph.serde import Values
+from keepstate.engine.history.session import HistorySession, Records
+from keepstate.engine.kernel.unit import Unit
+from keepstate.values.touched import touched_between
 from tests.adapters.langgraph.saving import config, put, values
 
 
@@ -343,3 +351,53 @@ def test_an_artifact_that_is_neither_true_nor_false_is_stored(serde: Any) -> Non
         at = put(saver, at, 1, messages=[HumanMessage("look", id="0"), made])
 
         assert [*values(saver, at)["messages"][1].artifact] == [9.0, 2.0]
+
+
+# ---- the marks of what changed
+
+
+def changed(dice: random.Random, held: dict[str, Any]) -> dict[str, Any]:
+    """Return channels as a node may leave them."""
+    now = {name: list(value) if isinstance(value, list) else value for name, value in held.items()}
+    said = now.setdefault("messages", [HumanMessage("begin", id="0")])
+    for _ in range(dice.choice([0, 1, 1, 1, 3])):
+        said.append(AIMessage("x" * dice.choice([5, 400]), id=f"{dice.random()}"))
+    match dice.randrange(8):
+        case 0:
+            said.insert(dice.randrange(len(said)), HumanMessage("between", id=f"{dice.random()}"))
+        case 1:
+            del said[dice.randrange(len(said))]
+        case 2:
+            said[dice.randrange(len(said))] = said[0]
+        case 3:
+            now["other"] = dice.choice([{"a": [1, 2]}, [1, 2, 3], "text", {"a": dice.random()}])
+        case 4:
+            now.pop("other", None)
+        case 5:
+            now["messages"] = dice.choice([[], "gone", {"said": 1}])
+            now["messages"] = now["messages"] or [HumanMessage("again", id="1")]
+        case _:
+            pass
+    if not isinstance(now["messages"], list):
+        now[f"old {dice.randrange(3)}"] = now.pop("messages")
+    return now
+
+
+def test_a_commit_marks_exactly_what_its_checkpoint_changed() -> None:
+    for seed in range(12):
+        dice = random.Random(seed)
+        with KeepstateSaver("memory://") as saver:
+            at, held = config(), dict[str, Any]()
+            for step in range(25):
+                held = changed(dice, held)
+                at = put(saver, at, step, **held)
+            handle = saver._handles.blocking()
+            space = keepstate.sync.Keepstate(handle).space("thread/t")
+            assert not space.history.verify().problems
+            session = HistorySession(Unit(finish(handle.opened()), "thread/t"), Records())
+            ids = [bytes.fromhex(one.id) for one in space.history.log("main")]
+            for later, earlier in pairwise(ids):
+                record = finish(session.record(later))
+                old = finish(session.record(earlier)).root
+                right = finish(session.serve(touched_between(old, record.root)))
+                assert record.own_touched() == right

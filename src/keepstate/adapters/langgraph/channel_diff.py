@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from keepstate.adapters.langgraph.identities import ARE_TOLD
-from keepstate.adapters.langgraph.identity_snapshot import IdentitySnapshot, attributes_of
+from keepstate.adapters.langgraph.identity_snapshot import FIXED, GROUPS, IdentitySnapshot, attributes_of
 from keepstate.adapters.langgraph.serde import SAID, Serialized, Values, kind_of
 from keepstate.adapters.langgraph.shapes import Snapshot
 from keepstate.engine.kernel.store_abilities import LossDetector
@@ -32,6 +32,7 @@ from keepstate.values.merkle import MerkleValue
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry, item, ref_of, refs_in
 from keepstate.values.patch import Edits, apply_edits, find_edits, trim_common
 from keepstate.values.refs import TAG, Fetching
+from keepstate.values.touched import Touched, touched_by
 from keepstate.values.tree import Editing, Tree
 
 _MAY_HOLD_REF: Final = re.compile(rb"\xc7.%c" % TAG, re.DOTALL)
@@ -54,6 +55,7 @@ class Splices(msgspec.Struct, frozen=True):
     parts: list[tuple[int, int, list[MerkleValue]]]
 
 
+Opened: TypeAlias = Tree | tuple[Entry, ...] | None
 Difference: TypeAlias = Splices | Edits | MerkleValue | None
 
 
@@ -96,12 +98,18 @@ class Channel(msgspec.Struct, frozen=True):
     Attributes:
         mark: The mark of the value.
         encoding: The Merkle form.
-        tree: The tree of a list that was changed lately, so that it need not be read again.
+        opened: The items of a list that was changed lately, so that it need not be read again: the tree, or
+            the items of a short one.
     """
 
     mark: Mark
     encoding: bytes
-    tree: Tree | None = None
+    opened: Opened = None
+
+    @property
+    def opened_bytes(self) -> int:
+        """The approximate memory that the items of a short list take."""
+        return 3 * len(self.encoding) if isinstance(self.opened, tuple) else 0
 
 
 class ClockReading(msgspec.Struct, frozen=True):
@@ -153,7 +161,8 @@ class StateSummary(msgspec.Struct, frozen=True):
     def size_bytes(self) -> int:
         """The approximate memory that the summary takes."""
         return _OVERHEAD_BYTES + sum(
-            _OVERHEAD_BYTES + channel.mark.size_bytes for channel in self.channels.values()
+            _OVERHEAD_BYTES + channel.mark.size_bytes + channel.opened_bytes
+            for channel in self.channels.values()
         )
 
 
@@ -233,13 +242,24 @@ def _extend(values: Values, value: list[Any], before: Mark) -> ChannelChange | N
         more = IdentitySnapshot(added, attributes, values.mark_message)
         if values.serde is not None and more.is_odd:
             return None
-        marks = [*map(values.codec.canonical, attributes)]
+        own = [*map(_own, attributes)]
+        marks = [
+            values.codec.canonical(held if mine is None else mine)
+            for held, mine in zip(attributes, own, strict=True)
+        ]
     except InvalidError:
         return None  # the general way raises the error with its path
     if not more.holds(added):  # another thread changes them right now
         return None
     assert before.kinds is not None
-    items = [values.to_merkle(_item(values, *one)) for one in zip(marks, more.kinds, strict=True)]
+    items = [
+        values.to_merkle(
+            _item(values, mark, kind)
+            if mine is None or values.serde is not None
+            else _message(values, kind, mine)
+        )
+        for mark, kind, mine in zip(marks, more.kinds, own, strict=True)
+    ]
     first, *rest = before.holding
     mark = Mark(
         before.begun,
@@ -321,11 +341,27 @@ def _item(values: Values, mark: bytes, kind: Any) -> Any:
     """Return a new object for an item of a list, by its mark."""
     if kind is Serialized or mark[0] == SAID:
         return values.serialized(mark)
-    attributes: dict[str, Any] = values.codec.assemble(mark, {})
+    return _message(values, kind, values.codec.assemble(mark, {}))
+
+
+def _message(values: Values, kind: Any, attributes: dict[str, Any]) -> Any:
     # A message may have other attributes, which are not stored.
-    return values.classes.made(
-        kind, {name: value for name, value in attributes.items() if name in kind.model_fields}
-    )
+    stored = kind.model_fields
+    return values.classes.made(kind, {name: value for name, value in attributes.items() if name in stored})
+
+
+def _own(attributes: dict[str, Any]) -> dict[str, Any] | None:
+    """Return attributes that nobody else can change; None if that takes more than new empty containers."""
+    own: dict[str, Any] = {}
+    for name, value in attributes.items():
+        kind = kind_of(value)
+        if kind in FIXED:
+            own[name] = value
+        elif value or kind not in GROUPS:
+            return None
+        else:
+            own[name] = kind()
+    return own
 
 
 def _list_compare(values: Values, old: bytes, was_kinds: Kinds, mark: bytes, kinds: Kinds) -> Difference:
@@ -367,10 +403,12 @@ class State(msgspec.Struct, frozen=True):
     Attributes:
         value: The Merkle form of all channels together, with the new objects.
         channels: The channels as they are stored now.
+        touched: Work that tells the places that differ from the base; None without a base.
     """
 
     value: MerkleValue
     channels: dict[str, Channel]
+    touched: Fetching[Touched] | None = None
 
 
 def state_of(
@@ -391,43 +429,80 @@ def state_of(
         known = before.channels.get(name) if before else None
         if known is None and not isinstance(difference, MerkleValue):
             difference = _whole(values, one.mark)
-        tree = known.tree if known else None
+        opened: Opened = None
         if known is not None and isinstance(difference, Splices):
-            difference, tree = yield from _spliced(known, difference)
+            difference, opened = yield from _spliced(known, difference)
         elif known is not None and isinstance(difference, Edits):
-            difference, tree = (yield from apply_edits(known.encoding, difference)), None
-        elif difference is not None:
-            tree = None
+            difference = yield from apply_edits(known.encoding, difference)
         if isinstance(difference, MerkleValue):
             objects.update(difference.objects)
-            channels[name] = Channel(one.mark, difference.encoding, tree)
+            channels[name] = Channel(one.mark, difference.encoding, opened)
         elif known is not None:
-            channels[name] = Channel(one.mark, known.encoding, known.tree)
+            channels[name] = Channel(one.mark, known.encoding, known.opened)
     entries = [_entry(channel.encoding, canonical(names[name])) for name, channel in channels.items()]
     made = yield from close_contents(MAP_STYLE, entries)
-    return State(MerkleValue(made.encoding, objects | made.objects), channels)
+    touched = None if before is None else _touched(values, taken, channels, before)
+    return State(MerkleValue(made.encoding, objects | made.objects), channels, touched)
 
 
-def _spliced(channel: Channel, splices: Splices) -> Fetching[tuple[MerkleValue, Tree | None]]:
-    """Return the changed list with the new objects, and its tree if it has one."""
-    tree = channel.tree
+def _touched(
+    values: Values,
+    taken: Mapping[str, ChannelChange],
+    channels: Mapping[str, Channel],
+    before: StateSummary,
+) -> Fetching[Touched]:
+    """Tell the places in which the channels differ from the base, without comparing lists that grew."""
+    replaced: list[tuple[bytes, bytes | None, bytes | None]] = []
+    appended: list[tuple[bytes, int]] = []
+    for name in (*channels, *(name for name in before.channels if name not in channels)):
+        now, was = channels.get(name), before.channels.get(name)
+        if now is not None and was is not None and now.encoding == was.encoding:
+            continue
+        key = canonical(values.called(name))
+        difference = taken[name].difference if now is not None else None
+        length = _appended_at(was, difference)
+        if length is not None:
+            appended.append((key, length))
+        else:
+            replaced.append((key, was.encoding if was else None, now.encoding if now else None))
+    return touched_by(replaced, appended)
+
+
+def _appended_at(was: Channel | None, difference: Difference) -> int | None:
+    """Return the old length of a list that only became longer; None for another change."""
+    if was is None or was.mark.kinds is None or not isinstance(difference, Splices):
+        return None
+    length = len(was.mark.kinds)
+    is_append = len(difference.parts) == 1 and difference.parts[0][:2] == (length, length)
+    return length if is_append else None
+
+
+def _spliced(channel: Channel, splices: Splices) -> Fetching[tuple[MerkleValue, Opened]]:
+    """Return the changed list with the new objects, and its items."""
     inner = {
         name: data for _, _, items in splices.parts for new in items for name, data in new.objects.items()
     }
-    if tree is None:
+    opened = channel.opened
+    if opened is None:
         contents = yield from open_contents(channel.encoding)
-        tree = contents.tree
-        if tree is None:
-            entries = list(contents.entries)
-            for begin, end, items in reversed(splices.parts):
-                entries[begin:end] = [_entry(new.encoding) for new in items]
-            small = yield from close_contents(LIST_STYLE, entries)
-            return MerkleValue(small.encoding, inner | small.objects), None
-    editing = Editing(tree)
-    for begin, end, items in reversed(splices.parts):  # from the end, so that indexes stay valid
-        yield from editing.splice(begin, end, [_entry(new.encoding) for new in items])
-    made = yield from close_tree(editing)
-    return MerkleValue(made.encoding, inner | made.objects), editing.tree if ref_of(made.encoding) else None
+        opened = tuple(contents.entries) if contents.tree is None else contents.tree
+    changes = [
+        (begin, end, [_entry(new.encoding) for new in items])
+        for begin, end, items in reversed(splices.parts)  # from the end, so that indexes stay valid
+    ]
+    if isinstance(opened, tuple):
+        entries = list(opened)
+        for begin, end, items in changes:
+            entries[begin:end] = items
+        made = yield from close_contents(LIST_STYLE, entries)
+        kept: Opened = None if ref_of(made.encoding) else tuple(entries)
+    else:
+        editing = Editing(opened)
+        for begin, end, items in changes:
+            yield from editing.splice(begin, end, items)
+        made = yield from close_tree(editing)
+        kept = editing.tree if ref_of(made.encoding) else None
+    return MerkleValue(made.encoding, inner | made.objects), kept
 
 
 def _entry(encoding: bytes, key: bytes = b"") -> Entry:

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeAlias
 from keepstate.adapters.langgraph.identities import identities
 from keepstate.errors import InvalidError
 
-_FIXED: Final = frozenset({str, int, float, bool, bytes, type(None)})
-_GROUPS: Final[frozenset[type]] = frozenset({list, dict})
+FIXED: Final = frozenset({str, int, float, bool, bytes, type(None)})
+GROUPS: Final[frozenset[type]] = frozenset({list, dict})
 _ODD_IN: Final = 4
 """At most one of this many messages may need encoding; with more, encoding all is as fast."""
 
@@ -62,12 +62,12 @@ class IdentitySnapshot:
         self._dicts: list[dict[Any, Any]] = [*map(_attributes, messages)]
         self._groups: list[dict[Any, Any] | list[Any]] = [*self._dicts]
         self._odd: list[tuple[Any, bytes]] = []
-        inner = [one for one in get_referents(*attributes) if type(one) not in _FIXED]
-        if _GROUPS.issuperset(map(type, inner)) and not any(inner):
+        inner = [one for one in get_referents(*attributes) if type(one) not in FIXED]
+        if GROUPS.issuperset(map(type, inner)) and not any(inner):
             self._empty += inner
         else:
             for message, held in zip(messages, attributes, strict=True):
-                if not self._look_into([one for one in held.values() if type(one) not in _FIXED]):
+                if not self._look_into([one for one in held.values() if type(one) not in FIXED]):
                     self._odd.append((message, tell(message)))
         count = len(messages)
         self._sizes = [*map(len, attributes), *map(len, self._groups[count:])]
@@ -92,9 +92,9 @@ class IdentitySnapshot:
                 self._groups.append(group)
                 if kind is dict:
                     self._dicts.append(group)
-                    groups += [one for one in group if type(one) not in _FIXED]
+                    groups += [one for one in group if type(one) not in FIXED]
                 items: Any = group.values() if kind is dict else group
-                groups += [one for one in items if type(one) not in _FIXED]
+                groups += [one for one in items if type(one) not in FIXED]
         return True
 
     def __len__(self) -> int:

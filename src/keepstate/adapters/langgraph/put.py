@@ -132,6 +132,7 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
             nonce=nonce,
             made_ms=putting.made_ms,
             meta=meta,
+            touched=made.touched if before is not None and before.commit == base else None,
         )
         head = head_of(commit, record)
         await _move_branches(unit, found, putting, head)

@@ -375,7 +375,7 @@ class HistorySession:
         classes: Sequence[str] = (),
         made_ms: int | None = None,
         meta: Mapping[str, str] | None = None,
-        touched: Touched | None = None,
+        touched: Touched | Fetching[Touched] | None = None,
     ) -> tuple[bytes, CommitRecord]:
         """Write a commit and return it. No branch leads to it yet.
 
@@ -391,8 +391,8 @@ class HistorySession:
             classes: The classes of the state that are neither in the objects nor in the sources.
             made_ms: The time of the commit, if it was made before now.
             meta: The caller's notes on the commit.
-            touched: The places where the state differs from that of the first parent, or more. By default
-                the states are compared, as far as their nodes are loaded.
+            touched: The places where the state differs from that of the first parent, or more; or work that
+                compares them, as far as their nodes are loaded. By default the whole states are compared.
         """
         earlier: dict[bytes, bytes] = {}
         known = set(classes).union(*map(classes_in, (root, *objects.values())))
@@ -407,7 +407,9 @@ class HistorySession:
         before = [records[parent][0] for parent in parents]
         first = before[0] if before else None
         if touched is None and first is not None:
-            touched = self.objects.serve_loaded(touched_between(first.root, root))
+            touched = touched_between(first.root, root)
+        if touched is not None and not isinstance(touched, Touched):
+            touched = self.objects.serve_loaded(touched)
         marks = (ANYTHING if touched is None else touched).encoding()
         now_ms = await self.unit.now_ms()
         now_ms = now_ms if made_ms is None else min(made_ms, now_ms)

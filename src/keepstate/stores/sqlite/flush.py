@@ -8,7 +8,8 @@ dropped spaces are removed a few at a time, so that no writer waits long for a l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any, Final, Literal, TypeAlias
 
@@ -19,7 +20,7 @@ from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError, St
 from keepstate.stores.admission import REPLACING_WRITES, check_stamped_keys, cut_log_error, log_size_error
 from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.part_sizes import PartSizes
-from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Conflict, Outcome
+from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Check, Conflict, Outcome
 from keepstate.stores.records import RETRY_KEPT_MS
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.connection import Execute
@@ -33,6 +34,17 @@ _Answer: TypeAlias = tuple[Literal["applied", "conflict", "unknown", "invalid"],
 _decoder = msgspec.msgpack.Decoder(_Answer)
 _ENTRIES: Final = "DELETE FROM entries WHERE id IN (SELECT id FROM entries WHERE space = ? LIMIT ?)"
 _LOG: Final = "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id BETWEEN ? AND ? LIMIT ?)"
+_CHECKS_AT_ONCE: Final = 8
+"""Number of keys that one statement looks up. More would each need a plan of their own."""
+
+
+@cache
+def _versions(count: int) -> str:
+    marks = ", ".join("?" * count)
+    return (
+        "SELECT key, version, created, expires_at_ms, length(value) FROM entries "
+        f"WHERE space = ? AND key IN ({marks})"
+    )
 
 
 class Flush:
@@ -60,6 +72,8 @@ class Flush:
         self._sizes: dict[str, PartSizes] = {}
         self._lengths: dict[bytes, int | None] = {}
         """The lengths of the values of keys that the present batch checked."""
+        self._versions: dict[bytes, tuple[int, int]] = {}
+        """The versions of those keys: the last one, and that of the creation."""
         self.changed: set[str] = set()
         """The spaces that took a revision."""
         self.wrote = False
@@ -89,6 +103,7 @@ class Flush:
         """Check the batch and apply it."""
         head = self.head(batch.space)
         self._lengths.clear()
+        self._versions.clear()
         if batch.token is not None and (known := self._known_outcome(head, batch.token)) is not None:
             return known
         refusal = self._judge(head, batch)
@@ -141,6 +156,8 @@ class Flush:
             return Conflict(None, head.revision)
         if batch.alive_until_ms is not None and batch.alive_until_ms <= head.now_ms:
             return Conflict(None, head.revision)
+        if len(batch.checks) > 1:
+            self._look_up(head, batch.checks)
         for check in batch.checks:
             version, created = self._versions_of(head, check.key)
             wanted, actual = (check.created, created) if check.version is None else (check.version, version)
@@ -150,15 +167,32 @@ class Flush:
             return StoreFullError(f"Space {batch.space!r} has used up its revisions. Write to a new space.")
         return check_stamped_keys(batch, head.revision + 1)
 
+    def _look_up(self, head: Head, checks: Sequence[Check]) -> None:
+        """Look up the checked keys, several in one statement."""
+        for begin in range(0, len(checks), _CHECKS_AT_ONCE):
+            keys = [check.key for check in checks[begin : begin + _CHECKS_AT_ONCE]]
+            found = {row[0]: row[1:] for row in self._execute(_versions(len(keys)), (head.id, *keys))}
+            for key in keys:
+                self._note_row(head, key, found.get(key))
+
     def _versions_of(self, head: Head, key: bytes) -> tuple[int, int]:
+        known = self._versions.get(key)
+        if known is not None:
+            return known
         row: Any = self._execute(
             "SELECT version, created, expires_at_ms, length(value) FROM entries WHERE space = ? AND key = ?",
             (head.id, key),
         ).get
+        return self._note_row(head, key, row)
+
+    def _note_row(self, head: Head, key: bytes, row: Any) -> tuple[int, int]:
         self._lengths[key] = None if row is None else row[3]
         if row is None or (row[2] is not None and row[2] <= head.now_ms):
-            return ABSENT, ABSENT
-        return row[0], row[1]
+            versions = ABSENT, ABSENT
+        else:
+            versions = row[0], row[1]
+        self._versions[key] = versions
+        return versions
 
     def _assign_number(self, head: Head) -> None:
         """Assign a number to a new space."""

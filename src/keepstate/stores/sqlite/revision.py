@@ -217,8 +217,10 @@ class Revision:
             is_expired = row is not None and row[1] is not None and row[1] <= self._head.now_ms
             self._logged_puts.append((key, PUT_OVER_EXPIRED if is_expired else PUT, old, write.value))
             return
-        # A stamped key is new, unless a caller guessed the stamp, which its insertion notices.
-        self._puts.append((key, write, None if write.stamp else self._length(key)))
+        # A stamped key is new, unless a caller guessed the stamp, and so are most objects: their names are
+        # digests of their content. The insertion notices the others.
+        is_new = write.stamp or (key[0] == OBJECTS and key not in self._lengths)
+        self._puts.append((key, write, None if is_new else self._length(key)))
         if key[0] != OBJECTS:
             self._logged_puts.append((key, PUT, None, None))
 
