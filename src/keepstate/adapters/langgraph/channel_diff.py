@@ -351,7 +351,7 @@ def _message(values: Values, kind: Any, attributes: dict[str, Any]) -> Any:
 
 
 def _own(attributes: dict[str, Any]) -> dict[str, Any] | None:
-    """Return attributes that nobody else can change; None if that takes more than new empty containers."""
+    """Return attributes that no other code can change; None unless new empty containers are enough."""
     own: dict[str, Any] = {}
     for name, value in attributes.items():
         kind = kind_of(value)
