@@ -8,6 +8,7 @@ To add one: name the class in `tools/twins.py`, run `tools/generate_sync.py`, an
 """
 
 from keepstate.sync.checkout import Checkout
+from keepstate.sync.collection import Collection
 from keepstate.sync.documents import Document, Documents
 from keepstate.sync.draft import Draft
 from keepstate.sync.events import Events, EventStream
@@ -47,6 +48,7 @@ __all__ = [
     "AgentStateStore",
     "BoundedState",
     "Checkout",
+    "Collection",
     "Conversation",
     "Document",
     "Documents",
