@@ -423,7 +423,8 @@ class Indexes(Generic[T]):
         if place is None:
             return None
         what = f"the index {index!r} of record {id!r} of collection {self._name!r}"
-        if not isinstance(place, tuple):
+        given: object = place
+        if not isinstance(given, tuple):
             raise InvalidError(f"{what} is {place!r:.80}; its function returns a tuple, or None")
         key = self._prefix(rule, index, place, what) + _TUPLE_END + pack(id)
         if len(key) > limits.KEY_BYTES:

@@ -182,7 +182,7 @@ def check_meta(meta: object) -> dict[str, str]:
         raise InvalidError(f"`meta` is {_format(meta)}; give a dict of text, such as {{'model': 'large'}}")
     notes: dict[str, str] = {}
     size = 0
-    for key, value in meta.items():
+    for key, value in cast("Mapping[object, object]", meta).items():
         name = check_text("a key of `meta`", key)
         if not name:
             raise InvalidError("a key of `meta` is empty; name what the note is about")
@@ -216,8 +216,7 @@ def check_meta_function(make: Any) -> Callable[[], Mapping[str, str]] | None:
     """Return the function that makes the notes on commits, or None."""
     if make is not None and (not callable(make) or inspect.iscoroutinefunction(make)):
         raise InvalidError(f"`meta` is {_format(make)}; give a plain function that returns a dict of text")
-    function: Callable[[], Mapping[str, str]] | None = make
-    return function
+    return cast("Callable[[], Mapping[str, str]] | None", make)
 
 
 def check_flag(what: str, flag: object) -> bool:

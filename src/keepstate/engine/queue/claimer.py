@@ -318,14 +318,18 @@ class QueueCache:
                 view.entries[key] = None if task and len(task[1].value) > _VIEWED_BYTES else task
 
 
-_known: WeakKeyDictionary[Home, dict[tuple[str, frozenset[str] | None], Claimer]] = WeakKeyDictionary()
+def _no_claimers() -> WeakKeyDictionary[Home, dict[tuple[str, frozenset[str] | None], Claimer]]:
+    return WeakKeyDictionary()
+
+
+_known = _no_claimers()
 _known_lock = reentrant_lock()
 
 
 def _reset_after_fork() -> None:
     """Clear the claimers in a forked child, because no claim of the parent is served there."""
     global _known, _known_lock
-    _known, _known_lock = WeakKeyDictionary(), reentrant_lock()
+    _known, _known_lock = _no_claimers(), reentrant_lock()
 
 
 if hasattr(os, "register_at_fork"):

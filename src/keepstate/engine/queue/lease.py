@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from keepstate._runner import Runner, Signal, present_process
 from keepstate.engine.kernel import layout
@@ -464,7 +464,7 @@ def _decode_holder(entry: Entry) -> str:
 
 def _decode(entry: Entry) -> tuple[str, str]:
     """Return the name and the holder of a lease. A name that is too long for the key is in the value."""
-    author: object = codec.decode(entry.value)
+    author: Any = codec.decode(entry.value)
     if layout.is_cut(layout.LEASES, entry.key):
         match author:
             case [holder, str(name)] if layout.named_key(layout.LEASES, name) == entry.key:

@@ -249,7 +249,8 @@ class Keepstate:
             )
         if not check_text("id", id):
             raise InvalidError("`id` is empty; name a tenant")
-        handle = Keepstate(self._source, **(self._options() | {"tenant": id}))
+        options: dict[str, Any] = self._options() | {"tenant": id}
+        handle = Keepstate(self._source, **options)
         handle._lender = self
         return handle
 

@@ -64,7 +64,7 @@ class _Head:
 
     def __init__(self) -> None:
         self.revision = self.now_ms = self.floor = 0
-        self.sizes = (0, b"")
+        self.sizes: tuple[int, bytes] = (0, b"")
         """A revision, and the encoded sizes of the space's parts at that revision."""
         self.logged: set[int] = set()
         self.last_missing = 0
