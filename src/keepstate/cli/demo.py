@@ -182,8 +182,10 @@ class _Run:
             if process.returncode is not None:
                 continue
             process.send_signal(signal.SIGSTOP)  # a stopped worker keeps the task that it is seen to hold
-            await asyncio.sleep(_SETTLED_S)
-            held = [task.id for task in await self._run.queue.list("claimed") if task.worker == name]
+            held = await self._held_by(name)
+            if held:
+                await asyncio.sleep(_SETTLED_S)
+                held = await self._held_by(name)
             if not held:
                 process.send_signal(signal.SIGCONT)
                 continue
@@ -194,6 +196,9 @@ class _Run:
             await self._start(name)
             self._say(f"{name} is started again (process {self._processes[name].pid})")
             return
+
+    async def _held_by(self, name: str) -> list[str]:
+        return [task.id for task in await self._run.queue.list("claimed") if task.worker == name]
 
 
 def _show(found: dict[str, Any]) -> None:
