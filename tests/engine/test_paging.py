@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -403,25 +404,66 @@ async def test_a_drop_leaves_a_stream_whose_name_goes_on_with_a_nul(space: Space
     assert await longer.fold(count, 0, from_base=True) == 4
 
 
-async def test_an_interrupted_drop_hides_the_events_and_is_completed(space: Space) -> None:
-    await space.events.append(*range(500), stream="gone")
-    executor, run, calls = space.events.executor, space.events.executor.run, 0
+@contextlib.contextmanager
+def interrupted(executor: Any, *, at: int) -> Iterator[None]:
+    """Let a Ctrl-C arrive before the given run of an executor, counted from 1."""
+    run, calls = executor.run, 0
 
-    async def killed(work: Any, **options: Any) -> Any:
+    async def stopped(work: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 3:
+        if calls == at:
             raise KeyboardInterrupt
         return await run(work, **options)
 
-    executor.run = killed  # type: ignore[method-assign]
+    executor.run = stopped
     with pytest.raises(KeyboardInterrupt):
+        yield
+    del executor.run
+
+
+async def test_an_interrupted_drop_hides_the_events_and_is_completed(space: Space) -> None:
+    await space.events.append(*range(500), stream="gone")
+    with interrupted(space.events.executor, at=3):
         await space.events.drop("gone")
-    del executor.run  # type: ignore[attr-defined]
 
     assert await space.events.read(stream="gone") == []
     assert await space.events.drop("gone") == 100
     assert await all_of(space.events.streams()) == []
+
+
+async def test_an_id_that_an_interrupted_drop_hides_can_be_used_again(space: Space) -> None:
+    names = [str(number) for number in range(450)]
+    old = await space.events.append(*names, stream="gone", id=names)
+    with interrupted(space.events.executor, at=2):
+        await space.events.drop("gone")
+
+    number = await space.events.append("again", stream="gone", id="449")
+    assert number > old
+    assert await space.events.append("again", stream="gone", id="449") == number
+    assert [event.data for event in await space.events.read(stream="gone", reverse=True)] == ["again"]
+
+    assert await space.events.drop("gone") == 451
+    assert await space.events.append("third", stream="gone", id="449") > number
+
+
+async def test_a_drop_leaves_the_ids_that_were_used_again_meanwhile(space: Space) -> None:
+    await space.events.append(*range(450), stream="gone", id=[str(number) for number in range(450)])
+    executor, run, calls = space.events.executor, space.events.executor.run, 0
+
+    async def crossed(work: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the drop has begun, and nothing is deleted yet
+            del executor.run  # type: ignore[attr-defined]
+            await space.events.append("again", stream="gone", id="7")
+        return await run(work, **options)
+
+    executor.run = crossed  # type: ignore[method-assign]
+    assert await space.events.drop("gone") == 450
+    (event,) = await space.events.read(stream="gone")
+    assert (event.data, await space.events.append("again", stream="gone", id="7")) == ("again", event.number)
+    assert len(await space.events.read(stream="gone")) == 1
 
 
 async def test_a_dropped_stream_leaves_nothing_that_verification_reports(ks: Keepstate, space: Space) -> None:

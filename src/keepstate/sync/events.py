@@ -234,9 +234,11 @@ class Events(Twin[engine.Events]):
     def drop(self, stream: str) -> int:
         """Delete a stream with its events, its stored folds and the progress of its projections.
 
-        From the first batch on, the events cannot be read. They are then deleted in batches of at most 400,
-        and the stream's name last. An interrupted call is completed by the next one. Events appended during
-        the call remain. Documents of projections remain too.
+        The first batch ends the stream: a position of an earlier event raises `PrunedError`, and an id of an
+        earlier event can be used again. The events are then deleted in batches of at most 400, and the
+        stream's name last. Until the call ends, a read from the start may still return some of them. An
+        interrupted call is completed by the next one. Events appended during the call remain. Documents of
+        projections remain too.
 
         Args:
             stream: The name of the stream.

@@ -38,6 +38,7 @@ from keepstate.engine.events.record import (
     is_drop_end,
     key_after,
     pruned_error,
+    read_ids,
     read_number,
     read_stamp,
     removed_digest,
@@ -154,7 +155,7 @@ class Events:
         named = [key for key in keys if key is not None]
 
         async def work(unit: Unit) -> Entry | int:
-            known = {entry.key for entry in await unit.read(*named) if entry is not None}
+            known = {entry.key for entry in await read_ids(unit, stream, named) if entry is not None}
             missing = [index for index, key in enumerate(keys) if key is None or key not in known]
             if missing:
                 await self._expect(unit, stream, expected)
@@ -174,7 +175,7 @@ class Events:
             last, revision = await self._executor.run(work, attempts=ATTEMPTS if expected is ANY else 1)
         except ConflictError:
             # The conflicting write may be this same append, sent earlier by the same caller.
-            known = (await self._executor.run(lambda unit: unit.read(*named)))[0]
+            known = (await self._executor.run(lambda unit: read_ids(unit, stream, named)))[0]
             if self._executor.gathers or None in known or None in keys or known[-1] is None:
                 raise
             last, revision = known[-1], 0
@@ -346,9 +347,11 @@ class Events:
     async def drop(self, stream: str) -> int:
         """Delete a stream with its events, its stored folds and the progress of its projections.
 
-        From the first batch on, the events cannot be read. They are then deleted in batches of at most 400,
-        and the stream's name last. An interrupted call is completed by the next one. Events appended during
-        the call remain. Documents of projections remain too.
+        The first batch ends the stream: a position of an earlier event raises `PrunedError`, and an id of an
+        earlier event can be used again. The events are then deleted in batches of at most 400, and the
+        stream's name last. Until the call ends, a read from the start may still return some of them. An
+        interrupted call is completed by the next one. Events appended during the call remain. Documents of
+        projections remain too.
 
         Args:
             stream: The name of the stream.

@@ -379,6 +379,14 @@ def event_id_key(store: Store, space: str, stream: str, id: str) -> bytes:
     return layout.event_id_key(stream, content_name(store, space, id.encode())[:_EVENT_ID_BYTES])
 
 
+async def read_ids(unit: Unit, stream: str, keys: Sequence[bytes]) -> list[Entry | None]:
+    """Return the entries of event ids. An id whose event is hidden by a drop under way counts as absent."""
+    *known, dropped = await unit.read(*keys, layout.stream_key(layout.DROPPED, stream))
+    if dropped is None:
+        return known
+    return [None if entry and 0 < entry.version < dropped.version else entry for entry in known]
+
+
 def event_key(stream: str, number: int) -> bytes:
     """Return the key of the event of a stream at a number."""
     stamp = stamp_at(number)

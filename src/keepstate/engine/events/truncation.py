@@ -7,8 +7,7 @@ are deleted afterwards. The next truncation finishes one that was killed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
@@ -20,6 +19,7 @@ from keepstate.engine.events.record import (
     check_number,
     event_id_key,
     event_key,
+    read_stamp,
     stamp_at,
     to_number,
 )
@@ -30,7 +30,7 @@ from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
-from keepstate.errors import ConflictError, InvalidError, NotFoundError
+from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.protocol import Entry
 from keepstate.values import codec
 from keepstate.values.key import Stamp, stamp_suffix, unpack
@@ -79,16 +79,18 @@ async def drop_stream(executor: Executor, stream: str) -> int:
     """Delete a stream, and return the number of deleted events.
 
     The first batch appends an end record, which hides all events before it and stays behind: a position of a
-    deleted event then raises `PrunedError`, and not `HistoryLostError`. The last batch deletes the head.
+    deleted event then raises `PrunedError`, and not `HistoryLostError`. It also marks the stream as dropped:
+    an id that is older than the mark counts as absent. The last batch deletes the head and the mark.
     """
     executor.require_outside_transaction("dropping a stream")
-    head = layout.stream_key(layout.HEADS, stream)
+    head, mark = layout.stream_key(layout.HEADS, stream), layout.stream_key(layout.DROPPED, stream)
     now_ms = executor.clock.now_ms()
     end = EventRecord(codec.encode(None), now_ms, None, {"truncated": b"", "dropped": True})
 
     async def begin(unit: Unit) -> int | None:
         if await unit.get(head) is None:
             return None
+        unit.put(mark, b"")
         return append_records(unit, stream, [msgspec.msgpack.encode(end)])
 
     index, revision = await executor.run(begin, attempts=None)
@@ -99,11 +101,14 @@ async def drop_stream(executor: Executor, stream: str) -> int:
     await _remove_derived(executor, stream, number)
 
     async def finish(unit: Unit) -> None:
-        unit.check(head, version=revision)
-        unit.delete(head)
+        last, marked = await unit.read(head, mark)
+        # Another version means an event that was appended meanwhile, or another drop that began.
+        if last is not None and last.version == revision:
+            unit.delete(head)
+        if marked is not None and marked.version == revision:
+            unit.delete(mark)
 
-    with suppress(ConflictError):  # an event was appended meanwhile, and the head is its
-        await executor.run(finish, attempts=1)
+    await executor.run(finish, attempts=None)
     return removed
 
 
@@ -189,6 +194,7 @@ async def _remove(executor: Executor, stream: str, end: bytes) -> int:
     prefix = layout.stream_key(layout.EVENTS, stream)
     removed = 0
     keys: list[bytes] = []
+    ids: dict[bytes, int] = {}
     async for unit, entry in executor.scan(prefix + end[len(prefix) : len(prefix) + 1]):
         if entry.key >= end:
             break
@@ -196,18 +202,24 @@ async def _remove(executor: Executor, stream: str, end: bytes) -> int:
         removed += not record.is_end
         keys.append(entry.key)
         if "id" in record.details:
-            keys.append(event_id_key(unit.store, unit.space, stream, record.details["id"]))
-        if len(keys) >= _BY_BATCH:
-            await _delete(executor, keys)
-            keys = []
+            id_key = event_id_key(unit.store, unit.space, stream, record.details["id"])
+            ids[id_key] = read_stamp(entry).revision
+        if len(keys) + len(ids) >= _BY_BATCH:
+            await _delete(executor, keys, ids)
+            keys, ids = [], {}
     if keys:
-        await _delete(executor, keys)
+        await _delete(executor, keys, ids)
     return removed
 
 
-async def _delete(executor: Executor, keys: Sequence[bytes]) -> None:
+async def _delete(executor: Executor, keys: Sequence[bytes], ids: Mapping[bytes, int] = {}) -> None:
+    """Delete entries, and ids of events unless the id was used again at a later revision."""
+
     async def work(unit: Unit) -> None:
         for key in keys:
             unit.delete(key)
+        for entry in await unit.read(*ids) if ids else ():
+            if entry is not None and entry.version == ids[entry.key]:
+                unit.delete(entry.key)
 
     await executor.run(work)
