@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from keepstate_testing.servers import Postgres, Redis
 import keepstate
 from bench import others
 from bench.changes import APPEND, CHANGES, KEY, SIZES, Change, conversation, keyed
-from bench.harness import Cost, Table, apart
+from bench.harness import Cost, Table, apart, timed
 from bench.keepers import (
     Keeper,
     Kvgit,
@@ -38,7 +37,7 @@ Makers = Sequence[Callable[[Change, int], Keeper]]
 
 def history(table: Table) -> None:
     """Add the rows of histories that have a budget, and show what each change costs everywhere."""
-    for name in others.missing():
+    for name in others.missing("kvgit", "SqliteSaver"):
         table.show(f"{name} is not installed, and not measured: {others.INSTALL}")
     _memory(table)
     _sqlite(table)
@@ -100,9 +99,9 @@ def _appends(table: Table, folder: str) -> None:
                 keeper.turn()
         rounds = [
             (
-                [_timed(many.turn) for _ in range(10)],
-                [_timed(few.turn) for _ in range(10)],
-                _timed(whole.turn),
+                [timed(many.turn) for _ in range(10)],
+                [timed(few.turn) for _ in range(10)],
+                timed(whole.turn),
             )
             for _ in range(table.scaled(20, least=5))
         ]
@@ -111,7 +110,7 @@ def _appends(table: Table, folder: str) -> None:
             keeper.close()
     pairs = [(median(ours), median(less)) for ours, less, _ in rounds]
     table.add("history append, 10,000 over 100", 1.3, pairs)
-    table.add_at_least("history append beside a snapshot", 100, [(median(o), s) for o, _, s in rounds])
+    table.add("history append beside a snapshot", 100, [(median(o), s) for o, _, s in rounds], at_least=True)
 
 
 def _costs(table: Table, store: str, makers: Makers) -> list[Cost]:
@@ -138,7 +137,7 @@ def _compared(store: str, change: Change, size: int, makers: Makers, table: Tabl
         for turn in range(turns):
             for keeper in keepers:
                 if turn < heavy_turns or size < MANY or not keeper.is_heavy:
-                    times[keeper.name].append(_timed(keeper.turn))
+                    times[keeper.name].append(timed(keeper.turn))
         return [
             Cost(
                 store,
@@ -218,13 +217,7 @@ def _read_back(table: Table) -> None:
 def _pairs(table: Table, ours: Callable[[], None], theirs: Callable[[], None]) -> list[tuple[float, float]]:
     for warm in (ours, theirs):
         warm()
-    return [(_timed(ours), _timed(theirs)) for _ in range(table.scaled(3 * READS, least=5))]
-
-
-def _timed(work: Callable[[], None]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
+    return [(timed(ours), timed(theirs)) for _ in range(table.scaled(3 * READS, least=5))]
 
 
 def _of(costs: Sequence[Cost], change: Change, size: int, keeper: str) -> Cost:

@@ -1,26 +1,55 @@
-"""How long it takes to import keepstate, beside what it cannot do without."""
+"""How long it takes to import keepstate and to begin, and how much memory that takes."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from bench.harness import Table
 
 BLOCKS = 11
+BEGIN = "import keepstate\nwith keepstate.sync.open('memory://') as ks: ks.space('a').documents.put('b', 1)"
+PEAK = """
+import pathlib, re, resource
+status = pathlib.Path("/proc/self/status")
+if status.exists():
+    print(re.search(r"VmHWM:\\s+(\\d+) kB", status.read_text())[1])
+else:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+"""Prints the peak of memory in KiB. On Linux `getrusage` also counts the parent process."""
 
 
 def importing(table: Table) -> None:
-    """Add the row: a fresh interpreter for each import, less the time of one that imports nothing."""
+    """Add the rows, each from new interpreters: an import, a first put, and a command."""
     times: list[tuple[float, float]] = []
-    for _ in range(BLOCKS):
-        bare = _started("pass")
-        times.append((_started("import keepstate") - bare, _started("import msgspec, asyncio") - bare))
+    begun: list[float] = []
+    helped: list[float] = []
+    peaks: list[float] = []
+    command = Path(sys.executable).with_name("keepstate")
+    for _ in range(table.scaled(BLOCKS, least=3)):
+        bare = _ran("-c", "pass")
+        times.append((_ran("-c", "import keepstate") - bare, _ran("-c", "import msgspec, asyncio") - bare))
+        begun.append(_ran("-c", BEGIN) * 1e3)
+        helped.append(_ran(str(command), "--help") * 1e3)
+        peaks.append(_peak_mb(BEGIN))
     table.add("import keepstate", 2, times)
+    table.limit("import, open memory, one put", 200, "ms", begun)
+    table.limit("the same, peak of memory", 28, "MB", peaks)
+    table.limit("keepstate --help", 250, "ms", helped)
 
 
-def _started(code: str) -> float:
-    begun = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+def _ran(*arguments: str) -> float:
+    """Return how many seconds a new interpreter takes with these arguments."""
+    start = time.perf_counter()
+    subprocess.run(
+        [sys.executable, *arguments], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    return time.perf_counter() - start
+
+
+def _peak_mb(code: str) -> float:
+    told = subprocess.run([sys.executable, "-c", code + PEAK], check=True, capture_output=True, text=True)
+    return int(told.stdout) * 1024 / 1e6

@@ -1,8 +1,8 @@
 """LangGraph's checkpoints by keepstate and by LangGraph's own savers, turn by turn beside one another.
 
-One thread grows to 1,000 turns of 500 bytes: by one `put` a turn, and through a graph on `MessagesState`.
-SQLite has its setting `normal` on both sides, so that work is measured, and no disk. Files are weighed when
-they are closed.
+Short threads have 100 turns of 500 bytes. One thread grows to 1,000: by one `put` a turn, and through a
+graph on `MessagesState`. SQLite has its setting `normal` on both sides, so that work is measured, and no
+disk. Files are weighed when they are closed. SqliteSaver checks nothing of what it stores.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from keepstate_testing.servers import Postgres
 
 from bench import others
-from bench.harness import Pace, Table, apart
-from bench.plot import plotted
+from bench.harness import Figure, Pace, Table, apart, timed
 from bench.savers import (
     MEMORY,
     OURS,
@@ -41,37 +41,74 @@ TURNS = 1_000
 ROW, ROWS = 10, 10
 """Puts in a row, and of how many rows at the end the times are told."""
 CONVERSATIONS = 64
+SHORT = {5: 2.5, 20: 1.5, 50: 1.0, 100: 1.0}
+"""Turns of a short thread, and how many times longer than SqliteSaver's our put may take there."""
+THREADS = 24
+"""How many short threads there are."""
 STORE = "LangGraph"
-PLOT = Path(__file__).parents[1] / "docs" / "tutorial" / "langgraph.svg"
 
 Points = dict[str, list[tuple[int, int]]]
 """Bytes by turn, of each saver."""
 
 
 def langgraph(table: Table) -> None:
-    """Add rows of bytes and times, and draws bytes by turn."""
+    """Add rows of bytes and times."""
     if "LangGraph's savers" in others.missing():
         table.show(f"LangGraph's own savers are not installed, and nothing is measured: {others.INSTALL}")
         return
     turns = table.scaled(TURNS, least=50)
+    with TemporaryDirectory() as folder:
+        _short(table, folder, "")
     with TemporaryDirectory() as folder, apart(Postgres(durable=True)) as server:
         places = {OURS: f"{folder}/ours", SQLITE: f"{folder}/theirs", MEMORY: "", POSTGRES: server.url}
         for name in (OURS, SQLITE):
             Path(places[name]).mkdir()
-        points = _direct(table, places, turns)
+        _short(table, folder, ", pinned")
+        _direct(table, places, turns)
         _through_a_graph(table, folder, turns)
         asyncio.run(_many(table, folder, server.url, table.scaled(20, least=2)))
-    if not table.is_quick:
-        PLOT.write_text(plotted(points, turns, turns * TEXT_BYTES))
+
+
+# ---- short conversations
+
+
+def _short(table: Table, folder: str, where: str) -> None:
+    """Add how long a put takes at some turns of short threads, one thread after the other in one file.
+
+    Each saver stores some turns in a row, as one conversation does; the puts of the last ones count.
+    """
+    places = {OURS: f"{folder}/short-ours", SQLITE: f"{folder}/short-theirs"}
+    pairs: dict[int, list[tuple[float, float]]] = {turn: [] for turn in SHORT}
+    with ExitStack() as stack:
+        savers: dict[str, Any] = {}
+        for name, place in places.items():
+            Path(place).mkdir()
+            savers[name] = stack.enter_context(opened(name, place))
+        for thread in range(table.scaled(THREADS, least=3) + 1):
+            talks = {name: Conversation(saver, f"short-{thread}") for name, saver in savers.items()}
+            given = texts(max(SHORT), seed=thread)
+            done = 0
+            for turn in SHORT:
+                some = [*islice(given, turn - done)]
+                counted = max(1, turn // 20)
+                took = {name: [talk.put(text) for text in some][-counted:] for name, talk in talks.items()}
+                done = turn
+                if thread:  # the first one warms up
+                    pairs[turn] += zip(took[OURS], took[SQLITE], strict=True)
+    for turn, budget in SHORT.items():
+        table.add(f"{STORE}: put at turn {turn}, SQLite{where}", budget, pairs[turn])
 
 
 # ---- one conversation
 
 
-def _direct(table: Table, places: dict[str, str], turns: int) -> Points:
+def _direct(table: Table, places: dict[str, str], turns: int) -> None:
     points, talks = _grown(table, places, turns)
+    for name, line in points.items():
+        for turn, size in line:
+            table.figure(Figure("growth", STORE, name, "bytes on disk", turn, size, "B"))
     weighed = {name: file_bytes(places[name]) for name in (OURS, SQLITE)}
-    table.weigh(f"{STORE}: {turns:,} turns, kB", 7_000, weighed[OURS], weighed[SQLITE])
+    table.weigh(f"{STORE}: {turns:,} turns, kB", 2_200, weighed[OURS], weighed[SQLITE])
     with ExitStack() as stack:
         savers = {name: stack.enter_context(opened(name, places[name])) for name in (OURS, SQLITE, POSTGRES)}
         savers[MEMORY] = talks[MEMORY].saver
@@ -84,10 +121,9 @@ def _direct(table: Table, places: dict[str, str], turns: int) -> Points:
             assert len(list(saver.list(newest, limit=10))) == 10
 
         table.add(f"{STORE}: get_tuple of the latest", 1.0, _calls(table, "get_tuple", savers, latest, 3, 12))
-        table.add_at_least(f"{STORE}: list(limit=10)", 3.0, _calls(table, "list", savers, listed, 3, 8))
+        table.add(f"{STORE}: list(limit=10)", 3.0, _calls(table, "list", savers, listed, 3, 8), at_least=True)
         deleted = _calls(table, "delete_thread", savers, lambda saver: saver.delete_thread("conversation"), 1)
-        table.add_at_least(f"{STORE}: delete_thread", 10.0, deleted)
-    return points
+        table.add(f"{STORE}: delete_thread", 10.0, deleted, at_least=True)
 
 
 def _grown(table: Table, places: dict[str, str], turns: int) -> tuple[Points, dict[str, Conversation]]:
@@ -117,9 +153,8 @@ def _grown(table: Table, places: dict[str, str], turns: int) -> tuple[Points, di
         for name in points:
             points[name].append((upto, file_bytes(places[name])))
     last = {name: seconds[-ROWS:] for name, seconds in rows.items()}
-    table.add_at_least(
-        f"{STORE}: put at turn {turns:,}", 8.0, list(zip(last[OURS], last[SQLITE], strict=True))
-    )
+    pairs = list(zip(last[OURS], last[SQLITE], strict=True))
+    table.add(f"{STORE}: put at turn {turns:,}, mean", 8.0, pairs, at_least=True, judged="mean")
     for name, seconds in last.items():
         table.time(Pace(STORE, f"put at turn {turns:,}", name, median(seconds) * 1e6, len(seconds) * ROW))
     return points, talks
@@ -137,17 +172,15 @@ def _calls(
     for _ in range(rounds):
         for name, saver in savers.items():
             gc.collect()
-            seconds = _timed(lambda saver=saver: [do(saver) for _ in range(each)])
-            spent[name].append(seconds / each)
+            spent[name].append(timed(partial(_repeat, do, saver, each)) / each)
     for name, seconds in spent.items():
         table.time(Pace(STORE, call, name, median(seconds) * 1e6, rounds))
     return list(zip(spent[OURS], spent[SQLITE], strict=True))
 
 
-def _timed(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
+def _repeat(do: Callable[[Any], None], saver: Any, times: int) -> None:
+    for _ in range(times):
+        do(saver)
 
 
 # ---- a real graph
@@ -171,9 +204,7 @@ def _through_a_graph(table: Table, folder: str, turns: int) -> None:
                 if number < half or name == OURS:
                     turn = {"messages": [("user", said)]}
                     config = {"configurable": {"thread_id": "conversation"}}
-                    spent[name].append(
-                        _timed(lambda graph=graph, turn=turn: graph.invoke(turn, config))  # noqa: B023
-                    )
+                    spent[name].append(timed(partial(graph.invoke, turn, config)))
     for name, seconds in spent.items():
         few = seconds[half - min(50, half) : half]
         table.time(Pace(STORE, f"invoke at turn {half:,}", name, median(few) * 1e6, len(few)))
@@ -198,28 +229,54 @@ def _graph(saver: Any) -> Any:
 
 
 async def _many(table: Table, folder: str, url: str, turns: int) -> None:
-    """Tell how long a checkpoint takes while 64 conversations go on at once, by how many there were."""
-    said = list(texts(turns, seed=3))
+    """Add the processor's time of a checkpoint while 64 conversations go on at once, and tell its duration.
 
-    async def talk(saver: Any, number: int) -> None:
-        conversation = Conversation(saver, f"many-{number}")
-        for text in said:
-            await conversation.aput(text)
-
-    async def all_of(saver: Any) -> float:
-        begun = time.perf_counter()
-        await asyncio.gather(*(talk(saver, number) for number in range(CONVERSATIONS)))
-        return (time.perf_counter() - begun) / (CONVERSATIONS * turns)
-
-    where = Path(folder) / "many"
-    where.mkdir()
-    for store, name, place in (
-        ("SQLite", OURS, str(where)),
-        ("SQLite", SQLITE, str(where)),
-        ("PostgreSQL", OURS, url),
-        ("PostgreSQL", POSTGRES, url),
-    ):
-        async with opened_async(name, place) as saver:
-            seconds = await all_of(saver)
+    Both savers of a store are open, and do their rounds in turn.
+    """
+    for store, theirs, budget in (("SQLite", SQLITE, 1.2), ("PostgreSQL", POSTGRES, 1.2)):
+        place = f"{folder}/many" if store == "SQLite" else url
+        if store == "SQLite":
+            Path(place).mkdir()
+        async with opened_async(OURS, place) as ours, opened_async(theirs, place) as other:
+            crowds = {OURS: _Crowd(ours), theirs: _Crowd(other)}
+            rounds = [
+                {name: await crowd.talk(table.scaled(4, least=2)) for name, crowd in crowds.items()}
+                for _ in range(max(2, turns // 4))
+            ]
         call = f"{CONVERSATIONS} conversations at once, a turn"
-        table.time(Pace(f"{STORE} {store}", call, name, seconds * 1e6, CONVERSATIONS * turns))
+        name = f"{STORE}: {CONVERSATIONS} at once, CPU of a turn, {store}"
+        table.add(
+            name, budget, [(each[OURS].cpu_s, each[theirs].cpu_s) for each in rounds[1:]], judged="mean"
+        )
+        for name in crowds:
+            us = median(each[name].seconds for each in rounds[1:]) * 1e6
+            table.time(Pace(f"{STORE} {store}", call, name, us, CONVERSATIONS * turns))
+
+
+class _Turn(NamedTuple):
+    """What a turn took: time, and time of the processor in all threads of this process."""
+
+    seconds: float
+    cpu_s: float
+
+
+class _Crowd:
+    """Conversations that go on at once by one saver."""
+
+    def __init__(self, saver: Any) -> None:
+        self._talks = [Conversation(saver, f"many-{number}") for number in range(CONVERSATIONS)]
+        self._round = 0
+
+    async def talk(self, turns: int) -> _Turn:
+        """Do some turns of each conversation at once, and return what one took."""
+        self._round += 1
+        said = list(texts(turns, seed=self._round))
+
+        async def go_on(talk: Conversation) -> None:
+            for text in said:
+                await talk.aput(text)
+
+        begun, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(go_on(talk) for talk in self._talks))
+        each = CONVERSATIONS * turns
+        return _Turn((time.perf_counter() - begun) / each, (time.process_time() - cpu) / each)

@@ -1,9 +1,8 @@
-"""Who else keeps the state of agents: kvgit, LangGraph's SqliteSaver, agenticaiframework.
+"""Other packages that keep the state of agents or queues of tasks, and how to import them.
 
-They are installed for the bench alone.
-
-`make bench` puts them into a folder beside the environment's own packages, so that nothing of theirs is found
-where the tests run.
+They are installed for the bench alone, into a folder next to the environment's own packages, so that no test
+imports them. All have permissive licences and had a release within the last year; arq is only maintained. arq
+asks for an older driver of Redis, and runs here with the one that keepstate uses.
 """
 
 from __future__ import annotations
@@ -25,16 +24,22 @@ def admit() -> None:
         sys.path.append(str(PACKAGES))
 
 
-def missing() -> list[str]:
-    """Return the names of those that are not installed."""
+MODULES = {
+    "kvgit": "kvgit",
+    "SqliteSaver": "langgraph.checkpoint.sqlite",
+    "LangGraph's savers": "langgraph.checkpoint.postgres",
+    "agenticaiframework": "agenticaiframework.state",
+    "procrastinate": "procrastinate",
+    "huey": "huey",
+    "arq": "arq",
+    "SQLiteSession": "agents",
+}
+
+
+def missing(*names: str) -> list[str]:
+    """Return which of these are not installed; without names, which of all."""
     admit()
-    wanted = {
-        "kvgit": "kvgit",
-        "SqliteSaver": "langgraph.checkpoint.sqlite",
-        "LangGraph's savers": "langgraph.checkpoint.postgres",
-        "agenticaiframework": "agenticaiframework.state",
-    }
-    return [name for name, module in wanted.items() if not _is_there(module)]
+    return [name for name in names or MODULES if not _is_there(MODULES[name])]
 
 
 def _is_there(module: str) -> bool:

@@ -1,4 +1,4 @@
-"""The tables of what things cost, in the documents, made from the results of the bench.
+"""The tables and the plot of what things cost, in the documents, made from the results of the bench.
 
 `python tools/costs.py [RESULTS]` writes them; without a path from `bench/results.json`. Those of ways to keep
 state are made by `patterns`.
@@ -15,11 +15,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a program it finds its tables there
 
+from bench.plot import plotted  # noqa: E402
+from bench.savers import TEXT_BYTES  # noqa: E402
 from tools import patterns  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results.json"
 PAGE = ROOT / "docs" / "explanation" / "cost.md"
 LANGGRAPH_PAGE = ROOT / "docs" / "tutorial" / "langgraph.md"
+LANGGRAPH_PLOT = LANGGRAPH_PAGE.with_suffix(".svg")
 COMMITS, MANAGERS, SAVERS = "bench's table", "managers' table", "savers' table"
 """What the marks around each table name."""
 STORE = "SQLite normal"
@@ -110,9 +113,23 @@ def main() -> int:
     if any(pace["store"].startswith(LANGGRAPH) for pace in results["paces"]):
         page = LANGGRAPH_PAGE.read_text("utf-8")
         LANGGRAPH_PAGE.write_text(embed(page, render_savers(results), SAVERS), "utf-8")
-    if results.get("figures"):
+    if any(figure["group"] == "patterns" for figure in results.get("figures", ())):
         write_patterns(results)
+    if growth := picture_of_growth(results):
+        LANGGRAPH_PLOT.write_text(growth, "utf-8")
     return 0
+
+
+def picture_of_growth(results: Mapping[str, Any]) -> str | None:
+    """Return the picture of the savers' bytes by turn, or None if a run has none or only a few turns."""
+    points: dict[str, list[tuple[int, int]]] = {}
+    for figure in results.get("figures", ()):
+        if figure["group"] == "growth":
+            points.setdefault(figure["who"], []).append((figure["of"], int(figure["value"])))
+    if not points or results["quick"]:
+        return None
+    turns = max(turn for line in points.values() for turn, _ in line)
+    return plotted(points, turns, turns * TEXT_BYTES)
 
 
 def write_patterns(results: Mapping[str, Any]) -> None:

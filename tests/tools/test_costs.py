@@ -56,6 +56,20 @@ def test_savers_are_shown_by_bytes_and_by_time() -> None:
     assert other == "| put | – | 4.4 ms |"
 
 
+def test_growth_is_drawn_from_a_whole_run_only() -> None:
+    grown = [
+        {"group": "growth", "who": who, "of": turn, "value": 1_000.0 * turn}
+        for who in ("keepstate", "SqliteSaver")
+        for turn in (100, 200)
+    ]
+
+    picture = costs.picture_of_growth({"quick": False, "figures": grown})
+
+    assert picture is not None and "SqliteSaver: 200 kB" in picture
+    assert costs.picture_of_growth({"quick": True, "figures": grown}) is None
+    assert costs.picture_of_growth({"quick": False, "figures": []}) is None
+
+
 def test_each_table_goes_between_its_marks() -> None:
     page = costs.PAGE.read_text("utf-8")
 
