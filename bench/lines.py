@@ -84,7 +84,7 @@ def _search(table: Table, store: str, url: str, bundle: Path, count: int) -> Non
             found = [_measure(ks, reads, search) for search in searches]
             at = f"{name} at {count:,}, {store}"
             table.limit(f"{at}: most reads", 40, "reads", [max(first for first, _, _ in found)])
-            table.limit(f"{at}: mean reads", 31, "reads", [fmean(first for first, _, _ in found)])
+            table.limit(f"{at}: mean reads", 29, "reads", [fmean(first for first, _, _ in found)])
             table.limit(f"{at}: again", 0, "reads", [max(again for _, again, _ in found)])
             milliseconds = [each for _, _, each in found]
             if store == "SQLite":
