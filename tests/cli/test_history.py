@@ -66,6 +66,8 @@ def test_the_log_can_begin_anywhere_and_says_when_there_is_more(keepstate: Keeps
         (["--reverse", "--limit", "2"], [1, 2]),
         (["--first", "3", "--limit", "2"], [3, 2]),
         (["--first", "3", "--limit", "2", "--reverse"], [3, 4]),
+        (["--after", "main#3"], [2, 1]),
+        (["--after", "main#3", "--reverse"], [4, 5]),
         (["--author", "tool"], [4]),
         (["--text", "GO ON"], [5]),
         (["--path", "plan.step"], [5, 1]),

@@ -60,6 +60,7 @@ async def log(
     first: Annotated[
         int | None, Parameter(help="Start with the commit of this number, as in main#37.")
     ] = None,
+    after: Annotated[str | None, Parameter(help="Start after this commit of the log: the next page.")] = None,
     reverse: Annotated[bool, Parameter(negative="", help="List the earliest commits first.")] = False,
     path: Annotated[str | None, Parameter(help="List only commits that changed this part.")] = None,
     author: Annotated[str | None, Parameter(help="List only commits of this author.")] = None,
@@ -82,7 +83,15 @@ async def log(
         history = ks.space(space).history
         head = await history.find(ref)
         found = history.log(
-            ref, limit=limit, first=first, reverse=reverse, path=steps, author=author, text=text, meta=notes
+            ref,
+            after=after,
+            first=first,
+            limit=limit,
+            reverse=reverse,
+            path=steps,
+            author=author,
+            text=text,
+            meta=notes,
         )
         commits = [commit async for commit in found]
         names = await _names(history)

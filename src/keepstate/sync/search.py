@@ -35,6 +35,7 @@ class Search(Twin[Inner]):
         self,
         ref: Revision = MAIN,
         *,
+        after: Revision | None = None,
         first: int | None = None,
         limit: int | None = None,
         reverse: bool = False,
@@ -45,18 +46,19 @@ class Search(Twin[Inner]):
     ) -> Iterator[Commit]:
         """Yield a commit and all its ancestors, including those of merged branches, each before its parents.
 
-        For the next page of a line without merges, pass the number before the last one that was yielded as
-        `first`, or the number after it with `reverse`. The commits of a merged branch have no number, and
-        belong to the page of their merge: list these without `limit`, and stop when you have enough. The
-        first commits of a page cost about 40 reads in a history of 100,000.
+        The order is that of the line of first parents. The commits that a merge brought into the line have
+        no number, and come directly after the merge.
+
+        For the next page, pass the last commit that was yielded as `after`. Its first commit costs about 40
+        reads in a history of 100,000, more if the page begins inside a merged branch.
 
         Args:
             ref: The commit.
-            first: The number, in the line of first parents, of the commit to start with. The default is the
-                commit itself, or the earliest one with `reverse`.
+            after: The commit of the log after which to start. It need not fit the filters.
+            first: Instead of `after`: the number, in the line of first parents, of the commit to start with.
+                The default is the commit itself, or the earliest one with `reverse`.
             limit: The largest number of commits to yield.
-            reverse: Yield the earliest commits first, each after its parents. The commits of a merged branch
-                come directly before the merge.
+            reverse: Yield in exactly the opposite order: the earliest commits first, each after its parents.
             path: Yield only commits whose value at this path differs from that in every parent. An index
                 stays the same index. Commits that touched other paths are stepped over.
             author: Yield only commits of this author.
@@ -64,12 +66,20 @@ class Search(Twin[Inner]):
             meta: Yield only commits whose notes have these keys with these values.
 
         Raises:
-            NotFoundError: The commit does not exist.
-            PrunedError: The commit with the number `first` was pruned.
+            NotFoundError: The commit does not exist, or `after` is not one of its ancestors.
+            PrunedError: The commit `after`, or with the number `first`, was pruned.
         """
         return finish_each(
             self._inner.log(
-                ref, first=first, limit=limit, reverse=reverse, path=path, author=author, text=text, meta=meta
+                ref,
+                after=after,
+                first=first,
+                limit=limit,
+                reverse=reverse,
+                path=path,
+                author=author,
+                text=text,
+                meta=meta,
             )
         )
 

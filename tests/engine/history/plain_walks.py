@@ -32,6 +32,20 @@ async def ancestors(session: HistorySession, id: bytes) -> set[bytes]:
     return seen
 
 
+async def log(session: HistorySession, id: bytes) -> list[bytes]:
+    """Return a commit and all its ancestors: the line, and directly after each merge what it brought."""
+    found: list[bytes] = []
+    at: bytes | None = id
+    while at is not None:
+        first = await session.first_parent(at)
+        before = set[bytes]() if first is None else await ancestors(session, first)
+        brought = await ancestors(session, at) - before - {at}
+        generations = {one: (await session.record(one)).generation for one in brought}
+        found += [at, *sorted(brought, key=lambda one: (-generations[one], one))]
+        at = first
+    return found
+
+
 async def blame(session: HistorySession, found: Found, path: Any) -> tuple[bytes, bool]:
     """Return who gave a value, by a comparison of each commit with its parents."""
     encoded, _ = await session.serve(paths.find_path(found.record.root, path))

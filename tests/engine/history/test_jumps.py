@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 import keepstate
-from keepstate.engine.history import ancestry, lineage, session
+from keepstate.engine.history import ancestry, lineage, log, search, session
 from keepstate.engine.history.blame import blame
 from keepstate.engine.history.history import History
 from keepstate.engine.history.lineage import Lineage, skip_number_of
@@ -175,7 +175,7 @@ async def judge(wanderer: Wanderer) -> Counter[str]:
                     judged["bases"] += 1
 
         await history._run(work)
-        await _judge_lists(history, branch, paths, judged)
+        await _judge_lists(history, branch, paths, dice, judged)
     assert (await history.verify()).problems == ()
     return judged
 
@@ -241,22 +241,33 @@ async def _judge_blame(session: HistorySession, found: Found, path: Any, judged:
     judged["blamed"] += 1
 
 
-async def _judge_lists(history: History, branch: str, paths: Any, judged: Counter[str]) -> None:
+async def _judge_lists(
+    history: History, branch: str, paths: Any, dice: random.Random, judged: Counter[str]
+) -> None:
+    async def plain(session: HistorySession) -> list[str]:
+        found = await find_commit(session, branch)
+        return [id.hex() for id in await plain_walks.log(session, found.id)]
+
     every = [commit async for commit in history.log(branch)]
-    upward = [commit async for commit in history.log(branch, reverse=True)]
-    assert sorted(one.id for one in upward) == sorted(one.id for one in every)
-    places = {commit.id: place for place, commit in enumerate(upward)}
-    assert all(places[p] < places[one.id] for one in upward for p in one.parents if p in places)
-    line = [one for one in every if one.number is not None]
-    assert [one for one in upward if one.number is not None] == line[::-1]
+    ids = [one.id for one in every]
+    assert ids == await history._run(plain)
+    assert len(set(ids)) == len(ids)
+    places = {id: place for place, id in enumerate(ids)}
+    assert all(places[p] > places[one.id] for one in every for p in one.parents if p in places)
+    line = [one.number for one in every if one.number is not None]
+    assert line == sorted(line, reverse=True)
+    assert [one async for one in history.log(branch, reverse=True)] == every[::-1]
+    await _judge_pages(history, branch, {}, ids, ids, dice)
+    author = dice.choice(("ada", "bob"))
+    await _judge_pages(
+        history, branch, {"author": author}, ids, [o.id for o in every if o.author == author], dice
+    )
     for path in paths:
 
         async def work(session: HistorySession, path: Any = path) -> Any:
             found = await find_commit(session, branch)
             encoded = await session.serve(locate(found.record.root, path))
-            changed = {
-                one.id for one in every if await plain_walks.changed(session, bytes.fromhex(one.id), encoded)
-            }
+            changed = {id for id in ids if await plain_walks.changed(session, bytes.fromhex(id), encoded)}
             return changed, await plain_walks.changes(session, found.id, encoded)
 
         changed, changes = await history._run(work)
@@ -264,11 +275,30 @@ async def _judge_lists(history: History, branch: str, paths: Any, judged: Counte
             (bytes.fromhex(one.commit.id), one.is_exact) async for one in history.changes_of(path, branch)
         ]
         assert told == changes, path
-        logged = [one.id async for one in history.log(branch, path=path)]
-        assert logged == [one.id for one in every if one.id in changed], path
-        upward_logged = [one.id async for one in history.log(branch, path=path, reverse=True)]
-        assert upward_logged == [one.id for one in upward if one.id in changed], path
+        await _judge_pages(history, branch, {"path": path}, ids, [id for id in ids if id in changed], dice)
         judged["listed"] += 1
+    judged["merged"] += len(every) - len(line)
+
+
+async def _judge_pages(
+    history: History, branch: str, filters: Any, ids: list[str], listed: list[str], dice: random.Random
+) -> None:
+    """Compare a log, its pages, and its parts after any commit, in both directions, with what is listed."""
+    for is_reverse in (False, True):
+        wanted, order = (listed[::-1], ids[::-1]) if is_reverse else (listed, ids)
+        given = {"reverse": is_reverse, **filters}
+        assert [one.id async for one in history.log(branch, **given)] == wanted, given
+        limit = dice.choice((1, 2, 5, 40))
+        after = dice.choice(order)  # the log need not list it
+        rest = order[order.index(after) + 1 :]
+        left = [id for id in wanted if id in rest]
+        for _ in range(4):
+            page = [one.id async for one in history.log(branch, after=after, limit=limit, **given)]
+            assert page == left[:limit], (given, after, limit)
+            left = left[limit:]
+            if not left:
+                break
+            after = page[-1]
 
 
 async def wander_and_judge(seeds: range) -> Counter[str]:
@@ -303,7 +333,7 @@ def test_jumps_and_marks_answer_as_a_walk_over_all_commits(first: int, count: in
     print(dict(judged))
     # Marks that always say yes would be right, and of no use.
     assert judged["no"] > judged["yes"] > 0
-    assert min(judged[what] for what in ("merge", "squash", "return", "blamed", "listed")) > 0
+    assert min(judged[what] for what in ("merge", "squash", "return", "blamed", "listed", "merged")) > 0
 
 
 # ---- planted bugs
@@ -371,9 +401,35 @@ def places_after_the_right_one() -> Generator[None]:
         yield
 
 
+@contextmanager
+def pages_after_the_whole_merge() -> Generator[None]:
+    """Continue a log after all that a merge brought, wherever the last page ended in it."""
+    right = search.start_after
+
+    async def wrong(*args: Any) -> Any:
+        start = await right(*args)
+        return start and msgspec.structs.replace(start, passed=(1, b""))
+
+    with patch.object(search, "start_after", wrong):
+        yield
+
+
+@contextmanager
+def pages_from_the_first_merge() -> Generator[None]:
+    """Take the first commit above another one for the merge that brought it."""
+
+    async def yes(*_: Any) -> bool:
+        return True
+
+    with patch.object(log, "is_ancestor", yes):
+        yield
+
+
 @pytest.mark.parametrize(
     "bug",
     [
+        pages_after_the_whole_merge,
+        pages_from_the_first_merge,
         a_jump_to_the_neighbour,
         jumps_over_grafts,
         times_of_one_commit,

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import keepstate
-from keepstate import InvalidError
+from keepstate import InvalidError, NotFoundError
+from keepstate.engine.history.commits import Commit
 from keepstate.engine.history.history import History
 from tests.engine.history.conftest import history_of
 
@@ -102,6 +103,41 @@ async def test_pages_of_a_log_follow_one_another(everywhere: History) -> None:
 
     assert down == list(range(9, 0, -1))
     assert up == list(range(1, 10))
+
+
+async def test_pages_of_a_log_with_merges_follow_one_another(everywhere: History) -> None:
+    await everywhere.commit({"log": []})
+    for turn in range(3):
+        await everywhere.branch(f"side{turn}")
+        for n in range(3):
+            await everywhere.append("log", n)
+            await everywhere.append("side", n, branch=f"side{turn}", author="side")
+        await everywhere.merge(f"side{turn}", rules={(): "ours"})
+
+    every = [commit async for commit in everywhere.log()]
+    assert [commit.number for commit in every[:7]] == [13, None, None, None, 12, 11, 10]
+    for is_reverse in (False, True):
+        for author in (None, "side"):
+            pages: list[Commit] = []
+            after: Commit | None = None
+            while page := [
+                one async for one in everywhere.log(after=after, limit=4, reverse=is_reverse, author=author)
+            ]:
+                pages += page
+                after = page[-1]
+            wanted = [one for one in every if author is None or one.author == author]
+            assert pages == (wanted[::-1] if is_reverse else wanted)
+
+
+async def test_a_log_starts_after_its_own_commits_only(history: History) -> None:
+    await history.commit({"a": 1})
+    await history.branch("side")
+    ours, theirs = await history.commit({"a": 2}), await history.commit({"a": 3}, branch="side")
+
+    with pytest.raises(NotFoundError, match=r"`after` is .*not an ancestor of"):
+        [one async for one in history.log(after=theirs)]
+    with pytest.raises(InvalidError, match="`after` and `first` were both given"):
+        [one async for one in history.log(after=ours, first=1)]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], Sequence[Any]]] = {
     "checkout(load)": (lambda h, x: h.checkout(load=x), NO_LOAD),
     "find(ref)": (lambda h, x: h.find(x), NO_REF),
     "log(ref)": (lambda h, x: list(h.log(x)), NO_REF),
+    "log(after)": (lambda h, x: list(h.log(after=x)), tuple(x for x in NO_REF if x is not None)),
     "log(limit)": (lambda h, x: list(h.log(limit=x)), NO_COUNT),
     "log(first)": (lambda h, x: list(h.log(first=x)), NO_COUNT),
     "log(reverse)": (lambda h, x: list(h.log(reverse=x)), (0, None, "no")),

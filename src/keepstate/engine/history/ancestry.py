@@ -6,7 +6,7 @@ No jump leads over the number of a graft, because the ground there may be pruned
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from heapq import heappop, heappush
 
 import msgspec
@@ -210,10 +210,10 @@ async def is_ancestor(session: HistorySession, id: bytes, head: bytes) -> bool:
 
 
 class _Stretch(msgspec.Struct):
-    """Commits that were stepped over: those below `top` on its line, above the number `bottom`."""
+    """Commits that were stepped over: those below `top` on its line, above `bottom`, which is pending."""
 
     top: At
-    bottom: int
+    bottom: At
     marks: int
 
 
@@ -225,7 +225,7 @@ class _Painting:
     """
 
     def __init__(self, session: HistorySession) -> None:
-        self._session = session
+        self.session = session
         self._pending: dict[bytes, tuple[At, int]] = {}
         self._heap: list[tuple[int, bytes]] = []
         self._stretches: list[_Stretch] = []
@@ -237,26 +237,34 @@ class _Painting:
             self._pending[place.id] = place, known[1] | marks
             return
         for stretch in self._stretches:
-            if stretch.bottom < place.number < stretch.top.number:
-                there = await down_to(self._session, stretch.top, place.number)
+            if stretch.bottom.number < place.number < stretch.top.number:
+                there = await down_to(self.session, stretch.top, place.number)
                 if there is not None and there.id == place.id:
                     marks |= stretch.marks
-                    stretch.bottom = place.number
+                    stretch.bottom = place
         self._pending[place.id] = place, marks
         heappush(self._heap, (-place.record.generation, place.id))
 
     def is_done(self) -> bool:
-        """Return whether all pending commits are below bases."""
-        return all(marks & _BELOW for _, marks in self._pending.values())
+        """Return whether all bases are found: of one side, only commits below bases are left."""
+        marks = [marks for _, marks in self._pending.values()] + [each.marks for each in self._stretches]
+        above = [each for each in marks if not each & _BELOW]
+        return not any(marks & _OURS for marks in above) or not any(marks & _THEIRS for marks in above)
+
+    def has_only(self, marks: int) -> bool:
+        """Return whether a pending commit has these marks and no others."""
+        return any(own == marks for _, own in self._pending.values())
 
     def take(self) -> tuple[At, int]:
         """Return the next commit, and its marks, which are complete."""
         _, id = heappop(self._heap)
+        # What is pending now, and its ancestors, cannot be above this commit.
+        self._stretches = [stretch for stretch in self._stretches if stretch.bottom.id != id]
         return self._pending.pop(id)
 
     async def step(self, place: At, marks: int) -> None:
         """Mark the next ancestors of a commit."""
-        session = self._session
+        session = self.session
         parents = await session.parents(place.id)
         if len(place.record.parents) != 1 or await session.graft(place.id) is not None:
             for parent in parents:
@@ -264,13 +272,13 @@ class _Painting:
             return
         next = await nearest_stop(session, await at(session, parents[0]))
         others = [pending for pending, _ in self._pending.values()]
-        others += [stretch.top for stretch in self._stretches if stretch.bottom < place.number]
+        others += [stretch.top for stretch in self._stretches if stretch.bottom.number < place.number]
         for other in others:
             if other.number > next.number:
                 joined = await meeting(session, place, other, next.number)
                 if joined is not None and joined.id != place.id:
                     next = joined
-        self._stretches.append(_Stretch(place, next.number, marks))
+        self._stretches.append(_Stretch(place, next, marks))
         await self.add(next, marks)
 
 
@@ -287,3 +295,55 @@ async def merge_bases(session: HistorySession, ours: bytes, theirs: bytes) -> li
             marks |= _BELOW
         await painting.step(place, marks)
     return sorted(bases)
+
+
+class MergedCommits:
+    """The commits that a merge brought into the line of its first parent, the latest first.
+
+    These are the ancestors of its other parents that are not ancestors of the first one. The walk can be
+    continued in another session.
+    """
+
+    def __init__(self, painting: _Painting) -> None:
+        self._painting = painting
+
+    @classmethod
+    async def of(cls, session: HistorySession, place: At) -> MergedCommits | None:
+        """Return the commits that a commit merged, or None if it is not a merge."""
+        if len(place.record.parents) < 2 and await session.graft(place.id) is None:
+            return None
+        first = await session.first_parent(place.id)
+        painting = _Painting(session)
+        for other in await session.parents(place.id):
+            if other != first:
+                await painting.add(await at(session, other), _THEIRS)
+                for base in await merge_bases(session, first, other) if first is not None else ():
+                    await painting.add(await at(session, base), _OURS)
+        return cls(painting)
+
+    async def next(
+        self,
+        session: HistorySession,
+        jump: Callable[[HistorySession, At], Awaitable[tuple[bytes, int] | None]],
+    ) -> At | None:
+        """Return the next commit, or None after the last one.
+
+        Args:
+            session: The session.
+            jump: Returns a first parent of a commit that comes after it, or None for its parents.
+        """
+        painting = self._painting
+        painting.session = session
+        while painting.has_only(_THEIRS):
+            place, marks = painting.take()
+            if marks & _OURS:
+                await painting.step(place, marks)
+                continue
+            jumped = await jump(session, place)
+            if jumped is not None:
+                await painting.add(await at(session, *jumped), _THEIRS)
+            else:
+                for parent in await session.parents(place.id):
+                    await painting.add(await at(session, parent), _THEIRS)
+            return place
+        return None

@@ -1,28 +1,42 @@
 """Logs: a commit and its ancestors, the latest or the earliest first, perhaps only some of them.
 
-The latest first, the order is that of generations. The earliest first, each commit of the line of first
-parents comes after the commits that it merged.
+A log follows the line of first parents. Directly after a merge come the commits that it brought into the
+line: the ancestors of its other parents that are not ancestors of its first one, by generation. Each commit
+is therefore listed before its parents, and the earliest first is exactly the opposite order. The place of a
+commit in a log is found in few reads, and a page begins there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from heapq import heappop, heappush
+from typing import Final, TypeAlias
 
 import msgspec
 
 from keepstate.engine.history import paths
-from keepstate.engine.history.ancestry import At, at, down_to, jump_from, parent_of, up_from
+from keepstate.engine.history.ancestry import (
+    At,
+    MergedCommits,
+    at,
+    down_to,
+    is_ancestor,
+    jump_from,
+    parent_of,
+    up_from,
+)
 from keepstate.engine.history.difference import is_changed
 from keepstate.engine.history.record import EMPTY_STATE, CommitRecord
 from keepstate.engine.history.revisions import Found
 from keepstate.engine.history.session import CommitPrefetch, HistorySession
 from keepstate.values.touched import MarkedPath
 
-_AT_ONCE = 1_024
+_AT_ONCE: Final = 1_024
 """Number of commits that are looked at before a page is returned, even if it is empty."""
-_WINDOW, _LARGEST_WINDOW = 64, 1 << 20
-_NEW, _OLD = 1, 2
+_WINDOW: Final = 64
+_LARGEST_WINDOW: Final = 1 << 20
+
+_Key: TypeAlias = tuple[int, bytes]
+"""The order of a line's commit and those that it merged: a negative generation, then the id."""
 
 
 class LogFilter(msgspec.Struct, frozen=True):
@@ -97,62 +111,122 @@ class _Selection:
         return True
 
     async def jump(self, session: HistorySession, place: At) -> tuple[bytes, int] | None:
-        """Return a first parent such that no commit after it, down from this one, is listed."""
+        """Return a first parent such that no commit after it, down from this one, is listed or a merge."""
         record = place.record
         if self._place is None or record.merges or self._place.is_in(record.stretch_touched()):
             return None
         return await jump_from(session, place)
 
 
+class LogRange(msgspec.Struct, frozen=True):
+    """The part of a log that a page begins with.
+
+    Attributes:
+        line: The commit of the line of first parents.
+        passed: If given, only those of the line's commit and the ones that it merged follow that are listed
+            after this.
+    """
+
+    line: At
+    passed: _Key | None = None
+
+
+async def start_after(session: HistorySession, found: Found, last: At) -> LogRange | None:
+    """Return the place directly after a commit in the log of `found`; None if the log does not have it.
+
+    The commit that merged it is searched from the earliest that may have done so, in steps that double.
+    """
+    key = _key_of(last)
+    line = await down_to(session, found.at, last.number)
+    if line is not None and line.id == last.id:
+        return LogRange(line, key)
+    high = low = await _lowest_above(session, found.at, last.record.generation)
+    step = 1
+    while not await is_ancestor(session, last.id, high.id):
+        if high.id == found.id:
+            return None
+        low = high
+        high = await up_from(session, found.at, high.number + step)
+        step *= 2
+    while low.number + 1 < high.number:
+        middle = await up_from(session, found.at, (low.number + high.number) // 2)
+        if middle.id == high.id:  # what is between was pruned
+            middle = await up_from(session, found.at, low.number + 1)
+            if middle.id == high.id:
+                break
+        if await is_ancestor(session, last.id, middle.id):
+            high = middle
+        else:
+            low = middle
+    return LogRange(high, key)
+
+
+async def _lowest_above(session: HistorySession, head: At, generation: int) -> At:
+    """Return the last commit of a line, from its head on, whose generation is above another one."""
+    place = head
+    while True:
+        jump = await jump_from(session, place)
+        lower = None if jump is None else await at(session, *jump)
+        if lower is None or lower.record.generation <= generation:
+            lower = await parent_of(session, place)
+        if lower is None or lower.record.generation <= generation:
+            return place
+        place = lower
+
+
+def _key_of(place: At) -> _Key:
+    return -place.record.generation, place.id
+
+
 class Log:
-    """A commit and all its ancestors, each after all its descendants. It can be continued later.
+    """A commit and all its ancestors, the latest first. It can be continued later.
 
     Args:
         found: The commit.
+        start: The place to begin at.
         filter: What is listed.
     """
 
-    def __init__(self, found: Found, filter: LogFilter) -> None:
+    def __init__(self, found: Found, start: LogRange, filter: LogFilter) -> None:
         self._selection = _Selection(filter, found.id)
-        self._heap, self._seen = [(-found.record.generation, found.id)], {found.id}
-        self._next = found.id if found.number is not None else None
+        self._has_numbers = found.number is not None
+        self._line: At | None = start.line
+        self._passed = start.passed
+        self._merged: MergedCommits | None = None
         self._ahead = None if self._selection.has_path else CommitPrefetch()
-        self._taken: list[LogEntry] = []
 
     async def take(self, count: int, session: HistorySession) -> tuple[list[LogEntry], bool]:
         """Return the next commits, and whether there may be more. A failed call can be repeated."""
+        line, passed = self._line, self._passed
+        merged, self._merged = self._merged, None  # a walk that fails begins again
+        if line is None:
+            return [], False
         await self._selection.open(session)
         # The next commits may have been pruned and collected since the last call.
-        if self._heap:
-            session.read_loosely(self._heap[0][1])
+        session.read_loosely(line.id)
         session.ahead = self._ahead
+        taken: list[LogEntry] = []
         looked = 0
-        while self._heap and len(self._taken) < count and looked < _AT_ONCE:
+        while line is not None and len(taken) < count and looked < _AT_ONCE:
             looked += 1
-            await self._step(session)
-        taken, self._taken = self._taken, []
-        return taken, bool(self._heap)
-
-    async def _step(self, session: HistorySession) -> None:
-        place = await at(session, self._heap[0][1])
-        is_listed = await self._selection.fits(session, place)
-        jump = await self._selection.jump(session, place)
-        if jump is not None:
-            first: bytes | None = jump[0]
-            parents = [await at(session, *jump)]
-        else:
-            first = await session.first_parent(place.id)
-            parents = [await at(session, parent) for parent in await session.parents(place.id)]
-        heappop(self._heap)  # nothing below is interrupted
-        number = None
-        if place.id == self._next:
-            number, self._next = place.number, first
-        if is_listed:
-            self._taken.append(LogEntry(place, number))
-        for parent in parents:
-            if parent.id not in self._seen:
-                self._seen.add(parent.id)
-                heappush(self._heap, (-parent.record.generation, parent.id))
+            jump = None if merged is not None else await self._selection.jump(session, line)
+            if jump is not None:
+                line, passed = await at(session, *jump), None
+                continue
+            if merged is None:
+                if passed is None and await self._selection.fits(session, line):
+                    taken.append(LogEntry(line, line.number if self._has_numbers else None))
+                passed = passed or _key_of(line)
+                merged = await MergedCommits.of(session, line)
+            one = None if merged is None else await merged.next(session, self._selection.jump)
+            if one is None:
+                line, passed, merged = await parent_of(session, line), None, None
+            elif passed is None or _key_of(one) > passed:
+                passed = _key_of(one)
+                if await self._selection.fits(session, one):
+                    taken.append(LogEntry(one, None))
+        self._line, self._passed, self._merged = line, passed, merged
+        return taken, line is not None
 
 
 class ReverseLog:
@@ -160,14 +234,15 @@ class ReverseLog:
 
     Args:
         found: The commit.
-        first: The number, in the line of first parents, of the commit to start with; None for the earliest.
+        start: The place to begin at; None for the earliest commit.
         filter: What is listed.
     """
 
-    def __init__(self, found: Found, first: int | None, filter: LogFilter) -> None:
+    def __init__(self, found: Found, start: LogRange | None, filter: LogFilter) -> None:
         self._selection = _Selection(filter, found.id)
         self._head, self._has_numbers = found.at, found.number is not None
-        self._number, self._window = first or 1, _WINDOW
+        self._number, self._window = 1 if start is None else start.line.number, _WINDOW
+        self._passed = None if start is None else start.passed
 
     async def take(self, count: int, session: HistorySession) -> tuple[list[LogEntry], bool]:
         """Return the next commits, of any number, and whether there may be more."""
@@ -181,14 +256,15 @@ class ReverseLog:
         line = await self._line(session, top, bottom.number)
         taken: list[LogEntry] = []
         for place in reversed(line):
-            if await session.parents(place.id) not in ([], [await session.first_parent(place.id)]):
-                taken += [LogEntry(one, None) for one in await self._merged(session, place)]
-            if await self._selection.fits(session, place):
-                taken.append(LogEntry(place, place.number if self._has_numbers else None))
+            passed = self._passed if place.number == self._number else None
+            for one in await self._group(session, place):
+                if (passed is None or _key_of(one) < passed) and await self._selection.fits(session, one):
+                    number = one.number if self._has_numbers and one.id == place.id else None
+                    taken.append(LogEntry(one, number))
         # A long window without a change at the path costs little more than a short one.
         grows = self._selection.has_path and not taken
         self._window = min(4 * self._window, _LARGEST_WINDOW) if grows else _WINDOW
-        self._number = top.number + 1
+        self._number, self._passed = top.number + 1, None
         return taken, top.id != self._head.id
 
     async def _line(self, session: HistorySession, top: At, low: int) -> list[At]:
@@ -204,26 +280,10 @@ class ReverseLog:
             place = await parent_of(session, place)
         return line
 
-    async def _merged(self, session: HistorySession, place: At) -> list[At]:
-        """Return the listed commits that a merge brought into its line, the earliest first."""
-        first = await session.first_parent(place.id)
-        heap: list[tuple[int, bytes]] = []
-        marks: dict[bytes, int] = {}
-
-        async def add(id: bytes, mark: int) -> None:
-            if id not in marks:
-                heappush(heap, (-(await session.record(id)).generation, id))
-            marks[id] = marks.get(id, 0) | mark
-
-        for parent in await session.parents(place.id):
-            await add(parent, _OLD if parent == first else _NEW)
-        found: list[At] = []
-        while any(marks[id] == _NEW for _, id in heap):
-            _, id = heappop(heap)
-            if marks[id] == _NEW:
-                one = await at(session, id)
-                if await self._selection.fits(session, one):
-                    found.append(one)
-            for parent in await session.parents(id):
-                await add(parent, marks[id])
-        return found[::-1]
+    async def _group(self, session: HistorySession, place: At) -> list[At]:
+        """Return a commit of the line after those that it merged, the earliest first."""
+        group = [place]
+        merged = await MergedCommits.of(session, place)
+        while merged is not None and (one := await merged.next(session, self._selection.jump)) is not None:
+            group.append(one)
+        return group[::-1]

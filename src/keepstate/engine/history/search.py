@@ -7,13 +7,14 @@ from functools import partial
 
 from keepstate.engine.history.blame import Changes, blame
 from keepstate.engine.history.commits import Blame, Commit, commit_of
-from keepstate.engine.history.log import Log, LogFilter, ReverseLog
+from keepstate.engine.history.log import Log, LogFilter, LogRange, ReverseLog, start_after
 from keepstate.engine.history.part import HistoryPart
 from keepstate.engine.history.paths import Path, locate, steps_of
 from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Found, Revision, find_commit, numbered
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel.arguments import check_author, check_flag, check_meta, check_text
+from keepstate.errors import InvalidError, NotFoundError
 from keepstate.values import limits
 
 _PAGE = 64
@@ -35,6 +36,7 @@ class Search(HistoryPart):
         self,
         ref: Revision = MAIN,
         *,
+        after: Revision | None = None,
         first: int | None = None,
         limit: int | None = None,
         reverse: bool = False,
@@ -45,18 +47,19 @@ class Search(HistoryPart):
     ) -> AsyncIterator[Commit]:
         """Yield a commit and all its ancestors, including those of merged branches, each before its parents.
 
-        For the next page of a line without merges, pass the number before the last one that was yielded as
-        `first`, or the number after it with `reverse`. The commits of a merged branch have no number, and
-        belong to the page of their merge: list these without `limit`, and stop when you have enough. The
-        first commits of a page cost about 40 reads in a history of 100,000.
+        The order is that of the line of first parents. The commits that a merge brought into the line have
+        no number, and come directly after the merge.
+
+        For the next page, pass the last commit that was yielded as `after`. Its first commit costs about 40
+        reads in a history of 100,000, more if the page begins inside a merged branch.
 
         Args:
             ref: The commit.
-            first: The number, in the line of first parents, of the commit to start with. The default is the
-                commit itself, or the earliest one with `reverse`.
+            after: The commit of the log after which to start. It need not fit the filters.
+            first: Instead of `after`: the number, in the line of first parents, of the commit to start with.
+                The default is the commit itself, or the earliest one with `reverse`.
             limit: The largest number of commits to yield.
-            reverse: Yield the earliest commits first, each after its parents. The commits of a merged branch
-                come directly before the merge.
+            reverse: Yield in exactly the opposite order: the earliest commits first, each after its parents.
             path: Yield only commits whose value at this path differs from that in every parent. An index
                 stays the same index. Commits that touched other paths are stepped over.
             author: Yield only commits of this author.
@@ -64,9 +67,11 @@ class Search(HistoryPart):
             meta: Yield only commits whose notes have these keys with these values.
 
         Raises:
-            NotFoundError: The commit does not exist.
-            PrunedError: The commit with the number `first` was pruned.
+            NotFoundError: The commit does not exist, or `after` is not one of its ancestors.
+            PrunedError: The commit `after`, or with the number `first`, was pruned.
         """
+        if after is not None and first is not None:
+            raise InvalidError("`after` and `first` were both given; a log starts at one place")
         for name, count in (("limit", limit), ("first", first)):
             if count is not None:
                 limits.admit_count(name, count)
@@ -76,13 +81,18 @@ class Search(HistoryPart):
         filter = LogFilter(path, check_author(author), words, check_meta(meta))
         is_reverse = check_flag("reverse", reverse)
 
-        async def work(session: HistorySession) -> tuple[Found, Found]:
+        async def work(session: HistorySession) -> tuple[Found, LogRange | None]:
             found = await find_commit(session, ref)
-            start = found if first is None else await numbered(session, found, first, ref)
-            return found, start
+            if after is not None:
+                return found, await _start_after(session, found, after)
+            return found, None if first is None else LogRange((await numbered(session, found, first, ref)).at)
 
         found, start = await self._read(work)
-        walk = ReverseLog(found, first, filter) if is_reverse else Log(start, filter)
+        walk = (
+            ReverseLog(found, start, filter)
+            if is_reverse
+            else Log(found, start or LogRange(found.at), filter)
+        )
         more = True
         while more:
             count = _PAGE if limit is None else min(limit, _PAGE)
@@ -151,3 +161,14 @@ class Search(HistoryPart):
             return Blame(found.to_commit(), is_exact)
 
         return await self._read(work)
+
+
+async def _start_after(session: HistorySession, found: Found, after: Revision) -> LogRange:
+    last = await find_commit(session, after)
+    start = await start_after(session, found, last.at)
+    if start is None:
+        raise NotFoundError(
+            f"`after` is {last.id.hex()}, which is not an ancestor of {found.id.hex()[:10]}: list from the "
+            "start, or pass the ref of the first page"
+        )
+    return start
