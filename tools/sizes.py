@@ -28,8 +28,8 @@ TOP = "(top)"
 SHORT = 50
 BUDGETS = {
     "adapters": 4_050,
-    "cli": 2_700,
-    "engine": 12_950,
+    "cli": 2_850,
+    "engine": 13_050,
     "managers": 5_300,
     "sessions": 3_200,
     "stores": 11_650,

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from keepstate.engine.queue.tasks import TaskInfo as TaskInfo
     from keepstate.engine.space.keepstate import Keepstate
     from keepstate.engine.space.keepstate import SpaceInfo as SpaceInfo
+    from keepstate.engine.space.keepstate import TenantInfo as TenantInfo
     from keepstate.engine.space.projection import Projection
     from keepstate.engine.space.space import AppliedTransaction as AppliedTransaction
     from keepstate.engine.space.space import Space, Transaction
@@ -133,6 +134,8 @@ if TYPE_CHECKING:
     from keepstate.managers.workflows.records import WorkflowCheckpoint as WorkflowCheckpoint
     from keepstate.managers.workflows.records import WorkflowState as WorkflowState
     from keepstate.managers.workflows.records import WorkflowStatus as WorkflowStatus
+    from keepstate.names import ALL as ALL
+    from keepstate.names import OWN as OWN
     from keepstate.opening import open as open
     from keepstate.sessions import ANY_USER as ANY_USER
     from keepstate.sessions import AgentStateMachine as AgentStateMachine
@@ -224,7 +227,7 @@ _HOMES = {
     "engine.queue.lease": ("Lease", "LeaseInfo", "Leases"),
     "engine.queue.queue": ("Claim", "Queue", "Task"),
     "engine.queue.tasks": ("Put", "TaskInfo"),
-    "engine.space.keepstate": ("Keepstate", "SpaceInfo"),
+    "engine.space.keepstate": ("Keepstate", "SpaceInfo", "TenantInfo"),
     "engine.space.projection": ("Projection",),
     "engine.space.space": ("AppliedTransaction", "Space", "SpaceSize", "Transaction"),
     "errors": (
@@ -266,6 +269,7 @@ _HOMES = {
     ),
     "managers.workflows.manager": ("WorkflowStateManager",),
     "managers.workflows.records": ("StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStatus"),
+    "names": ("ALL", "OWN"),
     "opening": ("open",),
     "sessions": (
         "ANY_USER", "AgentStateMachine", "BoundedState", "Conversation", "MessagePage", "Session",

@@ -16,13 +16,18 @@ In a tenant's id the characters 00, 01 and 02 are written as 02 03, 02 04 and 02
 
 from __future__ import annotations
 
+from enum import Enum
 from hashlib import sha256
 from typing import Final
 from urllib.parse import unquote
 
 from keepstate.errors import CorruptError
 
-_TENANT: Final = "\U0010ffff"
+RESERVED: Final = "keepstate:"
+"""Prefix of the names of spaces that keepstate makes for itself, with and without a tenant."""
+TENANTS: Final = "\U0010ffff"
+"""Prefix of the stored names of all tenants."""
+_TENANT: Final = TENANTS
 _PLAIN: Final = "\U0010fffe"
 _END: Final = "\x01"
 _ESCAPE: Final = "\x02"
@@ -32,6 +37,22 @@ _SIGNS: Final = str.maketrans(
 )
 _LABEL_BYTES: Final = 200
 _PLAIN_ESCAPED: Final = {_PLAIN: _PLAIN + "\x01", _TENANT: _PLAIN + "\x02"}
+
+
+class TenantScope(Enum):
+    """The tenants that a listing covers: `OWN` or `ALL`."""
+
+    OWN = "own"
+    ALL = "all"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+OWN: Final = TenantScope.OWN
+"""Lists what belongs to the tenant of the handle; without a tenant, what belongs to none."""
+ALL: Final = TenantScope.ALL
+"""Lists what belongs to any tenant or to none: for a handle without a tenant."""
 
 
 def beginning(tenant: str | None) -> str:
@@ -66,6 +87,17 @@ def parts_of(stored: str) -> tuple[str | None, str]:
     if stored_name(*parts) != stored:
         raise CorruptError(f"space {stored!r} has a name that keepstate never gives; drop it in the store")
     return parts
+
+
+def behind(tenant: str) -> str:
+    """Return a text that sorts after all stored names of a tenant, and before those of the next tenant."""
+    return beginning(tenant)[:-1] + _ESCAPE
+
+
+def is_reserved(stored: str) -> bool:
+    """Return whether a stored name is that of a space that keepstate made for itself."""
+    name = stored.partition(_END)[2] if stored.startswith(TENANTS) else stored
+    return name.startswith(RESERVED)
 
 
 def shown(stored: str) -> str:

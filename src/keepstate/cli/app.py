@@ -69,7 +69,7 @@ def commands() -> App:
     """Return the commands; their modules are imported on the first call."""
     from cyclopts import App
 
-    from keepstate.cli import documents, events, history, imports, langgraph, maintenance, work
+    from keepstate.cli import documents, events, history, imports, langgraph, maintenance, tenants, work
     from keepstate.cli.damage import repair
     from keepstate.cli.demo import demo
     from keepstate.cli.display import Terminal
@@ -85,7 +85,8 @@ def commands() -> App:
         error_console=Terminal(stderr=True, color_system=None),  # it shows what was typed
     )
     for command in (
-        *(demo, documents.spaces, documents.ls, documents.get, documents.put, documents.watch),
+        *(demo, documents.spaces, documents.ls, documents.get, documents.put, documents.rm, documents.watch),
+        *(tenants.tenants, tenants.size, tenants.drop),
         *(work.queue, events.events, events.replay, work.diagram),
         *(history.log, history.show, history.diff, history.blame),
         *(history.branch, history.tag, history.merge, history.rollback),

@@ -9,10 +9,12 @@ from cyclopts import Parameter
 
 from keepstate.cli import exits
 from keepstate.cli.display import (
+    counted,
     fields_of,
     plain,
     said,
     shortened,
+    shown,
     text_of,
     write_indented,
     write_json,
@@ -21,6 +23,7 @@ from keepstate.cli.display import (
 from keepstate.cli.session import PLAIN, Session, check_url, read_value, reject_memory, require_space
 from keepstate.engine.documents.documents import DocumentEntry, Documents
 from keepstate.errors import InvalidError
+from keepstate.names import ALL
 
 _READ_AT_ONCE = 100
 _ENTRY = ("key", "version", "printed_version", "created", "value")
@@ -42,11 +45,11 @@ async def spaces(
     """
     async with session.opened() as ks:
         if tenants:
-            if under or session.tenant is not None:
-                raise InvalidError("--tenants lists the spaces of all tenants; give no name and no --tenant")
-            async for tenant, space in ks.everywhere():
+            if session.tenant is not None:
+                raise InvalidError("--tenants lists the spaces of all tenants; give no --tenant")
+            async for tenant, name in ks.spaces(under, tenant=ALL):
                 whose = "-" if tenant is None else repr(tenant)
-                session.write({"tenant": tenant, "space": space.name}, f"{whose}  {space.name}")
+                session.write({"tenant": tenant, "space": name}, f"{whose}  {name}")
             return exits.OK
         async for name in ks.spaces(under):
             session.write(name, name)
@@ -123,6 +126,33 @@ async def put(
     printed = entry.printed_version if entry is not None and is_own else None
     session.write({"version": version, "printed_version": printed}, str(version))
     return exits.OK
+
+
+async def rm(space: str, *keys: str, session: Session = PLAIN) -> int:
+    """Delete documents. Exit with 1 if one of them does not exist; the others are deleted.
+
+    Args:
+        space: The space.
+        keys: The names of the documents.
+    """
+    if not keys:
+        raise InvalidError(f"rm needs the names of documents; `{session.command('ls', space)}` lists them")
+    missing: list[str] = []
+    async with session.opened() as ks:
+        await require_space(ks, space)
+        documents = ks.space(space).documents
+        for key in keys:
+            was_there = await documents.delete(key)
+            if not was_there:
+                missing.append(key)
+            if session.json:
+                write_json({"key": key, "deleted": was_there})
+    see = session.command("ls", space)
+    for key in missing:
+        said().print(plain(f"keepstate: there is no document {key!r} in {space!r}; see: {see}"))
+    if not session.json:
+        shown().print(f"{counted(len(keys) - len(missing), 'document')} deleted")
+    return exits.FAILED if missing else exits.OK
 
 
 async def watch(

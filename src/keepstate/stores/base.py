@@ -368,12 +368,13 @@ class StoreBase(ABC):
         admission.check_listing(prefix, after, limit)
         return await self._retry(self._spaces, prefix, after, limit)
 
-    async def drop(self, space: str) -> None:
-        """Remove entries, log and tokens as the space's next revision; an absent space stays absent."""
+    async def drop(self, space: str) -> bool:
+        """Remove entries, log and tokens as the space's next revision; return whether it was there."""
         self._check_open()
         admission.check_space(space)
-        await self._retry(self._drop, space, twice=False)
+        was_there = await self._retry(self._drop, space, twice=False)
         self._board.hint(space)
+        return was_there
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Remove up to `limit` expired entries of spaces whose names start with `prefix`; count them."""
@@ -517,8 +518,8 @@ class StoreBase(ABC):
         """List the spaces that are not empty."""
 
     @abstractmethod
-    async def _drop(self, space: str) -> None:
-        """Empty the space, if it exists."""
+    async def _drop(self, space: str) -> bool:
+        """Empty the space, if it exists; return whether it did."""
 
     @abstractmethod
     async def _sweep(self, prefix: str, limit: int) -> int:

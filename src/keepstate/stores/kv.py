@@ -256,18 +256,20 @@ class KeyValueStore(StoreBase):
         )
         return [name for name in fitting if after is None or name.encode() > after.encode()][:limit]
 
-    async def _drop(self, space: str) -> None:
+    async def _drop(self, space: str) -> bool:
         while True:
             stored = self._values.get(_head_key(space))
             if stored is None:
-                return
+                return False
             head = _decode_head(stored, space)
             nonce = self._clock.random_bytes(NONCE_BYTES)
             dropped = _Head(head.revision + 1, head.clock_ms, nonce=nonce, leap=head.leap)
             if self._swap(_head_key(space), stored, _encode_head(dropped)):
                 break
-        for key in list(self._values.keys(_object_key(space, b""))):
+        objects = list(self._values.keys(_object_key(space, b"")))
+        for key in objects:
             self._values.delete(key)
+        return bool(head.entries or objects)
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         return 0

@@ -206,12 +206,13 @@ class MemoryStore(StoreBase):
         with self._heap.lock:
             return self._heap.spaces.page(prefix, after, limit)
 
-    async def _drop(self, space: str) -> None:
+    async def _drop(self, space: str) -> bool:
         with self._heap.lock:
             state = self._heap.state_of(space)
-            if state.exists:
+            if was_there := state.exists:
                 state.drop(self._clock.now_ms())
         self._heap.handles.notify(space)
+        return was_there
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         swept: list[str] = []

@@ -330,8 +330,11 @@ class Store(Protocol):
         """Return the names of spaces that are not empty, in the order of their UTF-8 bytes."""
         ...
 
-    async def drop(self, space: str) -> None:
-        """Remove entries, log and tokens as the space's next revision; later writes continue from it."""
+    async def drop(self, space: str) -> bool:
+        """Remove entries, log and tokens as the space's next revision; later writes continue from it.
+
+        Return whether the space was there. A space that is not takes no revision.
+        """
         ...
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:

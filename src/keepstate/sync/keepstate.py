@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self, overload
 
 from keepstate._finish import finish, finish_each
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.space import keepstate as engine
-from keepstate.engine.space.keepstate import SpaceInfo
+from keepstate.engine.space.keepstate import SpaceInfo, TenantInfo
+from keepstate.names import OWN, TenantScope
 from keepstate.stores.protocol import Store
 from keepstate.sync.space import Space
 from keepstate.sync.twin import Twin
@@ -92,31 +93,80 @@ class Keepstate(Twin[engine.Keepstate]):
         """
         return Keepstate(self._inner.tenant(id))
 
-    def spaces(self, under: str = "", *, after: str | None = None, limit: int | None = None) -> Iterator[str]:
+    @overload
+    def spaces(
+        self,
+        under: str = "",
+        *,
+        tenant: Literal[TenantScope.OWN] = OWN,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[str]: ...
+    @overload
+    def spaces(
+        self,
+        under: str = "",
+        *,
+        tenant: Literal[TenantScope.ALL],
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[tuple[str | None, str]]: ...
+    def spaces(
+        self,
+        under: str = "",
+        *,
+        tenant: TenantScope = OWN,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Any]:
         """Yield the names of spaces that are not empty, in the order of their UTF-8 bytes.
-
-        A tenant's handle yields the tenant's spaces, any other handle the spaces without a tenant.
 
         Args:
             under: Only the space of this name and those that continue it after a `/`: `user/1` also finds
                 `user/1/notes`, and not `user/10`. With a `/` at its end, only those that continue it.
-            after: Only names above this one, which need not exist.
+            tenant: `OWN` yields the spaces of the handle's tenant; without one, those of no tenant. `ALL`
+                yields pairs of a tenant and a name, first those of no tenant, and then tenant by tenant.
+            after: Only names above this one, which need not exist. For `ALL`, `next` of a page of
+                `list_spaces`.
             limit: The largest number of names; by default all.
-        """
-        return finish_each(self._inner.spaces(under, after=after, limit=limit))
 
-    def list_spaces(self, under: str = "", *, after: str | None = None, limit: int = 100) -> Page[SpaceInfo]:
+        Raises:
+            NotAllowedError: The handle of a tenant lists `ALL`.
+        """
+        spaces: Any = self._inner.spaces
+        return finish_each(spaces(under, tenant=tenant, after=after, limit=limit))
+
+    def list_spaces(
+        self, under: str = "", *, tenant: TenantScope = OWN, after: str | None = None, limit: int = 100
+    ) -> Page[SpaceInfo]:
         """Return one page of the spaces that are not empty, each with the time of its last change.
 
         Args:
-            under, after: As for `spaces`. `after=page.next` continues behind a page.
+            under, tenant, after: As for `spaces`. `after=page.next` continues behind a page.
             limit: The largest number of spaces in the page.
-        """
-        return finish(self._inner.list_spaces(under, after=after, limit=limit))
 
-    def drop(self, space: str) -> None:
-        """Delete a space with its log. Does nothing if the space does not exist."""
-        finish(self._inner.drop(space))
+        Raises:
+            NotAllowedError: The handle of a tenant lists `ALL`.
+        """
+        return finish(self._inner.list_spaces(under, tenant=tenant, after=after, limit=limit))
+
+    def tenants(self, *, after: str | None = None, limit: int = 100) -> Page[TenantInfo]:
+        """Return one page of the tenants that have data, in the order of their ids' UTF-8 bytes.
+
+        Costs one call of the store for 256 spaces of small tenants, and at most one for each tenant.
+
+        Args:
+            after: Only ids above this one, which need not exist. `after=page.next` continues behind a page.
+            limit: The largest number of tenants in the page.
+
+        Raises:
+            NotAllowedError: The handle belongs to a tenant.
+        """
+        return finish(self._inner.tenants(after=after, limit=limit))
+
+    def drop(self, space: str) -> bool:
+        """Delete a space with its log. Return whether there was something to delete."""
+        return finish(self._inner.drop(space))
 
     def sweep(self) -> int:
         """Remove expired entries and unreferenced parts of large values, and return the number removed.

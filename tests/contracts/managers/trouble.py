@@ -51,9 +51,9 @@ class TroubledStore(StoreWrapper):
         await self._let_others()
         return await super().apply(batches)
 
-    async def drop(self, space: str) -> None:
+    async def drop(self, space: str) -> bool:
         await self._let_others()
-        await super().drop(space)
+        return await super().drop(space)
 
     async def _let_others(self) -> None:
         others, self.meanwhile = self.meanwhile, None

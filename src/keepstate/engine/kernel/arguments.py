@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Type
 from keepstate import names
 from keepstate._runner import Mode
 from keepstate.errors import InvalidError
-from keepstate.stores.protocol import ENCRYPTION_SPACE, LAST_REVISION
+from keepstate.stores.protocol import LAST_REVISION
 from keepstate.values import limits
 
 P = ParamSpec("P")
@@ -77,8 +77,11 @@ def check_space_name(what: str, name: object, tenant: str | None = None) -> str:
         most = limits.SPACE_BYTES - len(prefix.encode())
         where = "" if tenant is None else f" of tenant {_format(tenant)}"
         raise InvalidError(f"`{what}` is {_format(name)}; the name of a space{where} has 1 to {most} bytes")
-    if stored == ENCRYPTION_SPACE:
-        raise InvalidError(f"`{what}` is {_format(name)}, which encryption reserves; give another name")
+    if names.is_reserved(stored):
+        raise InvalidError(
+            f"`{what}` is {_format(name)}; names that begin with {names.RESERVED!r} are those of "
+            "keepstate's own spaces; give another name"
+        )
     return text
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, overload
 
 from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK, Clock
@@ -18,6 +18,7 @@ from keepstate.engine.history.objects import ObjectCache
 from keepstate.engine.history.recording.recorder import Recorder
 from keepstate.engine.kernel.arguments import (
     check_author,
+    check_choice,
     check_flag,
     check_meta_function,
     check_space_name,
@@ -30,7 +31,8 @@ from keepstate.engine.kernel.observation import Observation, Observer, Operation
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.space.space import Space
-from keepstate.errors import InvalidError, UnsupportedError
+from keepstate.errors import CorruptError, InvalidError, NotAllowedError, UnsupportedError
+from keepstate.names import ALL, OWN, TenantScope
 from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, ReportsLastChange, Store
 from keepstate.values import codec, limits
 from keepstate.values.codec import FORMS, STATES, Codec
@@ -52,10 +54,23 @@ class SpaceInfo:
     Attributes:
         name: The name of the space, without its tenant.
         changed_at: The time of its last revision, by the store's clock. None if the store does not know it.
+        tenant: The tenant that the space belongs to, or None.
     """
 
     name: str
     changed_at: datetime | None
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantInfo:
+    """A tenant in a listing.
+
+    Attributes:
+        id: The id of the tenant, for `Keepstate.tenant`.
+    """
+
+    id: str
 
 
 class Source(Protocol):
@@ -254,60 +269,168 @@ class Keepstate:
         handle._lender = self
         return handle
 
+    @overload
+    def spaces(
+        self,
+        under: str = "",
+        *,
+        tenant: Literal[TenantScope.OWN] = OWN,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[str]: ...
+    @overload
+    def spaces(
+        self,
+        under: str = "",
+        *,
+        tenant: Literal[TenantScope.ALL],
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[tuple[str | None, str]]: ...
     async def spaces(
-        self, under: str = "", *, after: str | None = None, limit: int | None = None
-    ) -> AsyncIterator[str]:
+        self,
+        under: str = "",
+        *,
+        tenant: TenantScope = OWN,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[Any]:
         """Yield the names of spaces that are not empty, in the order of their UTF-8 bytes.
-
-        A tenant's handle yields the tenant's spaces, any other handle the spaces without a tenant.
 
         Args:
             under: Only the space of this name and those that continue it after a `/`: `user/1` also finds
                 `user/1/notes`, and not `user/10`. With a `/` at its end, only those that continue it.
-            after: Only names above this one, which need not exist.
+            tenant: `OWN` yields the spaces of the handle's tenant; without one, those of no tenant. `ALL`
+                yields pairs of a tenant and a name, first those of no tenant, and then tenant by tenant.
+            after: Only names above this one, which need not exist. For `ALL`, `next` of a page of
+                `list_spaces`.
             limit: The largest number of names; by default all.
+
+        Raises:
+            NotAllowedError: The handle of a tenant lists `ALL`.
         """
-        if after is not None:
-            check_text("after", after)
         if limit is not None:
             limits.admit_count("limit", limit)
         count = 0
-        async with aclosing(self._names(check_text("under", under), after)) as found:
-            async for name in found:
-                yield name
+        async with aclosing(self._pairs(under, tenant, after)) as found:
+            async for pair in found:
+                yield pair[1] if tenant is OWN else pair
                 count += 1
                 if count == limit:
                     return
 
     async def list_spaces(
-        self, under: str = "", *, after: str | None = None, limit: int = 100
+        self,
+        under: str = "",
+        *,
+        tenant: TenantScope = OWN,
+        after: str | None = None,
+        limit: int = 100,
     ) -> Page[SpaceInfo]:
         """Return one page of the spaces that are not empty, each with the time of its last change.
 
         Args:
-            under, after: As for `spaces`. `after=page.next` continues behind a page.
+            under, tenant, after: As for `spaces`. `after=page.next` continues behind a page.
             limit: The largest number of spaces in the page.
+
+        Raises:
+            NotAllowedError: The handle of a tenant lists `ALL`.
         """
         limits.admit_count("limit", limit)
-        found = [name async for name in self.spaces(under, after=after, limit=limit + 1)]
+        found: list[tuple[str | None, str]] = []
+        async with aclosing(self._pairs(under, tenant, after)) as pairs:
+            async for pair in pairs:
+                found.append(pair)
+                if len(found) > limit:
+                    break
         shown, store = found[:limit], await self.opened()
+        stored = [names.stored_name(*pair) for pair in shown]
         times: Sequence[int | None] = [None] * len(shown)
         if shown and isinstance(store, ReportsLastChange):
-            times = await store.changed_ms([self.stored_name(name) for name in shown])
+            times = await store.changed_ms(stored)
+        has_more = len(found) > limit
         return Page(
             (
-                SpaceInfo(name, None if at_ms is None else to_datetime(at_ms))
-                for name, at_ms in zip(shown, times, strict=True)
+                SpaceInfo(name, None if at_ms is None else to_datetime(at_ms), of)
+                for (of, name), at_ms in zip(shown, times, strict=True)
             ),
-            next=shown[-1] if len(found) > limit else None,
+            next=None if not has_more else shown[-1][1] if tenant is OWN else stored[-1],
         )
+
+    async def tenants(self, *, after: str | None = None, limit: int = 100) -> Page[TenantInfo]:
+        """Return one page of the tenants that have data, in the order of their ids' UTF-8 bytes.
+
+        Costs one call of the store for 256 spaces of small tenants, and at most one for each tenant.
+
+        Args:
+            after: Only ids above this one, which need not exist. `after=page.next` continues behind a page.
+            limit: The largest number of tenants in the page.
+
+        Raises:
+            NotAllowedError: The handle belongs to a tenant.
+        """
+        limits.admit_count("limit", limit)
+        self._require_administrator("tenants() lists all tenants")
+        found: list[TenantInfo] = []
+        async with aclosing(self._tenant_ids(check_tenant("after", after))) as ids:
+            async for id in ids:
+                found.append(TenantInfo(id))
+                if len(found) > limit:
+                    break
+        return Page(found[:limit], next=found[limit - 1].id if len(found) > limit else None)
+
+    def _require_administrator(self, what: str) -> None:
+        if self.tenant_id is not None:
+            raise NotAllowedError(f"{what}, and {self!r} belongs to one; use a handle without `tenant`")
+
+    async def _pairs(
+        self, under: str, tenant: TenantScope, after: str | None
+    ) -> AsyncGenerator[tuple[str | None, str]]:
+        """Yield the tenant and the name of each space."""
+        check_text("under", under)
+        check_choice("tenant", tenant, OWN, ALL)
+        if after is not None:
+            check_text("after", after)
+        if tenant is OWN:
+            async with aclosing(self._names(under, after)) as found:
+                async for name in found:
+                    yield self.tenant_id, name
+            return
+        self._require_administrator("tenant=ALL lists the spaces of all tenants")
+        owner, behind = _parse_cursor(after)
+        if owner is None:
+            async with aclosing(self._names(under, behind)) as found:
+                async for name in found:
+                    yield None, name
+        else:
+            async with aclosing(self.tenant(owner)._names(under, behind)) as found:
+                async for name in found:
+                    yield owner, name
+        async with aclosing(self._tenant_ids(owner)) as ids:
+            async for id in ids:
+                async with aclosing(self.tenant(id)._names(under, None)) as found:
+                    async for name in found:
+                        yield id, name
+
+    async def _tenant_ids(self, after: str | None) -> AsyncGenerator[str]:
+        """Yield the ids of tenants that have spaces, also spaces of keepstate's own."""
+        store, last = await self.opened(), after
+        place = names.TENANTS if after is None else names.behind(after)
+        while page := await store.spaces(names.TENANTS, after=place):
+            for stored in page:
+                id, _ = names.parts_of(stored)
+                assert id is not None
+                if id != last:
+                    yield id
+                    last = id
+            place = page[-1] if last is None else names.behind(last)
 
     async def _names(self, under: str, after: str | None) -> AsyncGenerator[str]:
         store, start = await self.opened(), under
         if start and not start.endswith("/"):
             name = self.stored_name(start)
             is_above = after is None or start.encode() > after.encode()
-            if is_above and name != ENCRYPTION_SPACE and await store.spaces(name, limit=1) == [name]:
+            if is_above and not names.is_reserved(name) and await store.spaces(name, limit=1) == [name]:
                 yield start
             start += "/"
         prefix = names.stored_name(self.tenant_id, start)
@@ -319,12 +442,13 @@ class Keepstate:
                 tenant, name = names.parts_of(stored)
                 if tenant != self.tenant_id:
                     return  # spaces of tenants are sorted after those without one
-                yield name
+                if not name.startswith(names.RESERVED):
+                    yield name
 
-    async def drop(self, space: str) -> None:
-        """Delete a space with its log. Does nothing if the space does not exist."""
+    async def drop(self, space: str) -> bool:
+        """Delete a space with its log. Return whether there was something to delete."""
         name = self.stored_name(check_space_name("space", space, self.tenant_id))
-        await (await self.opened()).drop(name)
+        return await (await self.opened()).drop(name)
 
     async def sweep(self) -> int:
         """Remove expired entries and unreferenced parts of large values, and return the number removed.
@@ -381,6 +505,8 @@ class Keepstate:
         """Yield all spaces that are not empty, each with its tenant; a tenant's handle yields its own."""
         async for stored in self.stored_names():
             tenant, name = names.parts_of(stored)
+            if names.is_reserved(stored):
+                continue
             handle = self if tenant in (None, self.tenant_id) else self.tenant(tenant)
             yield tenant, handle.space(name)
 
@@ -425,6 +551,18 @@ class Keepstate:
                 self._recorders = {}
             recorder = self._recorders.setdefault(space, Recorder(self._kept))
         return recorder
+
+
+def _parse_cursor(after: str | None) -> tuple[str | None, str | None]:
+    """Return the tenant and the name of the last space of a page of all tenants."""
+    if after is None:
+        return None, None
+    try:
+        return names.parts_of(after)
+    except CorruptError as error:
+        raise InvalidError(
+            f"`after` is {after!a}; give `next` of a page of list_spaces(tenant=ALL)"
+        ) from error
 
 
 def _observe(ks: Keepstate, observer: Observer) -> Observation:

@@ -180,15 +180,16 @@ class SharedJournal:
 
         return self._write_drafts(sweep_due, clock)
 
-    def drop(self, space: str, clock: Clock) -> None:
-        """Empty a space, if it exists."""
+    def drop(self, space: str, clock: Clock) -> bool:
+        """Empty a space, if it exists; return whether it did."""
 
-        def drop_it(drafts: dict[str, Draft], clock_ms: int) -> None:
-            if self.state_of(space).exists:
+        def drop_it(drafts: dict[str, Draft], clock_ms: int) -> bool:
+            if was_there := self.state_of(space).exists:
                 self._confirm(space, clock, clock_ms)
                 self._draft(space, drafts).drop(clock_ms)
+            return was_there
 
-        self._write_drafts(drop_it, clock)
+        return self._write_drafts(drop_it, clock)
 
     def _write_drafts(self, work: Callable[[dict[str, Draft], int], T], clock: Clock) -> T:
         """Run `work`, and return its result once its drafts are durable and published."""

@@ -191,8 +191,8 @@ class FileStore(StoreBase):
         except StorageError as error:
             return error
 
-    async def _drop(self, space: str) -> None:
-        await self._runner.call(self._shared.drop, space, self._clock)
+    async def _drop(self, space: str) -> bool:
+        return await self._runner.call(self._shared.drop, space, self._clock)
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         return await self._runner.call(self._shared.sweep, prefix, limit, self._clock)

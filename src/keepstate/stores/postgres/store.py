@@ -174,7 +174,7 @@ class PostgresStore(MarkedStore):
                 self._revisions.pop(batch.space, None)
         return outcomes
 
-    async def _drop(self, space: str) -> None:
+    async def _drop(self, space: str) -> bool:
         mark = self._marks.of(space)
         fresh, clock_ms = self._clock.random_bytes(NONCE_BYTES), self._clock.now_ms()
         answer = await self._client.change("drop", space.encode(), *_marked(mark), fresh, int8(clock_ms))
@@ -184,6 +184,7 @@ class PostgresStore(MarkedStore):
         if from_int8(revision) < 0 and mark is not None:
             raise self._record_loss(space, mark)
         self._marks.record(space, from_int8(revision), nonce or b"")
+        return nonce == fresh
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         removed, start = 0, prefix.encode()

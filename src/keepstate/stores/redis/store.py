@@ -440,12 +440,13 @@ class RedisStore(MarkedStore):
         except OutcomeUnknownError as error:
             raise unread_error(error) from error
 
-    async def _drop(self, space: str) -> None:
+    async def _drop(self, space: str) -> bool:
         nonce = self._clock.random_bytes(NONCE_BYTES)
         _, revision, marked = await self._run(
             "drop", space, self._marks.of(space), (nonce, self._clock_now())
         )
         self._marks.record(space, cast("int", revision), cast("bytes", marked))
+        return marked == nonce
 
     def _clock_now(self) -> bytes:
         return b"%d" % self._clock.now_ms()

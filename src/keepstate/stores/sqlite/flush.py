@@ -240,11 +240,14 @@ class Flush:
         ).get
         return found
 
-    def drop(self, space: str) -> None:
-        """Empty the space as its next revision. Its rows keep the old number, which loses its name."""
+    def drop(self, space: str) -> bool:
+        """Empty the space as its next revision; return whether it was there.
+
+        Its rows keep the old number, which loses its name.
+        """
         head = self.head(space)
         if head.revision == head.floor:
-            return
+            return False
         old = head.id
         self._execute("UPDATE spaces SET name = NULL WHERE id = ?", (old,))
         head.id = _new_number(self._execute, head.name, old)
@@ -255,6 +258,7 @@ class Flush:
         self._sizes.pop(space, None)
         head.advance(self._execute, size_bytes=0, token=None, nonce=nonce, changes=b"")
         self._mark_changed(space)
+        return True
 
     def collect(self, limit: int) -> int:
         """Remove up to `limit` rows of dropped spaces, and return the count; 0 when none are left."""

@@ -229,12 +229,13 @@ class SqliteStore(StoreBase):
             database.handles.notify(space)
         return answer
 
-    async def _drop(self, space: str) -> None:
-        await self._runner.call(self._drop_here, space)
+    async def _drop(self, space: str) -> bool:
+        return await self._runner.call(self._drop_here, space)
 
-    def _drop_here(self, space: str) -> None:
-        self._write(lambda flush: flush.drop(space))
+    def _drop_here(self, space: str) -> bool:
+        was_there = self._write(lambda flush: flush.drop(space))
         self._collect()
+        return was_there
 
     def _collect(self) -> None:
         """Remove the rows of dropped spaces, including those left by a process that was killed."""

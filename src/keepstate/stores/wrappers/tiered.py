@@ -219,10 +219,10 @@ class TieredStore(StoreWrapper):
                 self._hot.expire(batch.space)  # the next attempt must read what caused the conflict
         return outcomes
 
-    async def drop(self, space: str) -> None:
-        """Empty a space."""
+    async def drop(self, space: str) -> bool:
+        """Empty a space; return whether it was there."""
         try:
-            await self._store.drop(space)
+            return await self._store.drop(space)
         finally:
             self._hot.lose(space)
 

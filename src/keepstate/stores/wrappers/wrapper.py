@@ -131,9 +131,9 @@ class StoreWrapper:
         """List spaces."""
         return await self._store.spaces(prefix, after=after, limit=limit)
 
-    async def drop(self, space: str) -> None:
-        """Empty a space."""
-        await self._store.drop(space)
+    async def drop(self, space: str) -> bool:
+        """Empty a space; return whether it was there."""
+        return await self._store.drop(space)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Remove expired entries."""

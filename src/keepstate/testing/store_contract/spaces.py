@@ -139,7 +139,7 @@ class Spaces(Stage):
     async def test_dropping_takes_entries_and_log(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(A, b"1"), Put(b"\x02doc", b"1"), Put(b"\x00object", b"1"))
 
-        await store.drop(space)
+        assert await store.drop(space)
 
         assert [await scanned(store, space, section) for section in (b"\x00", b"\x01", b"\x02")] == [
             [],
@@ -189,12 +189,12 @@ class Spaces(Stage):
         assert await value_of(store, space, A) == b"2"
 
     async def test_dropping_what_holds_nothing_is_no_change(self, store: StoreBase, space: str) -> None:
-        await store.drop(space)
+        assert not await store.drop(space)
         assert await revision_of(store, space) == 0
 
         await applied(store, space, Put(A, b"1"))
-        await store.drop(space)
-        await store.drop(space)
+        assert await store.drop(space)
+        assert not await store.drop(space)
 
         assert await revision_of(store, space) == 2
         assert (await store.changes(space, 2)).upto == 2

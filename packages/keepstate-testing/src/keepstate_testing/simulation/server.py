@@ -56,11 +56,12 @@ class Server(MemoryStore):
             self.applied_at_s[space, new] = self._time.monotonic_s()
         self._timed[space] = revision
 
-    async def drop(self, space: str) -> None:
-        """Drop a space."""
-        await self._drop(space)
+    async def drop(self, space: str) -> bool:
+        """Drop a space; return whether it was there."""
+        was_there = await self._drop(space)
         self.oracle.drop(space)
         self._follow(space)
+        return was_there
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Remove expired entries."""
