@@ -45,7 +45,7 @@ from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
 from keepstate.stores.wrappers.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.schedules import Schedule
-from tests.crashes import cut_and_bound, history_stage, power_workload, supposed_stories
+from tests.crashes import cut_and_bound, history_stage, kept_rows_stories, power_workload, supposed_stories
 from tests.crashes.test_power_cuts import folder, refuse
 
 SPACE, KEY = "space", b"\x01key"
@@ -534,6 +534,13 @@ def _supposed(_place: Path, _request: pytest.FixtureRequest) -> None:
         asyncio.run(supposed_stories.tell(story))
 
 
+def _kept_rows(place: Path, _request: pytest.FixtureRequest) -> None:
+    """Let other writers and failures come between the write sections of a process."""
+    for story in kept_rows_stories.STORIES:
+        kept_rows_stories.tell(story, folder(place, story.__name__))
+
+
+KEPT_ROWS = Instrument("stories of kept rows", _kept_rows)
 SUPPOSED = Instrument("stories of what is supposed", _supposed)
 HANDED_LEADS = Instrument("interrupted leads", _handed_leads)
 SCHEDULES = Instrument("80 schedules of what expires", _schedules)

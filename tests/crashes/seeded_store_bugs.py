@@ -17,8 +17,10 @@ from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import Batch, Outcome
 from keepstate.stores.sqlite import flush
 from keepstate.stores.sqlite.connection import Execute
+from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.flush import Flush
-from keepstate.stores.sqlite.revision import Head, Revision
+from keepstate.stores.sqlite.revision import Head, Revision, SpaceRows
+from keepstate.stores.sqlite.writer import Writer
 from tests.crashes.seeded_bugs import Planted
 
 
@@ -39,14 +41,15 @@ def answers_by_request() -> Planted:
 def stored_time_ignored() -> Planted:
     """Judge a write by the process's clock alone, and not by the later time that is stored."""
 
-    def head(self: Flush, space: str) -> Head:
-        found = self._heads.get(space)
+    def rows(self: Flush, space: str) -> SpaceRows:
+        found = self._spaces.get(space)
         if found is None:
-            found = self._heads[space] = Head.read(self._execute, space.encode())
-            found.now_ms = self._latest_ms(found.name, self._clock_ms)
+            found = self._left.get(space) or SpaceRows(Head.read(self._execute, space.encode()))
+            found.head.now_ms = self._latest_ms(found.head.name, self._clock_ms)
+            self._spaces[space] = found
         return found
 
-    with patch.object(Flush, "head", head):
+    with patch.object(Flush, "_rows", rows):
         yield
 
 
@@ -80,10 +83,10 @@ def floor_taken_one_low() -> Planted:
     """Apply a retry whose first attempt may stand in the one revision that the log has just lost."""
     right = Flush._judge
 
-    def refuse(self: Flush, head: Head, batch: Batch) -> Outcome | None:
+    def refuse(self: Flush, rows: SpaceRows, batch: Batch) -> Outcome | None:
         if batch.retry_of is not None:
             batch = msgspec.structs.replace(batch, retry_of=batch.retry_of + 1)
-        return right(self, head, batch)
+        return right(self, rows, batch)
 
     with patch.object(Flush, "_judge", refuse):
         yield
@@ -151,6 +154,68 @@ def guessed_stamp_counted_twice() -> Planted:
 
     right = Revision._insert
     with patch.object(Revision, "_insert", insert):
+        yield
+
+
+@contextmanager
+def removed_key_remembered() -> Planted:
+    """Believe that a key still has its row after the row was removed."""
+    right = Revision.remove
+
+    def remove(self: Revision) -> None:
+        known = dict(self._rows.known)
+        right(self)
+        self._rows.known.update(known)
+
+    with patch.object(Revision, "remove", remove):
+        yield
+
+
+@contextmanager
+def written_key_remembered() -> Planted:
+    """Believe that a key has the version of its last check after it was written again."""
+    with patch.object(SpaceRows, "replace", lambda self, *of: None):
+        yield
+
+
+@contextmanager
+def stale_rows_believed() -> Planted:
+    """Believe what the last section left although another connection has committed since."""
+    with patch.object(Writer, "_is_unchanged", lambda self: True):
+        yield
+
+
+@contextmanager
+def rows_dated_after_the_commit() -> Planted:
+    """Compare the wal-index with what it is when the files are checked, after the end of the transaction."""
+    right = Files.check
+
+    def check(self: Files) -> None:
+        right(self)
+        self.seen = self._index()  # type: ignore[attr-defined]
+
+    def is_unchanged(self: Writer) -> bool:
+        seen: object = getattr(self.files, "seen", None)
+        return seen is not None and seen is self.files._index()
+
+    with patch.object(Files, "check", check), patch.object(Writer, "_is_unchanged", is_unchanged):
+        yield
+
+
+@contextmanager
+def rows_kept_over_a_rollback() -> Planted:
+    """Keep the rows that a section has changed although it fails."""
+    right = Writer._transact
+
+    def transact(self: Writer, *args: Any) -> Any:
+        left = self._left
+        try:
+            return right(self, *args)
+        except BaseException:
+            self._left = left
+            raise
+
+    with patch.object(Writer, "_transact", transact):
         yield
 
 

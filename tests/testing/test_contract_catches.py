@@ -232,6 +232,8 @@ PLANTED: list[tuple[Bug, str, dict[str, Any]]] = [
         {},
     ),
     (seeded_store_bugs.removed_row_counted, "test_sweeping_is_counted", {}),
+    (seeded_store_bugs.removed_key_remembered, "test_each_check_of_a_key_sees_its_last_change", {}),
+    (seeded_store_bugs.written_key_remembered, "test_each_check_of_a_key_sees_its_last_change", {}),
     (
         seeded_store_bugs.guessed_stamp_counted_twice,
         "test_stamped_entries_are_counted_over_a_guessed_one_too",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from keepstate.errors import CompactedError, HistoryLostError, KeepstateError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Changes, Check, Delete, Put
-from keepstate.stores.sqlite import SqliteStore
 from keepstate.testing.clocks import ManualClock
 from keepstate.values.key import stamp_suffix
+from tests.crashes.kept_rows_stories import Stage
 
 Step = Callable[[StoreBase], Coroutine[Any, Any, Any]]
 
@@ -125,17 +126,33 @@ def answer(store: StoreBase, step: Step) -> object:
 
 @given(st.lists(STEPS, max_size=40))
 def test_every_answer_is_that_of_the_plain_form(steps: list[Step | int]) -> None:
-    clock = ManualClock()
-    plain = finish(MemoryStore(runner=ThreadRunner(), clock=clock).open())
+    with two_processes() as (sqlite, _, plain, clock):
+        for step in steps:
+            if isinstance(step, int):
+                clock.advance(step)
+            else:
+                assert answer(sqlite, step) == answer(plain, step)
+
+
+@given(st.lists(st.tuples(st.booleans(), STEPS), max_size=40))
+def test_two_processes_answer_as_one_plain_form(steps: list[tuple[bool, Step | int]]) -> None:
+    """Each keeps rows from one write to its next one."""
+    with two_processes() as (sqlite, other, plain, clock):
+        for is_other, step in steps:
+            if isinstance(step, int):
+                clock.advance(step)
+            else:
+                assert answer(other if is_other else sqlite, step) == answer(plain, step)
+
+
+@contextmanager
+def two_processes() -> Generator[tuple[StoreBase, StoreBase, StoreBase, ManualClock]]:
+    """Yield two handles on one file, whose writers are those of two processes, and the plain form."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "keepstate.db")
-        sqlite = finish(SqliteStore(path, durability="normal", runner=ThreadRunner(), clock=clock).open())
+        stage = Stage(Path(folder))
+        plain = finish(MemoryStore(runner=ThreadRunner(), clock=stage.clock).open())
         try:
-            for step in steps:
-                if isinstance(step, int):
-                    clock.advance(step)
-                else:
-                    assert answer(sqlite, step) == answer(plain, step)
+            yield stage.us, stage.others, plain, stage.clock
         finally:
-            finish(sqlite.close())
             finish(plain.close())
+            stage.close()

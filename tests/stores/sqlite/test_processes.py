@@ -18,7 +18,7 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import ClosedError, KeepstateError, UnsupportedError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Applied, Batch, Put
+from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Put
 from keepstate.stores.sqlite import database as databases
 from tests.processes import Program
 from tests.stores.sqlite.conftest import Opens
@@ -133,6 +133,23 @@ def race(path: Path, durability: str) -> list[float]:
             told.write("\n")
             told.flush()
         return [float(said.readline()) for _, _, said in writers]
+
+
+def test_a_batch_after_one_of_another_process_is_judged_by_what_that_left(path: Path, opened: Opens) -> None:
+    """A process remembers heads, sizes and versions from one batch to the next."""
+    store = opened()
+    mine = [Put(COUNTER, b"1"), Put(A, b"1")]
+    finish(store.apply([Batch("s", mine, [Check(A, version=0), Check(COUNTER, version=0)])]))
+    with started(COUNTS_UP, path, "full") as (writer, _, said):
+        assert said.readline() == "1\n"
+        writer.send_signal(signal.SIGKILL)
+        said.read()
+
+    [refused] = finish(store.apply([Batch("s", [Put(A, b"2")], [Check(COUNTER, version=1)])]))
+    [applied] = finish(store.apply([Batch("s", [Put(A, b"2")])]))
+    assert isinstance(refused, Conflict)
+    assert isinstance(applied, Applied)
+    assert applied.revision == refused.actual + 1 >= 3
 
 
 # ---- forks

@@ -1,15 +1,15 @@
 """The work of one write section: checks batches and applies them to the rows.
 
 All failures of a batch are detected before its first write, so a rejected batch leaves nothing to undo. Later
-failures are those of the disk and roll back the whole section. The head of a space is read once per section
-and cached here. Outcomes of retries are stored apart from the log, for originals that arrive late. Rows of
-dropped spaces are removed a few at a time, so that no writer waits long for a large space.
+failures are those of the disk and roll back the whole section. The head of a space is read once, and later
+sections reuse it until another connection commits. Outcomes of retries are stored apart from the log, for
+originals that arrive late. Rows of dropped spaces are removed a few at a time, so that no writer waits long
+for a large space.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Final, Literal, TypeAlias
 
@@ -19,14 +19,15 @@ from keepstate._clock import Clock
 from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError, StoreFullError
 from keepstate.stores.admission import REPLACING_WRITES, check_stamped_keys, cut_log_error, log_size_error
 from keepstate.stores.clock_leaps import SecondClock
-from keepstate.stores.part_sizes import PartSizes
-from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Check, Conflict, Outcome
+from keepstate.stores.protocol import NONCE_BYTES, Applied, Batch, Conflict, Outcome
 from keepstate.stores.records import RETRY_KEPT_MS
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.connection import Execute
-from keepstate.stores.sqlite.revision import Head, Revision
+from keepstate.stores.sqlite.revision import Head, Revision, SpaceRows
 from keepstate.values import limits
 
+_SPACES_LEFT: Final = 256
+"""Number of spaces whose rows a section leaves to the next one."""
 KEPT_MS = 3_600_000
 """Milliseconds for which an outcome is stored."""
 _Answer: TypeAlias = tuple[Literal["applied", "conflict", "unknown", "invalid"], bytes | None, int, int, str]
@@ -34,17 +35,6 @@ _Answer: TypeAlias = tuple[Literal["applied", "conflict", "unknown", "invalid"],
 _decoder = msgspec.msgpack.Decoder(_Answer)
 _ENTRIES: Final = "DELETE FROM entries WHERE id IN (SELECT id FROM entries WHERE space = ? LIMIT ?)"
 _LOG: Final = "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id BETWEEN ? AND ? LIMIT ?)"
-_CHECKS_AT_ONCE: Final = 8
-"""Number of keys that one statement looks up. More would each need a plan of their own."""
-
-
-@cache
-def _versions(count: int) -> str:
-    marks = ", ".join("?" * count)
-    return (
-        "SELECT key, version, created, expires_at_ms, length(value) FROM entries "
-        f"WHERE space = ? AND key IN ({marks})"
-    )
 
 
 class Flush:
@@ -56,6 +46,7 @@ class Flush:
         clock: The process's clock, read once, and the source of nonces.
         latest_ms: Returns the latest time of a space that this process knows.
         second_clock: Confirms the clock if it is a leap ahead of a stored time.
+        left: The rows that the last section left, by space; empty if another connection has committed since.
     """
 
     def __init__(
@@ -65,15 +56,12 @@ class Flush:
         clock: Clock,
         latest_ms: Callable[[bytes, int], int],
         second_clock: SecondClock,
+        left: dict[str, SpaceRows],
     ) -> None:
         self._execute, self._path, self._latest_ms = execute, path, latest_ms
         self._clock, self._clock_ms, self._second_clock = clock, clock.now_ms(), second_clock
-        self._heads: dict[str, Head] = {}
-        self._sizes: dict[str, PartSizes] = {}
-        self._lengths: dict[bytes, int | None] = {}
-        """The lengths of the values of keys that the present batch checked."""
-        self._versions: dict[bytes, tuple[int, int]] = {}
-        """The versions of those keys: the last one, and that of the creation."""
+        self._spaces: dict[str, SpaceRows] = {}
+        self._left = left
         self.changed: set[str] = set()
         """The spaces that took a revision."""
         self.wrote = False
@@ -81,38 +69,48 @@ class Flush:
 
     def head(self, space: str) -> Head:
         """Return the space's head, at the time of this section."""
-        head = self._heads.get(space)
-        if head is None:
-            head = Head.read(self._execute, space.encode())
-            self._second_clock.confirm(self._clock, space, self._clock_ms, head.now_ms)
-            head.now_ms = self._latest_ms(head.name, max(self._clock_ms, head.now_ms))
-            self._heads[space] = head
-        return head
+        return self._rows(space).head
 
-    def _revision(self, space: str, head: Head, token: bytes | None) -> Revision:
+    def left(self) -> dict[str, SpaceRows]:
+        """Return what the section leaves, once it is committed."""
+        left = self._left
+        if len(left) + len(self._spaces) > _SPACES_LEFT:
+            left = {}
+        left.update(self._spaces)
+        return left
+
+    def _rows(self, space: str) -> SpaceRows:
+        rows = self._spaces.get(space)
+        if rows is None:
+            rows = self._left.get(space)
+            if rows is None:
+                rows = SpaceRows(Head.read(self._execute, space.encode()))
+            head = rows.head
+            self._second_clock.confirm(self._clock, space, self._clock_ms, head.stored_ms)
+            head.now_ms = self._latest_ms(head.name, max(self._clock_ms, head.stored_ms))
+            self._spaces[space] = rows
+        return rows
+
+    def _revision(self, space: str, token: bytes | None) -> Revision:
         """Return the next revision of a space."""
-        sizes = self._sizes.get(space)
-        if sizes is None:
-            sizes = self._sizes[space] = head.sizes()
         nonce = self._clock.random_bytes(NONCE_BYTES)
-        return Revision(self._execute, self._path, head, token, nonce, sizes, self._lengths)
+        return Revision(self._execute, self._path, self._rows(space), token, nonce)
 
     # ---- batches
 
     def apply(self, batch: Batch) -> Outcome:
         """Check the batch and apply it."""
-        head = self.head(batch.space)
-        self._lengths.clear()
-        self._versions.clear()
+        rows = self._rows(batch.space)
+        head = rows.head
         if batch.token is not None and (known := self._known_outcome(head, batch.token)) is not None:
             return known
-        refusal = self._judge(head, batch)
+        refusal = self._judge(rows, batch)
         if refusal is not None:
             self._keep_outcome(head, batch, refusal)
             return refusal
         if not batch.writes:
             return Applied(head.revision, head.now_ms)
-        revision = self._revision(batch.space, head, batch.token)
+        revision = self._revision(batch.space, batch.token)
         for index, write in enumerate(batch.writes):
             revision.look_up(write, index)
             if revision.replaced_bytes > limits.LOG_BYTES and len(batch.writes) > REPLACING_WRITES:
@@ -149,50 +147,23 @@ class Flush:
             return Applied(row_id - first, now_ms)
         return _find_outcome(self._execute, head.id, head.name.decode(), token, head.now_ms)
 
-    def _judge(self, head: Head, batch: Batch) -> Outcome | None:
+    def _judge(self, rows: SpaceRows, batch: Batch) -> Outcome | None:
+        head = rows.head
         if batch.retry_of is not None and batch.retry_of < head.floor:
             return cut_log_error(batch)
         if batch.at is not None and batch.at != head.revision:
             return Conflict(None, head.revision)
         if batch.alive_until_ms is not None and batch.alive_until_ms <= head.now_ms:
             return Conflict(None, head.revision)
-        if len(batch.checks) > 1:
-            self._look_up(head, batch.checks)
+        rows.look_up(self._execute, [check.key for check in batch.checks])
         for check in batch.checks:
-            version, created = self._versions_of(head, check.key)
+            version, created = rows.versions(check.key)
             wanted, actual = (check.created, created) if check.version is None else (check.version, version)
             if actual != wanted:
                 return Conflict(check.key, actual)
         if head.revision >= schema.LAST_REVISION - 1:
             return StoreFullError(f"Space {batch.space!r} has used up its revisions. Write to a new space.")
         return check_stamped_keys(batch, head.revision + 1)
-
-    def _look_up(self, head: Head, checks: Sequence[Check]) -> None:
-        """Look up the checked keys, several in one statement."""
-        for begin in range(0, len(checks), _CHECKS_AT_ONCE):
-            keys = [check.key for check in checks[begin : begin + _CHECKS_AT_ONCE]]
-            found = {row[0]: row[1:] for row in self._execute(_versions(len(keys)), (head.id, *keys))}
-            for key in keys:
-                self._note_row(head, key, found.get(key))
-
-    def _versions_of(self, head: Head, key: bytes) -> tuple[int, int]:
-        known = self._versions.get(key)
-        if known is not None:
-            return known
-        row: Any = self._execute(
-            "SELECT version, created, expires_at_ms, length(value) FROM entries WHERE space = ? AND key = ?",
-            (head.id, key),
-        ).get
-        return self._note_row(head, key, row)
-
-    def _note_row(self, head: Head, key: bytes, row: Any) -> tuple[int, int]:
-        self._lengths[key] = None if row is None else row[3]
-        if row is None or (row[2] is not None and row[2] <= head.now_ms):
-            versions = ABSENT, ABSENT
-        else:
-            versions = row[0], row[1]
-        self._versions[key] = versions
-        return versions
 
     def _assign_number(self, head: Head) -> None:
         """Assign a number to a new space."""
@@ -212,8 +183,7 @@ class Flush:
             return 0
         expired = self._expired(head, min(limit, limits.BATCH_WRITES))
         if expired:
-            self._lengths.clear()
-            revision = self._revision(space, head, None)
+            revision = self._revision(space, None)
             for key in expired:
                 revision.look_up_removal(key)
             revision.remove()
@@ -255,7 +225,7 @@ class Flush:
         nonce = self._clock.random_bytes(NONCE_BYTES)
         head.floor, head.floor_nonce = head.revision + 1, nonce
         head.kept_bytes, head.expiry_ms, head.stored_sizes = 0, None, b""
-        self._sizes.pop(space, None)
+        self._spaces[space] = SpaceRows(head)
         head.advance(self._execute, size_bytes=0, token=None, nonce=nonce, changes=b"")
         self._mark_changed(space)
         return True

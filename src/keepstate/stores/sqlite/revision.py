@@ -5,8 +5,9 @@ A `Revision` collects the rows of one batch's writes: looked up, written and log
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final, TypeAlias
 
 import apsw
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from keepstate.errors import CorruptError
 from keepstate.stores.clock_leaps import detect_leap
 from keepstate.stores.part_sizes import PartSizes
-from keepstate.stores.protocol import Delete, Put, Write
+from keepstate.stores.protocol import ABSENT, Delete, Put, Write
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.connection import Execute
 from keepstate.stores.sqlite.schema import DELETED, PUT, PUT_OVER_EXPIRED, Logged, encode_changes
@@ -45,7 +46,21 @@ _INSERT: Final = """
     INSERT INTO entries (space, key, version, created, expires_at_ms, seal, value)
     VALUES (?1, ?2, ?3, ?3, ?4, ?5, ?6)
 """
+Stored: TypeAlias = tuple[int, int, int | None, int]
+"""The version of an entry, the one at which it was created, its expiry, and the length of its value."""
+_KNOWN_KEYS: Final = 64
+_KEYS_AT_ONCE: Final = 8
+"""Number of keys that one statement looks up. More would each need a plan of their own."""
 _LENGTH: Final = "SELECT length(value) FROM entries WHERE space = ? AND key = ?"
+
+
+@cache
+def _stored(count: int) -> str:
+    marks = ", ".join("?" * count)
+    return (
+        "SELECT key, version, created, expires_at_ms, length(value) FROM entries "
+        f"WHERE space = ? AND key IN ({marks})"
+    )
 
 
 class Head:
@@ -166,31 +181,77 @@ class Head:
         execute("DELETE FROM log WHERE id BETWEEN ? AND ?", (first, first + self.floor))
 
 
+class SpaceRows:
+    """The content of a space's rows, as far as a write section has read or written them.
+
+    The next section reuses it if no other connection has committed in between.
+
+    Attributes:
+        head: The head of the space.
+    """
+
+    __slots__ = ("_sizes", "head", "known")
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self._sizes: PartSizes | None = None
+        self.known: dict[bytes, Stored | None] = {}
+        """The rows of keys that a batch has checked; None for a key without a row."""
+
+    def sizes(self) -> PartSizes:
+        """Return the sizes of the space's parts, which its next revision changes."""
+        if self._sizes is None:
+            self._sizes = self.head.sizes()
+        return self._sizes
+
+    def look_up(self, execute: Execute, keys: Sequence[bytes]) -> None:
+        """Read the rows of those keys that are not known, several in one statement."""
+        if len(self.known) > _KNOWN_KEYS:
+            self.known.clear()
+        unknown = [key for key in keys if key not in self.known]
+        for begin in range(0, len(unknown), _KEYS_AT_ONCE):
+            asked = unknown[begin : begin + _KEYS_AT_ONCE]
+            self.known.update(dict.fromkeys(asked))
+            for key, *row in execute(_stored(len(asked)), (self.head.id, *asked)).fetchall():
+                version, created, expires_at_ms, length = row
+                self.known[key] = version, created, expires_at_ms, length
+
+    def versions(self, key: bytes) -> tuple[int, int]:
+        """Return the version of a known key, and the one of its creation, at the space's time."""
+        row = self.known[key]
+        if row is None or (row[2] is not None and row[2] <= self.head.now_ms):
+            return ABSENT, ABSENT
+        return row[0], row[1]
+
+    def replace(self, key: bytes, version: int, expires_at_ms: int | None, length: int) -> None:
+        """Note that the next revision writes a key."""
+        if key in self.known:
+            old = self.known[key]
+            is_new = old is None or (old[2] is not None and old[2] <= self.head.now_ms)
+            self.known[key] = version, version if old is None or is_new else old[1], expires_at_ms, length
+
+
 class Revision:
     """The next revision of a space, under construction.
 
     Args:
         execute: The function of the writing connection.
         path: Names the file in errors.
-        head: The head of the space.
+        rows: The known rows of the space, which the revision changes.
         token: The token of the batch.
         nonce: The nonce of the revision.
-        sizes: The sizes of the space's parts, which the revision changes.
-        lengths: The lengths of values that were looked up already, by key; None for a key without a row.
     """
 
     def __init__(
         self,
         execute: Execute,
         path: str,
-        head: Head,
+        rows: SpaceRows,
         token: bytes | None,
         nonce: bytes,
-        sizes: PartSizes,
-        lengths: Mapping[bytes, int | None],
     ) -> None:
-        self._execute, self._path, self._head = execute, path, head
-        self._token, self._nonce, self._sizes, self._lengths = token, nonce, sizes, lengths
+        self._execute, self._path, self._head = execute, path, rows.head
+        self._token, self._nonce, self._rows, self._sizes = token, nonce, rows, rows.sizes()
         self.replaced_bytes = 0
         """Size of the replaced and removed values that the log will store."""
         self._puts: list[tuple[bytes, Put, int | None]] = []
@@ -217,9 +278,8 @@ class Revision:
             is_expired = row is not None and row[1] is not None and row[1] <= self._head.now_ms
             self._logged_puts.append((key, PUT_OVER_EXPIRED if is_expired else PUT, old, write.value))
             return
-        # A stamped key is new, unless a caller guessed the stamp, and so are most objects: their names are
-        # digests of their content. The insertion notices the others.
-        is_new = write.stamp or (key[0] == OBJECTS and key not in self._lengths)
+        # An object or a stamped key is nearly always new. If it is not, its insertion notices it.
+        is_new = write.stamp or (key[0] == OBJECTS and key not in self._rows.known)
         self._puts.append((key, write, None if is_new else self._length(key)))
         if key[0] != OBJECTS:
             self._logged_puts.append((key, PUT, None, None))
@@ -244,8 +304,9 @@ class Revision:
 
     def _length(self, key: bytes) -> int | None:
         """Return the length of a key's value, which is stored in front of it; None without a row."""
-        if key in self._lengths:
-            return self._lengths[key]
+        if key in self._rows.known:
+            known = self._rows.known[key]
+            return None if known is None else known[3]
         length: int | None = self._execute(_LENGTH, (self._head.id, key)).get
         return length
 
@@ -267,6 +328,7 @@ class Revision:
             expires_at_ms = None if put.ttl_ms is None else head.now_ms + put.ttl_ms
             if expires_at_ms is not None and (head.expiry_ms is None or expires_at_ms < head.expiry_ms):
                 head.expiry_ms = expires_at_ms
+            self._rows.replace(key, version, expires_at_ms, len(put.value))
             seal = schema.entry_seal(key, put.value, version, expires_at_ms)
             row = head.id, key, version, expires_at_ms, seal, put.value
             length = self._insert(row) if known is None else known
@@ -291,6 +353,7 @@ class Revision:
         """Remove the keys that were planned for removal."""
         for key, length in self._removed:
             self._sizes.count(key, -1, -len(key) - length)
+            self._rows.known.pop(key, None)
             self._execute("DELETE FROM entries WHERE space = ? AND key = ?", (self._head.id, key))
 
     def log(self) -> None:

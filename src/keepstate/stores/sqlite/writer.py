@@ -38,6 +38,7 @@ from keepstate.stores.sqlite.durable_mark import Newest, require_log
 from keepstate.stores.sqlite.files import FileLock, Files
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.renewal import opening_guard
+from keepstate.stores.sqlite.revision import SpaceRows
 from keepstate.stores.sqlite.schema import prepare
 
 T = TypeVar("T")
@@ -66,6 +67,10 @@ class Writer:
         self._is_closed = False
         self._failure: str | None = None
         self._log_pages = 0
+        self._left: dict[str, SpaceRows] = {}
+        """The rows that the last section left, by space; valid until another connection commits."""
+        self._left_at = -1
+        """SQLite's data version at the end of that section."""
         require_log(path)
         self._lock = FileLock(path)
         self._newest = Newest(self._lock.descriptor, path, durability)
@@ -120,8 +125,10 @@ class Writer:
             try:
                 self._lock.acquire(self._wait_s)
                 self.files.begin()
-                answer, newest = self._transact(work, clock)
+                answer, flush = self._transact(work, clock)
                 self.files.check()
+                self._left = flush.left()
+                newest = _newest_row(flush)
                 if newest is not None:
                     self._newest.note(newest)
                 if self._log_pages >= self._checkpoint_at:
@@ -137,14 +144,19 @@ class Writer:
         if self._failure is not None:
             raise StorageError(f"{self._failure} Nothing was written.")
 
-    def _transact(self, work: Callable[[Flush], T], clock: Clock) -> tuple[T, int | None]:
+    def _transact(self, work: Callable[[Flush], T], clock: Clock) -> tuple[T, Flush]:
         execute, is_committing = self._execute, False
+        left, self._left = self._left, {}
         try:
             execute("BEGIN IMMEDIATE")
-            flush = Flush(execute, self._path, clock, self.latest_ms, self.second_clock)
+            if not self._is_unchanged():
+                left = {}
+            flush = Flush(execute, self._path, clock, self.latest_ms, self.second_clock, left)
             answer = work(flush)
             is_committing = flush.wrote
             execute("COMMIT" if is_committing else "ROLLBACK")
+            # Before the next transaction, which would include another connection's commit in the version.
+            self._left_at = self._connection.data_version()
         except BaseException as error:
             try:  # noqa: SIM105  `suppress` leaves room for a second interrupt
                 execute("ROLLBACK")
@@ -153,7 +165,15 @@ class Writer:
             if isinstance(error, apsw.Error):
                 raise self._map_error(error, is_committing=is_committing) from error
             raise
-        return answer, _newest_row(flush)
+        return answer, flush
+
+    def _is_unchanged(self) -> bool:
+        """Return, in a write transaction, whether no other connection has committed since the last section.
+
+        SQLite compares the whole header of the wal-index when a transaction begins, and keeps its own page
+        cache by the same answer.
+        """
+        return self._connection.data_version() == self._left_at
 
     def _map_error(self, error: apsw.Error, *, is_committing: bool) -> StorageError:
         if failures.lacks_room(error, self._connection.system_errno):

@@ -40,6 +40,21 @@ class Checks(Stage):
 
         assert await refused(store, space, Put(A, b"2"), checks=[Check(A, version=1)]) == Conflict(A, 0)
 
+    async def test_each_check_of_a_key_sees_its_last_change(self, store: StoreBase, space: str) -> None:
+        """A store may remember the entries that it has checked."""
+        await applied(store, space, Put(A, b"1"), checks=[Check(A, version=ABSENT)])
+        await applied(store, space, Put(A, b"22"), checks=[Check(A, version=1)])
+        await applied(store, space, Put(B, b""), checks=[Check(A, version=2), Check(A, created=1)])
+        await applied(store, space, Delete(A), checks=[Check(A, version=2)])
+
+        assert await refused(store, space, Put(A, b"3"), checks=[Check(A, version=2)]) == Conflict(A, 0)
+
+        await applied(store, space, Put(A, b"333"), checks=[Check(A, version=ABSENT)])
+        await applied(store, space, Put(B, b""), checks=[Check(A, version=5), Check(A, created=5)])
+        await store.drop(space)
+
+        assert await refused(store, space, Put(B, b""), checks=[Check(A, version=5)]) == Conflict(A, 0)
+
     async def test_created_holds_over_rewrites(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(A, b"1"))
         await applied(store, space, Put(A, b"2"))
