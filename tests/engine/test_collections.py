@@ -287,6 +287,27 @@ async def test_records_are_written_through_the_collection_only(ks: Keepstate, pl
     assert await place.documents.get("orders/a") == Order("ann", 1)
 
 
+@pytest.mark.parametrize("prefix", ["", "order", "orders/", "orders/1"])
+async def test_nothing_is_deleted_if_records_are_among_the_documents(place: Space, prefix: str) -> None:
+    async with place.transaction() as tx:
+        for number in range(600):
+            await tx.documents.put(f"order{number:03}", number)
+    await orders(place).put("1", Order("ann", 1))
+    before = await place.revision()
+
+    with pytest.raises(
+        InvalidError, match=r"delete_all\(.*\) includes records of the indexed collection 'orders'"
+    ):
+        await place.documents.delete_all(prefix)
+    with pytest.raises(InvalidError, match="includes records"):
+        async with place.transaction() as tx:
+            await tx.documents.delete_all(prefix)
+
+    assert await place.revision() == before
+    await orders(place).delete("1")
+    assert await place.documents.delete_all("order") == 600
+
+
 async def test_a_collection_that_begins_between_is_noticed(ks: Keepstate) -> None:
     async with keepstate.open(ks.url) as other:
         if ks.url.startswith(("file:", "tiered")):

@@ -251,6 +251,14 @@ async def test_all_documents_of_a_prefix_are_deleted(space: Space) -> None:
     assert await space.documents.delete_all("old/") == 0
 
 
+async def test_a_prefix_may_be_longer_than_the_name_in_a_key(space: Space) -> None:
+    long = "n" * 470
+    await filled(space, "n" * 440, long + "a", long + "b", long + "b2")
+
+    assert await space.documents.delete_all(long + "b") == 2
+    assert await all_of(space.documents.keys()) == ["n" * 440, long + "a"]
+
+
 async def test_a_transaction_deletes_all_or_nothing(space: Space) -> None:
     await filled(space, "a/1", "a/2", "b")
     with pytest.raises(RuntimeError):

@@ -217,6 +217,10 @@ class Documents(Twin[engine.Documents]):
 
         Args:
             prefix: The beginning of the names, in which no character is special; empty for all documents.
+
+        Raises:
+            InvalidError: One of them is a record of an indexed collection. Nothing was deleted, unless it was
+                written during the call.
         """
         return finish(self._inner.delete_all(prefix))
 

@@ -16,6 +16,7 @@ from keepstate.engine.documents.record import (
     write_record,
 )
 from keepstate.engine.documents.watch import Watch
+from keepstate.engine.documents.write_rules import WriteRules, read_rules, records_prefix
 from keepstate.engine.kernel import large_values, layout
 from keepstate.engine.kernel.arguments import (
     check_duration_ms,
@@ -436,10 +437,17 @@ class Documents:
 
         Args:
             prefix: The beginning of the names, in which no character is special; empty for all documents.
+
+        Raises:
+            InvalidError: One of them is a record of an indexed collection. Nothing was deleted, unless it was
+                written during the call.
         """
         listing = _Listing("*", check_text("prefix", prefix), reverse=False, limit=None)
+        await self._reject_records(listing.prefix, prefix)
         count, keys, size_bytes = 0, list[bytes](), 0
-        async for _, entry in self._executor.scan(listing.prefix):
+        async for unit, entry in self._executor.scan(listing.prefix):
+            if not await self._matches(unit, entry, listing, prefix):
+                continue
             if keys and (
                 len(keys) == _DELETED_BY_BATCH or size_bytes + len(entry.value) > limits.READ_BYTES // 2
             ):
@@ -448,6 +456,32 @@ class Documents:
             keys.append(entry.key)
             size_bytes += len(entry.value)
         return count + (await self._delete_each(keys) if keys else 0)
+
+    async def _reject_records(self, scanned: bytes, prefix: str) -> None:
+        """Raise `InvalidError` if an indexed collection has a record under a prefix."""
+
+        async def work(unit: Unit) -> WriteRules:
+            return read_rules(await unit.get(layout.RULES))
+
+        for name in (await self._executor.run(work))[0].collections:
+            own, other = sorted((records_prefix(name), scanned), key=len)
+            if other.startswith(own):
+                async for _ in self._executor.scan(other, at_once=1):
+                    raise InvalidError(
+                        f"delete_all({prefix!r}) includes records of the indexed collection {name!r} of "
+                        f"{self._executor.name!r}; delete them first through space.collection({name!r}, …)"
+                    )
+
+    async def _matches(self, unit: Unit, entry: Entry, listing: _Listing, prefix: str) -> bool:
+        """Return whether a name starts with a prefix, which may be longer than the part of it in the key."""
+        if not layout.is_cut(layout.DOCUMENTS, entry.key):
+            return listing.matches(layout.name_of(layout.DOCUMENTS, entry.key))
+        if listing.prefix == layout.DOCUMENTS + prefix.encode("utf-8", "surrogatepass"):
+            return True
+        try:
+            return listing.matches(split_record(entry.key, await unit.value(entry))[0])
+        except ConflictError:  # it is being written
+            return False
 
     async def _delete_each(self, keys: Sequence[bytes]) -> int:
         async def work(unit: Unit) -> int:
