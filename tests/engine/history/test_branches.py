@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from keepstate.engine.history.history import History
 from keepstate.engine.kernel import layout
-from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError
+from keepstate.stores.protocol import Batch, Put
 
 
 async def test_a_branch_goes_its_own_way(history: History) -> None:
@@ -40,6 +42,43 @@ async def test_a_name_never_hides_a_commit(history: History) -> None:
             await name(first.id, "main")
 
     assert (await history.checkout(first.id))["n"] == 1
+
+
+async def test_a_branch_keeps_the_fields_that_a_later_version_stored(everywhere: History) -> None:
+    await everywhere.append("log", 0)
+    await everywhere.tag("v1")
+    store, key = await everywhere._executor.store(), layout.named_key(layout.BRANCHES, "main")
+
+    async def stored() -> list[Any]:
+        (entry,) = (await store.read("run/1", [key])).entries
+        return list(msgspec.msgpack.decode(entry.value)) if entry is not None else []
+
+    await store.apply([Batch("run/1", [Put(key, msgspec.msgpack.encode([*await stored(), b"", "new", 7]))])])
+    for number in range(1, 6):
+        await everywhere.append("log", number)
+        assert (await stored())[3:] == ["new", 7]
+    draft = await everywhere.begin()
+    draft["plan"] = "on"
+    await draft.commit()
+    await everywhere.squash(since="v1")
+
+    assert (await stored())[3:] == ["new", 7]
+    assert (await everywhere.verify()).problems == ()
+    await everywhere.branch("side", "v1")
+    await everywhere.delete_branch("main")
+    await everywhere.branch("main", "side")
+    assert len(await stored()) <= 3
+
+
+@pytest.mark.parametrize("jumped", [b"x" * 21, b"x" * 1_000])
+async def test_a_head_whose_names_are_too_long_is_damaged(history: History, jumped: bytes) -> None:
+    commit = await history.append("log", 0)
+    store, key = await history._executor.store(), layout.named_key(layout.BRANCHES, "main")
+    head = msgspec.msgpack.encode([bytes.fromhex(commit.id), 1, jumped])
+    await store.apply([Batch("run/1", [Put(key, head)])])
+
+    with pytest.raises(CorruptError, match="branch 'main' is damaged"):
+        await history.find()
 
 
 async def test_a_tag_stays(history: History) -> None:

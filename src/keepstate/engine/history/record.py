@@ -14,14 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from hashlib import sha256
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe
-from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.stores.protocol import Entry, Store
 from keepstate.values.nodes import refs_in
@@ -41,6 +41,7 @@ _FORMAT: Final = 2
 _CHECKSUM_BYTES: Final = 8
 _RESERVED: Final = re.compile(r"[~#@\x00-\x1f]")
 _Name = Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
+_NoneOrName = Annotated[bytes, msgspec.Meta(max_length=DIGEST_SIZE)]
 
 
 # ---- commits
@@ -78,9 +79,9 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
     created_ms: StoredMs
     author: str | None
     message: str
-    nonce: bytes
+    nonce: Annotated[bytes, msgspec.Meta(max_length=NONCE_BYTES)]
     number: Annotated[int, msgspec.Meta(ge=1)]
-    skip: bytes
+    skip: _NoneOrName
     skip_number: Annotated[int, msgspec.Meta(ge=0)]
     spread_ms: StoredMs
     merges: bool
@@ -166,9 +167,13 @@ class Head(msgspec.Struct, array_like=True, frozen=True):
             with the commit. Empty if none does, or it is not known.
     """
 
-    commit: Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
+    commit: _Name
     number: Annotated[int, msgspec.Meta(ge=1)]
-    jumped: bytes = b""
+    jumped: _NoneOrName = b""
+
+
+_WHOLE_HEAD: Final = bytes((0x90 + len(Head.__struct_fields__),))
+"""The first byte of a MessagePack head with all known fields. That of a longer one is greater."""
 
 
 def check_ref_name(what: str, name: object) -> str:
@@ -212,9 +217,16 @@ def decode_head(key: bytes, stored: bytes) -> Head:
 
 
 def put_head(unit: Unit, part: bytes, name: str, head: Head) -> None:
-    """Move a branch or tag to a commit."""
-    stored = head if head.jumped else (head.commit, head.number)
-    unit.put(layout.named_key(part, name), msgspec.msgpack.encode(stored))
+    """Move a branch or tag to a commit. Fields that a later version of keepstate has added are kept."""
+    key = layout.named_key(part, name)
+    before = unit.as_applied(key, UNWRITTEN)
+    fields: list[Any] = [head.commit, head.number]
+    if head.jumped:
+        fields.append(head.jumped)
+    if before is not None and before.value[:1] > _WHOLE_HEAD:
+        later = decode_stored(before.value, list[Any], describe(key))[len(Head.__struct_fields__) :]
+        fields = [head.commit, head.number, head.jumped, *later]
+    unit.put(key, msgspec.msgpack.encode(fields))
 
 
 async def heads(unit: Unit, part: bytes) -> AsyncIterator[tuple[str, Head]]:
@@ -266,11 +278,11 @@ class Graft(msgspec.Struct, array_like=True, frozen=True):
             not known.
     """
 
-    parents: list[bytes]
+    parents: list[_Name]
     skipped: Annotated[int, msgspec.Meta(ge=0)]
     goes_on: bool
     number: Annotated[int, msgspec.Meta(ge=1)]
-    below: bytes = b""
+    below: _NoneOrName = b""
 
 
 Grafts: TypeAlias = dict[bytes, Graft]
