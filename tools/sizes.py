@@ -29,7 +29,7 @@ SHORT = 50
 BUDGETS = {
     "adapters": 4_050,
     "cli": 2_850,
-    "engine": 13_050,
+    "engine": 13_150,
     "managers": 5_300,
     "sessions": 3_200,
     "stores": 11_650,

@@ -29,10 +29,10 @@ STATES: list[dict[str, Any]] = [
     {"messages": [*MESSAGES[100:], "new"], "small": (1, 2.5, b"x"), "big": "y" * 6_000},
 ]
 IDS = [
-    "c044920a8b4c840b95c8407012721688fe064c10",
     "7b8675431048c8bddc848f3d6c1bbe888aa1d145",
     "09d1bfe94f03c856ebe942966edaf22d525abc6c",
     "991b44077663b16161fcc95c2d83a52c0d236ba5",
+    "c044920a8b4c840b95c8407012721688fe064c10",
     "5b6d6f211013e6ee719ff8b299e6d9986e8e5842",
 ]
 
