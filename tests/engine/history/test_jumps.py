@@ -35,6 +35,8 @@ from tests.tally import first_seed
 
 TURNS = 60
 CHUNK = 250
+DEEP = 1_500
+"""Histories of one deep run. Each seed takes others: KEEPSTATE_SEED=1500 goes on after those of seed 0."""
 KEYS = ("plan", "notes", "log", "deep", "n", "who")
 
 
@@ -323,7 +325,7 @@ async def wander_and_judge(seeds: range) -> Counter[str]:
         pytest.param(3, 25, id="some", marks=pytest.mark.slow),
         *(
             pytest.param(n, CHUNK, id=f"from-{n}", marks=[pytest.mark.deep, pytest.mark.timeout(1_800)])
-            for n in range(0, 6_000, CHUNK)
+            for n in range(0, DEEP, CHUNK)
         ),
     ],
 )
