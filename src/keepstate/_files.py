@@ -36,6 +36,15 @@ def make_folder(path: str) -> None:
         make_folder(path)
 
 
+def sync_folder(path: str) -> None:
+    """Wait until the names in a folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make_file(path: str, flags: int = os.O_WRONLY, *, mode: int = FILE_MODE) -> int:
     """Create a file that does not exist, and return its descriptor.
 

@@ -209,12 +209,15 @@ def expected_places(kind: str) -> set[str]:
 def leave(kind: str, place: Path, image: Image, locks: list[bytes], chance: random.Random) -> None:
     """Write an image, and the files beside it whose content a cut leaves to chance.
 
-    Nobody syncs the lock file, so any of its contents may be there, or none; the memory that processes
-    shared may hold anything. Neither makes an image another one.
+    Nobody syncs the lock file, so any of its contents may be there, or none. Only its name is synced, before
+    there is a database of SQLite. The memory that processes shared may hold anything. Neither makes an image
+    another one.
     """
     image.write(place)
     lock = workload.lock_of(kind, place)
     left = chance.choice([None, b"", b"\xff" * 700, chance.choice(locks), locks[-1], locks[-1]])
+    if left is None and (place / "keepstate.db").exists():
+        left = b""
     lock.unlink(missing_ok=True)
     if left is not None:
         lock.write_bytes(left)

@@ -14,7 +14,7 @@ from keepstate.errors import CorruptError, KeepstateError
 from keepstate.values.codec import Codec, canonical
 from keepstate.values.contents import open_contents
 from keepstate.values.diff import diff
-from keepstate.values.merge import Rules, merge
+from keepstate.values.merge import Rule, Rules, merge
 from keepstate.values.merkle import MerkleValue, count_descents, gather
 from keepstate.values.nodes import LIST_STYLE, item, ref_of
 from keepstate.values.order import find_places
@@ -184,8 +184,9 @@ def test_the_side_that_alone_changed_the_order_leads(seed: int) -> None:
     base = a_dict(dice)
     ours, theirs = edit(dice, base), edit(dice, base)
     sides = [plant(side, objects) for side in (base, ours, theirs)]
+    rule: Rule = "theirs" if seed % 2 else "ours"  # theirs brings back keys that ours removed
 
-    made = objects.serve(merge(*sides, Rules({(): "ours"}), CODEC))
+    made = objects.serve(merge(*sides, Rules({(): rule}), CODEC))
     objects.update(made.objects)
     merged = assemble(made.encoding, objects)
 
@@ -199,6 +200,22 @@ def expected_order(base: Any, ours: Any, theirs: Any, merged: Any) -> list[Any]:
     by_us, by_them = ([key for key in side if key in set(common)] for side in (ours, theirs))
     lead, other = (theirs, ours) if by_us == common != by_them else (ours, theirs)
     return [*(key for key in lead if key in merged), *(key for key in other if key in merged.keys() - lead)]
+
+
+@pytest.mark.parametrize("count", [3, 3_000])
+@pytest.mark.parametrize("begin", [0, 1], ids=["unsorted", "sorted"])
+def test_a_removed_key_that_comes_back_stands_where_their_order_has_it(begin: int, count: int) -> None:
+    base = {f"k{n:06d}": n for n in range(begin, count)} | ({} if begin else {"a": 0})
+    restored = [*base][1::2]
+    ours = {key: value for key, value in base.items() if key not in restored}
+    theirs = {key: "changed" if key in restored else value for key, value in base.items()} | {"z": 1}
+    objects = Objects()
+
+    sides = [plant(side, objects) for side in (base, ours, theirs)]
+    made = objects.serve(merge(*sides, Rules({(): "theirs"}), CODEC))
+    objects.update(made.objects)
+
+    assert list(assemble(made.encoding, objects)) == [*ours, *restored, "z"]
 
 
 @pytest.mark.parametrize("count", [3, 3_000])

@@ -153,7 +153,8 @@ class _Merging:
         ):
             edits.order = yield from _merge_orders(base, ours, theirs, edits)
         else:
-            edits.puts = yield from _in_their_order(theirs, removed[1][1], edits.puts)
+            new = [*removed[1][1], *removed[0][0]]  # what we removed comes back if their change of it won
+            edits.puts = yield from _in_their_order(theirs, new, edits.puts)
         return edits
 
     # ---- lists
@@ -275,13 +276,15 @@ def _merge_orders(
 
 
 def _in_their_order(
-    theirs: Contents, added: Sequence[bytes], puts: dict[Step, MerkleValue]
+    theirs: Contents, new: Sequence[bytes], puts: dict[Step, MerkleValue]
 ) -> Fetching[dict[Step, MerkleValue]]:
-    """Return new values, those of added keys last and in the order in which `theirs` has the keys."""
-    keys = [key for key in added if key in puts]
-    if len(keys) < 2 or (theirs.tree is not None and theirs.order is None):
+    """Return the values to put, those of new keys last and in the order in which `theirs` has the keys."""
+    keys = [key for key in new if key in puts]
+    if len(keys) < 2:
         return puts
-    if theirs.order is not None:
+    if theirs.tree is not None and theirs.order is None:
+        keys.sort()
+    elif theirs.order is not None:
         places = yield from find_places((yield from read_order(theirs.order)), keys)
         keys.sort(key=places.__getitem__)
     else:

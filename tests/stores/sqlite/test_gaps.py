@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Applied, Batch, Put
 from keepstate.stores.recovery.pagefile import PageFile
 from keepstate.stores.recovery.sqlite import DatabaseRemains
-from keepstate.stores.sqlite import SqliteStore
+from keepstate.stores.sqlite import SqliteStore, files
 
 FRAME = 24 + 4096
 HEAD = 32
@@ -105,6 +106,20 @@ def test_a_database_that_was_copied_without_its_log_is_refused(tmp_path: Path) -
 
     assert path.read_bytes() == before
     assert [found.name for found in path.parent.iterdir()] == ["store.db"]
+
+
+def test_the_name_of_the_lock_file_is_synced_before_there_is_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[list[str]] = []
+    monkeypatch.setattr(files, "sync_folder", lambda path: synced.append(os.listdir(path)))
+
+    for _ in range(2):
+        store = SqliteStore(tmp_path / "store.db", runner=ThreadRunner())
+        finish(store.open())
+        finish(store.close())
+
+    assert synced == [["store.db.lock"]]
 
 
 def test_repair_says_of_a_database_without_its_log_what_is_missing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import os
 from contextlib import suppress
 from typing import Final
 
-from keepstate._files import FILE_MODE, open_beside
+from keepstate._files import FILE_MODE, open_beside, sync_folder
 from keepstate.errors import StorageError, StoreFullError, StoreUnavailableError
 from keepstate.stores.local_files import is_forbidden
 
@@ -77,11 +77,7 @@ class Files:
 
     def sync_folder(self, path: str) -> None:
         """Wait until the names in a folder survive a power cut."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(path)
 
     def is_at(self, descriptor: int, path: str) -> bool:
         """Return whether the open file is the one at `path`."""

@@ -132,8 +132,9 @@ def require_whole_file(path: str) -> bool:
 def require_log(path: str) -> None:
     """Reject a database that was copied without its log while its tables were still in the log.
 
-    A process that was killed while it created the database leaves the same bytes, but also a lock file. Call
-    this before the lock file is opened, in a process that has not opened the database.
+    A process that was killed while it created the database leaves the same bytes, but also a lock file, whose
+    name is synced before the database exists. Call this before the lock file is opened, in a process that has
+    not opened the database.
 
     Raises:
         CorruptError: The log with the tables is missing.

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from functools import partial
 from struct import Struct
 from time import sleep  # noqa: TID251  a pause reads no clock
 from typing import Final, TypeAlias
 
 from keepstate._clock import SYSTEM_CLOCK
-from keepstate._files import FILE_MODE, open_beside, open_own
+from keepstate._files import FILE_MODE, open_beside, open_own, sync_folder
 from keepstate.errors import CorruptError, StoreUnavailableError
 
 Identity: TypeAlias = tuple[int, int]
@@ -220,10 +221,16 @@ class FileLock:
         """The descriptor of the lock file."""
         return self._fd
 
-    def keep_private(self, database: str) -> None:
-        """Remove other users' permissions if there is no database yet, because that gets the same ones."""
+    def precede(self, database: str) -> None:
+        """Prepare the lock file if there is no database yet.
+
+        The database gets the same permissions, so other users' are removed. The lock file's name must survive
+        a power cut that the database's name survives: `require_log` could not tell the rest from a copy.
+        """
         if not os.path.exists(database):
             os.fchmod(self._fd, FILE_MODE)
+            with suppress(PermissionError):  # a folder that its owner may not list
+                sync_folder(os.path.dirname(database))
 
     def acquire(self, timeout_s: float) -> None:
         """Acquire the lock.

@@ -86,7 +86,7 @@ class Writer:
         connections: list[apsw.Connection] = []
         try:
             self._lock.acquire(self._wait_s)
-            self._lock.keep_private(self._path)
+            self._lock.precede(self._path)
             with opening_guard(self._path, self._newest, self._wait_s):
                 connections.append(connect(self._path, durability, self._wait_s, creates=True))
                 prepare(connections[0], self._path)

@@ -33,6 +33,7 @@ from keepstate.testing.store_contract import (
     StoreContract,
 )
 from tests.processes import PROCESSES, Program
+from tests.stores.wrappers.encrypted.test_contract import Sealed
 
 
 def as_base(store: Any) -> StoreBase:
@@ -66,7 +67,7 @@ class TestStaleMemory(Clocked, KeepsTime, StoreContract):
 
 
 @pytest.mark.deep
-class TestEncryptedTiers(Clocked, KeepsTime, Shared, StoreContract):
+class TestEncryptedTiers(Sealed, Clocked, KeepsTime, Shared, StoreContract):
     def make_store(self, tmp_path: Path) -> StoreBase:
         cold = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
         return as_base(EncryptedStore(TieredStore(cold=cold, clock=self.clock), KeyRing(bytes(range(32)))))

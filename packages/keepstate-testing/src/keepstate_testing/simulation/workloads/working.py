@@ -48,14 +48,16 @@ class WorkingCopy(Workload):
         task_id = self.world.name("task")
         priority, delay_s = self.world.random.choice([0, 0, 1]), self.world.random.choice([0, 0, 0, 1.0])
         for _ in range(2):  # to put an id again adds nothing
-            self._put[task_id], _ = await self.world.fate(
+            fate, _ = await self.world.fate(
                 actor,
                 lambda: actor.space.queue.put(
                     {"for": task_id}, id=task_id, priority=priority, delay_s=delay_s, max_attempts=3
                 ),
                 f"puts {task_id}",
             )
-            if self._put[task_id] is not Fate.UNKNOWN:
+            if fate is not Fate.REFUSED or task_id not in self._put:  # otherwise the first put decides
+                self._put[task_id] = fate
+            if fate is not Fate.UNKNOWN:
                 break
 
     async def _claim(self, actor: Actor) -> None:
