@@ -68,6 +68,10 @@ CALLS: dict[str, Call] = {
     "Keepstate.space(author)": on_ks(lambda ks, x: ks.space("s", author=x), NO_AUTHOR),
     "Keepstate.space(record)": on_ks(lambda ks, x: ks.space("s", record=x), (1, None, "yes")),
     "Keepstate.tenant(id)": on_ks(lambda ks, x: ks.tenant(x), (*NO_TEXT, "", "t" * 195)),
+    "Keepstate.spaces(tenant)": on_ks(lambda ks, x: ks.spaces(tenant=x), ("all", None, 1)),
+    "Keepstate.list_spaces(tenant)": on_ks(lambda ks, x: ks.list_spaces(tenant=x), ("all", None, 1)),
+    "Keepstate.tenants(after)": on_ks(lambda ks, x: ks.tenants(after=x), (1, b"a", ["a"], "", "\ud800")),
+    "Keepstate.tenants(limit)": on_ks(lambda ks, x: ks.tenants(limit=x), NO_COUNT),
     "Keepstate.spaces(under)": on_ks(lambda ks, x: ks.spaces(x), NO_TEXT),
     "Keepstate.spaces(after)": on_ks(lambda ks, x: ks.spaces(after=x), (1, b"a", ["a"], "\ud800")),
     "Keepstate.spaces(limit)": on_ks(

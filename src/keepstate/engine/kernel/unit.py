@@ -655,7 +655,7 @@ class Unit:
             await self._confirm()
         parts = self._needed_parts()
         if companion is not None:
-            parts |= companion._needed_parts()
+            parts = parts | companion._needed_parts()
         batch = self.batch(companion)
         self.is_sent = True
         outcome = await large_values.apply_with_parts(self.store, batch, parts)
