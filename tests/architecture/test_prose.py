@@ -106,3 +106,10 @@ def test_no_text_says(pattern: str) -> None:
     ]
 
     assert found == []
+
+
+def test_no_text_has_the_marks_of_an_unfinished_merge() -> None:
+    marks = re.compile(r"(?m)^(<{7}|>{7}|\|{7})( |$)")
+    found = [shown(path) for path in [*sources(), *scripts(), *pages()] if marks.search(path.read_text())]
+
+    assert found == []
