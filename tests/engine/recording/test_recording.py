@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +13,8 @@ import pytest
 
 import keepstate
 from keepstate import ConflictError, InvalidError, Keepstate, NotFoundError, Space
+from keepstate.engine.kernel.layout import STATES
+from keepstate.stores.protocol import Batch
 from tests.engine.conftest import Turned
 
 
@@ -330,6 +332,26 @@ async def test_a_space_that_was_dropped_is_recorded_no_more(ks: Keepstate) -> No
         await plain.at()
     await recorded.documents.put("c", 1)
     assert dict(await plain.at()) == {"b": 1, "c": 1}
+
+
+async def test_a_refused_try_leaves_no_object_of_a_dropped_space_behind(ks: Keepstate) -> None:
+    recorded, store = ks.space("run/1", record=True), await ks.opened()
+    async with recorded.transaction() as tx:
+        for number in range(400):
+            await tx.documents.put(f"brief {number:03d}", f"said by ann {number}")
+    apply = store.apply
+
+    async def dropped_before(batches: Sequence[Batch]) -> Any:
+        store.apply = apply  # type: ignore[method-assign]
+        await ks.drop("run/1")
+        return await apply(batches)
+
+    store.apply = dropped_before  # type: ignore[method-assign]
+    await recorded.documents.put("n", 1)
+
+    page = await store.scan(recorded.name, STATES)
+    assert [entry.key for entry in page.entries] == []
+    assert dict(await recorded.at()) == {"n": 1}
 
 
 async def test_nothing_comes_into_main_before_the_first_change(ks: Keepstate, tmp_path: Path) -> None:
