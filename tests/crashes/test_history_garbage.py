@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPACE = "run/1"
 NAMES = ["w0", "w1", "w2", "w3"]
 SHOWN = {"sqlite": "SQLite", "redis": "Redis", "postgres": "PostgreSQL"}
-SHORT_S, LONG_S, _AT_MOST_S = 3.0, 20.0, 90.0
+SHORT_S, LONG_S, _AT_MOST_S = 3.0, 20.0, 400.0
 
 
 @pytest.mark.parametrize(
