@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import ast
 import builtins
+import itertools
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,8 +80,35 @@ def twins_of(source: Source) -> str:
     for parent in {base for name in MODULES[source.name] for base in bases_of(source.classes[name])}:
         if parent in MAKERS:
             source.origins = {**MAKERS[parent][1], **source.origins}
-    bodies = [twin_of(source.classes[name], package_of(source.name)) for name in MODULES[source.name]]
+    bodies = [
+        deferring(twin_of(source.classes[name], package_of(source.name)), source)
+        for name in MODULES[source.name]
+    ]
     return formatted("\n".join([*head(source, "\n\n\n".join(bodies)), *bodies]) + "\n")
+
+
+def deferring(body: str, source: Source) -> str:
+    """Return a twin's text that finds the twins of what the source defers by the module they stand in."""
+    nodes = (node for cls in source.classes.values() for node in ast.walk(cls))
+    found = {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if node.value.id in source.deferred and node.attr in HOMES
+    }
+    lines = body.splitlines(keepends=True)
+    tokens = list(tokenize.generate_tokens(iter(lines).__next__))
+    for before, token in reversed(list(itertools.pairwise(tokens))):
+        if token.type == tokenize.NAME and token.string in found and before.string not in (".", "class"):
+            row, column = token.start
+            line = lines[row - 1]
+            lines[row - 1] = f"{line[:column]}{alias_of(token.string)}.{line[column:]}"
+    return "".join(lines)
+
+
+def alias_of(twin: str) -> str:
+    """Return the name of the module of a twin in modules that defer it."""
+    return f"_{HOMES[twin].rpartition('.')[2]}_twins"
 
 
 def formatted(text: str) -> str:
@@ -110,6 +139,12 @@ def head(source: Source, body: str) -> Iterator[str]:
     variables = [text for name, text in source.variables.items() if name in used]
     used |= {"TypeVar"} if variables or "TypeVar" in used else set()
     own = set(MODULES[source.name]) | set(source.variables) | {package, "Inner"}
+    twins = {alias_of(name): f"keepstate.sync.{home}" for name, home in HOMES.items()}
+    deferred = {name: module for name, module in (twins | source.deferred).items() if name in used}
+    own |= set(deferred)
+    if deferred:
+        yield "from typing import TYPE_CHECKING"
+        yield "from keepstate._deferral import defer_imports"
     for name in sorted(used - own):
         if name in HOMES:
             yield f"from keepstate.sync.{HOMES[name]} import {name}"
@@ -118,6 +153,13 @@ def head(source: Source, body: str) -> Iterator[str]:
         elif not hasattr(builtins, name) and name not in bound_in(body):
             raise UnclearError(f"{source.name}.py does not say where {name} comes from: import it by `from`")
     yield ""
+    if deferred:
+        yield "if TYPE_CHECKING:"
+        for name, module in deferred.items():
+            yield "    from {0} import {2} as {name}".format(*module.rpartition("."), name=name)
+        yield "else:"
+        words = ", ".join(f"{name}={module!r}" for name, module in deferred.items())
+        yield f"    defer_imports(globals(), {words})"
     yield from variables
 
 
@@ -395,6 +437,11 @@ class ToBlocking(ast.NodeTransformer):
         """Return the name's counterpart."""
         return ast.Name(MODES.get(node.id, node.id), node.ctx)
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """Return the bare name of a class that has a twin, which may stand in a deferred module."""
+        is_deferred = isinstance(node.value, ast.Name) and node.value.id.startswith("_")
+        return ast.Name(node.attr, node.ctx) if is_deferred and node.attr in HOMES else node
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """Return T for `Awaitable[T]`."""
         self.generic_visit(node)
@@ -440,6 +487,8 @@ def handed(argument: ast.arg) -> str:
     if argument.annotation is None:
         return argument.arg
     kind = in_blocking_form(argument.annotation)
+    if kind.startswith("Callable[[AnyTransaction]"):
+        return f"receiving(transaction_twin, {argument.arg})"
     twins = twins_in(kind)
     if not twins:
         return argument.arg

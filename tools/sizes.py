@@ -28,20 +28,20 @@ TOP = "(top)"
 SHORT = 50
 BUDGETS = {
     "adapters": 4_050,
-    "cli": 2_850,
-    "engine": 13_150,
+    "cli": 3_130,
+    "engine": 19_900,
     "managers": 5_300,
     "sessions": 3_200,
-    "stores": 11_650,
-    "sync": 2_600,
-    "testing": 2_700,
+    "stores": 11_780,
+    "sync": 2_965,
+    "testing": 2_720,
     "typed": 3_050,
-    "values": 4_400,
+    "values": 4_410,
     "workspace": 1_650,
-    TOP: 1_500,
+    TOP: 1_765,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
-UNPACKED_BYTES = 3_700_000
+UNPACKED_BYTES = 4_270_000
 """Size of the package's files in the wheel, unpacked."""
 _CALLS = 5
 _LAYOUT = {

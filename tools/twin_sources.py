@@ -15,12 +15,16 @@ MAKERS: dict[str, tuple[ast.FunctionDef, dict[str, str]]] = {}
 
 @dataclass
 class Source:
-    """One module: its classes, its type variables, and where its names come from."""
+    """One module: its classes, its type variables, and where its names come from.
+
+    `deferred` has the modules that it imports when they are first used, by their names in it.
+    """
 
     name: str
     classes: dict[str, ast.ClassDef] = field(default_factory=dict[str, ast.ClassDef])
     variables: dict[str, str] = field(default_factory=dict[str, str])
     origins: dict[str, str] = field(default_factory=dict[str, str])
+    deferred: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def read(cls, name: str, text: str) -> Source:
@@ -31,6 +35,14 @@ class Source:
             match node:
                 case ast.ImportFrom(module=str(module), names=names):
                     source.origins |= {alias.asname or alias.name: module for alias in names}
+                case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=[_, *_]):
+                    source.deferred = {
+                        alias.asname: f"{each.module}.{alias.name}"
+                        for each in node.body
+                        if isinstance(each, ast.ImportFrom)
+                        for alias in each.names
+                        if alias.asname
+                    }
                 case ast.Assign(targets=[ast.Name(id=left)], value=ast.Call(func=ast.Name(id="TypeVar"))):
                     source.variables[left] = ast.unparse(node)
                 case ast.Assign(targets=[ast.Name(id=left)]) | ast.AnnAssign(target=ast.Name(id=left)):
@@ -65,6 +77,7 @@ def is_parent(name: str) -> bool:
     return name in {
         *("Resource", "Loaded", "Manager", "Parts", "ToolSpaces"),
         *("References", "Search", "Upkeep"),
+        *("RuleControl", "TaskControl", "TaskReads", "TaskSteps", "StepControl"),
     }
 
 

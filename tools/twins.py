@@ -14,7 +14,13 @@ MODULES = {
     "engine.history.history": ("History",),
     "engine.space.keepstate": ("Keepstate",),
     "engine.queue.lease": ("Lease", "Leases"),
+    "engine.queue.task_control": ("TaskControl",),
+    "engine.queue.task_reads": ("TaskReads",),
+    "engine.queue.rules": ("RuleControl",),
     "engine.queue.queue": ("Queue", "Task"),
+    "engine.queue.schedules": ("Schedules",),
+    "engine.queue.step_control": ("StepControl",),
+    "engine.queue.steps": ("TaskSteps",),
     "engine.space.space": ("Parts", "Transaction", "Space"),
     "engine.documents.watch": ("Watch",),
     "managers.binding": ("ManagerStorage",),
@@ -48,14 +54,19 @@ theirs."""
 SEAMS = {
     "Keepstate": {
         *("clock", "decode", "for_blocking", "in_mode", "opened", "pickle", "recorder", "runner", "states"),
-        *("everywhere", "expire", "stored_name", "stored_names", "begin_operation"),
+        *("everywhere", "expire", "stored_name", "stored_names", "begin_operation", "index", "note_subjects"),
     },
     **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
     "Documents": {"change_of", "convert", "executor", "update_typed"},
     "EventStream": {"of", "page", "executor"},
     "Events": {"page", "find", "executor"},
     "Lease": {"kept_alive"},
-    "Queue": {"claim_with"},
+    "Queue": {
+        *("claim_with", "executor", "run", "suspend"),
+        *("begin_transaction", "change_steps", "held_record"),
+    },
+    "Task": {"ended_as", "executor", "suspended", "suspension"},
+    "TaskSteps": {"suspended", "suspension"},
     "Watch": {"take", "wake"},
 }
 """What the engine's classes offer to one another only."""
@@ -110,6 +121,6 @@ HELPERS = {
     **dict.fromkeys(("Any", "TypeVar"), "typing"),
     **dict.fromkeys(("entered", "finish", "finish_each"), "keepstate._finish"),
     **dict.fromkeys(("Twin", "around", "around_generic", "single_use"), "keepstate.sync.twin"),
-    **dict.fromkeys(("inner_of", "inner_options", "receiving"), "keepstate.sync.twin"),
+    **dict.fromkeys(("inner_of", "inner_options", "receiving", "transaction_twin"), "keepstate.sync.twin"),
 }
 """What twins are made with, by where it comes from."""

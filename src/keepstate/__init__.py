@@ -37,16 +37,30 @@ if TYPE_CHECKING:
     from keepstate.engine.history.merge import MergeConflict as MergeConflict
     from keepstate.engine.history.outline import Outline as Outline
     from keepstate.engine.history.outline import ValueSummary as ValueSummary
+    from keepstate.engine.index.rows import Found as Found
+    from keepstate.engine.index.rows import FoundChange as FoundChange
     from keepstate.engine.kernel.observation import Observer as Observer
     from keepstate.engine.kernel.observation import Operation as Operation
     from keepstate.engine.kernel.positions import Page as Page
+    from keepstate.engine.kernel.quotas import Quota as Quota
+    from keepstate.engine.queue.attempts import Attempt as Attempt
     from keepstate.engine.queue.lease import Lease
     from keepstate.engine.queue.lease import LeaseInfo as LeaseInfo
     from keepstate.engine.queue.lease import Leases as Leases
     from keepstate.engine.queue.queue import Claim as Claim
     from keepstate.engine.queue.queue import Queue, Task
+    from keepstate.engine.queue.retry import Retry as Retry
+    from keepstate.engine.queue.rules import Limit as Limit
+    from keepstate.engine.queue.schedules import Schedule as Schedule
+    from keepstate.engine.queue.schedules import Schedules as Schedules
+    from keepstate.engine.queue.step_control import NOT_DONE as NOT_DONE
+    from keepstate.engine.queue.step_records import Step as Step
     from keepstate.engine.queue.tasks import Put as Put
     from keepstate.engine.queue.tasks import TaskInfo as TaskInfo
+    from keepstate.engine.queue.worker import RunReport as RunReport
+    from keepstate.engine.space.erasure import Erased as Erased
+    from keepstate.engine.space.export import Exported as Exported
+    from keepstate.engine.space.export import Imported as Imported
     from keepstate.engine.space.keepstate import Keepstate
     from keepstate.engine.space.keepstate import SpaceInfo as SpaceInfo
     from keepstate.engine.space.keepstate import TenantInfo as TenantInfo
@@ -80,8 +94,12 @@ if TYPE_CHECKING:
     from keepstate.errors import NotLoadedError as NotLoadedError
     from keepstate.errors import NotOwnerError as NotOwnerError
     from keepstate.errors import PrunedError as PrunedError
+    from keepstate.errors import QuotaExceededError as QuotaExceededError
     from keepstate.errors import StateConflictError as StateConflictError
     from keepstate.errors import StateError as StateError
+    from keepstate.errors import StepUnknownError as StepUnknownError
+    from keepstate.errors import Suspended as Suspended
+    from keepstate.errors import TaskCancelledError as TaskCancelledError
     from keepstate.errors import TaskFailedError as TaskFailedError
     from keepstate.errors import UnsupportedError as UnsupportedError
     from keepstate.managers.agents import AgentCheckpoint as AgentCheckpoint
@@ -222,11 +240,22 @@ _HOMES = {
     "engine.history.json_patch": ("to_json_patch",),
     "engine.history.merge": ("MergeConflict",),
     "engine.history.outline": ("Outline", "ValueSummary"),
+    "engine.index.rows": ("Found", "FoundChange"),
     "engine.kernel.observation": ("Observer", "Operation"),
     "engine.kernel.positions": ("Page",),
+    "engine.kernel.quotas": ("Quota",),
     "engine.queue.lease": ("Lease", "LeaseInfo", "Leases"),
+    "engine.queue.attempts": ("Attempt",),
     "engine.queue.queue": ("Claim", "Queue", "Task"),
+    "engine.queue.rules": ("Limit",),
+    "engine.queue.schedules": ("Schedule", "Schedules"),
+    "engine.queue.retry": ("Retry",),
+    "engine.queue.step_records": ("Step",),
+    "engine.queue.step_control": ("NOT_DONE",),
     "engine.queue.tasks": ("Put", "TaskInfo"),
+    "engine.queue.worker": ("RunReport",),
+    "engine.space.erasure": ("Erased",),
+    "engine.space.export": ("Exported", "Imported"),
     "engine.space.keepstate": ("Keepstate", "SpaceInfo", "TenantInfo"),
     "engine.space.projection": ("Projection",),
     "engine.space.space": ("AppliedTransaction", "Space", "SpaceSize", "Transaction"),
@@ -235,8 +264,10 @@ _HOMES = {
         "ConflictError", "CorruptError", "HistoryLostError", "InvalidError", "KeepstateDeprecationWarning",
         "KeepstateError", "LeaseLostError", "MergeConflictError", "MissingExtraError", "NotAllowedError",
         "NotFoundError", "NotLoadedError", "NotOwnerError", "OutcomeUnknownError", "PrunedError",
-        "StateConflictError", "StateError", "StorageError", "StoreFullError", "StoreUnavailableError",
-        "TaskFailedError", "TransitionError", "UnsupportedError",
+        "QuotaExceededError", "StateConflictError", "StateError", "StepUnknownError", "StorageError",
+        "StoreFullError",
+        "StoreUnavailableError", "Suspended", "TaskCancelledError", "TaskFailedError", "TransitionError",
+        "UnsupportedError",
     ),
     "managers.agents": (
         "AgentCheckpoint", "AgentRecoveryManager", "AgentSnapshot", "AgentStateStore", "Recoverable",

@@ -7,26 +7,33 @@ knows the process of its handle and, in async mode, the event loop.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from time import sleep
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
+from keepstate._deferral import defer_imports
 from keepstate._finish import finish
 from keepstate.errors import ClosedError, InvalidError
+
+if TYPE_CHECKING:
+    import asyncio
+    import concurrent.futures as _futures
+    import inspect
+    import socket
+else:
+    defer_imports(
+        globals(), asyncio="asyncio", _futures="concurrent.futures", inspect="inspect", socket="socket"
+    )
 
 T = TypeVar("T")
 Mode = Literal["async", "blocking"]
 Lock = threading.Lock
 """A lock for state shared by threads. Never held across an await."""
-Cancelled = asyncio.CancelledError
-"""The exception of a cancelled task. A caller's function raises it if its awaited task was cancelled."""
 
 _STOP_TIMEOUT_S = 5.0
 _generation = 0
@@ -143,6 +150,19 @@ class Runner(Protocol):
         """Wait."""
         ...
 
+    async def run_function(
+        self, function: Callable[..., Any], args: Sequence[Any], timeout_s: float | None
+    ) -> Any:
+        """Return the result of a caller's function, awaited if necessary.
+
+        In async mode, a plain function runs in a thread. After `timeout_s`, a coroutine is cancelled, and a
+        thread is left alone.
+
+        Raises:
+            TimeoutError: It took longer than `timeout_s`.
+        """
+        ...
+
     async def gather(self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
         """Run works concurrently, and return their results or errors in order, once all have ended.
 
@@ -198,6 +218,24 @@ class ThreadRunner:
     async def sleep(self, seconds: float) -> None:
         sleep(seconds)
 
+    async def run_function(
+        self, function: Callable[..., Any], args: Sequence[Any], timeout_s: float | None
+    ) -> Any:
+        if timeout_s is None:
+            return function(*args)
+        promise = _ThreadPromise[Any]()
+
+        def work() -> None:
+            try:
+                promise.give(function(*args))
+            except BaseException as error:  # noqa: BLE001 - handed to the caller, whose function it is
+                promise.fail(error)
+
+        threading.Thread(target=copy_context().run, args=(work,), daemon=True).start()
+        if not promise.is_settled(timeout_s):
+            raise _late_error(function, timeout_s)
+        return await promise.wait()
+
     async def gather(self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
         answers: list[T | BaseException] = [ClosedError("it was interrupted")] * len(works)
 
@@ -242,7 +280,7 @@ class TaskRunner:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: _futures.ThreadPoolExecutor | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._generation, self._pid = _generation, os.getpid()
 
@@ -264,11 +302,31 @@ class TaskRunner:
 
     async def call(self, function: Callable[..., T], /, *args: Any) -> T:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="keepstate")
+            self._threads = _futures.ThreadPoolExecutor(max_workers=8, thread_name_prefix="keepstate")
         return await self._home().run_in_executor(self._threads, function, *args)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def run_function(
+        self, function: Callable[..., Any], args: Sequence[Any], timeout_s: float | None
+    ) -> Any:
+        async def work() -> Any:
+            if inspect.iscoroutinefunction(function):
+                return await function(*args)
+            answer = await asyncio.to_thread(function, *args)
+            return await answer if inspect.isawaitable(answer) else answer
+
+        if timeout_s is None:
+            return await work()
+        deadline = asyncio.timeout(timeout_s)
+        try:
+            async with deadline:
+                return await work()
+        except TimeoutError:
+            if deadline.expired():
+                raise _late_error(function, timeout_s) from None
+            raise
 
     async def gather(self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
         tasks = [self._home().create_task(work()) for work in works]
@@ -304,8 +362,23 @@ class TaskRunner:
         return self._loop
 
 
+def cancelled_error() -> type[BaseException] | tuple[()]:
+    """Return the exception of a cancelled task, for `except`; without asyncio in the process, nothing.
+
+    A caller's function raises it if its awaited task was cancelled.
+    """
+    return asyncio.CancelledError if "asyncio" in sys.modules else ()
+
+
+def _late_error(function: Callable[..., Any], timeout_s: float) -> TimeoutError:
+    name = getattr(function, "__qualname__", repr(function))
+    return TimeoutError(f"{name} took longer than {timeout_s:g} s")
+
+
 def is_cancelled() -> bool:
     """Return whether the present task was asked to end; a thread never is."""
+    if "asyncio" not in sys.modules:
+        return False
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -347,6 +420,13 @@ class _ThreadPromise(Generic[T]):
             return  # only the first answer counts
         self._answer, self._error = answer, error
         self._gate.release()
+
+    def is_settled(self, timeout_s: float) -> bool:
+        """Return whether an answer or an error comes in time."""
+        if not self._gate.acquire(timeout=timeout_s):
+            return False
+        self._gate.release()
+        return True
 
     async def wait(self) -> T:
         with self._gate:

@@ -10,8 +10,10 @@ KeepstateError
 ├── AlreadyExistsError       the thing to create exists already
 ├── InvalidError             (also ValueError) the call is wrong: correct it
 │   └── TransitionError      the state machine does not allow this step
+│       └── StepUnknownError    whether a step with `once` was done is unknown: settle it
 ├── NotAllowedError          the caller does not have the right to do this
 │   └── NotOwnerError        it belongs to another user
+├── QuotaExceededError       a quota is used up: delete something, or raise it
 ├── NotLoadedError           the part was excluded when loading: load it
 ├── PrunedError              retention deleted it
 ├── ClosedError              closed, or opened in another process or event loop: open it here
@@ -19,7 +21,8 @@ KeepstateError
 ├── MissingExtraError        (also ImportError) a package is not installed: install it
 ├── StateError               a typed state key was misused
 │   └── StateConflictError   (also ConflictError) computed from an older state: compute it again
-├── TaskFailedError          an agent's task ended without a result
+├── TaskFailedError          a task ended without a result
+├── TaskCancelledError       a task was cancelled
 └── StorageError             the store could not do it
     ├── StoreUnavailableError   the store was not reached, nothing written: retry later
     │   └── OutcomeUnknownError    the write may or may not be applied: call outcome(token)
@@ -121,10 +124,22 @@ class AttemptsExhaustedError(KeepstateError):
 
 
 class TaskFailedError(KeepstateError):
-    """An agent's task ended without a result: it failed, or took too many steps."""
+    """A task ended without a result: in a queue it is dead, as an agent's it failed or took too many steps.
+
+    `task` is the id or the name of the task.
+    """
 
     code = "task_failed"
     task: str | None = None
+
+
+class TaskCancelledError(KeepstateError):
+    """A task of a queue was cancelled. `by` is the canceller and `reason` the reason, if they were given."""
+
+    code = "task_cancelled"
+    task: str | None = None
+    by: str | None = None
+    reason: str | None = None
 
 
 class NotFoundError(KeepstateError, KeyError):
@@ -154,10 +169,25 @@ class TransitionError(InvalidError):
     wanted: str | None = None
 
 
+class StepUnknownError(TransitionError):
+    """A step with `once` was begun, and whether it was done is unknown. `task` and `step` are their names.
+
+    Find out, and tell it with `queue.settle(task, step, result)`, or `NOT_DONE`.
+    """
+
+    code = "step_unknown"
+    task: str | None = None
+    step: str | None = None
+
+
 class NotAllowedError(KeepstateError):
-    """The caller does not have the right to do this. Nothing was read or written."""
+    """The caller does not have the right to do this. Nothing was read or written.
+
+    `tenant` is the tenant whose erasure refused a write.
+    """
 
     code = "not_allowed"
+    tenant: str | None = None
 
 
 class NotOwnerError(NotAllowedError):
@@ -165,6 +195,19 @@ class NotOwnerError(NotAllowedError):
 
     code = "not_owner"
     user_id: str | None = None
+
+
+class QuotaExceededError(KeepstateError):
+    """The write would exceed a quota. Nothing was written.
+
+    `quota` is its name, `most` what it allows, `used` what the space has, `space` its stored name.
+    """
+
+    code = "quota_exceeded"
+    space: str | None = None
+    quota: str | None = None
+    most: int | None = None
+    used: int | None = None
 
 
 class NotLoadedError(KeepstateError):
@@ -294,3 +337,21 @@ class CompactedError(StorageError):
 
     code = "compacted"
     floor: int | None = None
+
+
+class Suspended(BaseException):
+    """End of an attempt at a task that waits; no error, so that no handler catches it by accident.
+
+    The worker returns the task to the queue when the handler has ended. The handler lets it pass.
+
+    Args:
+        wait_s: Seconds after which the task goes on in any case; None for never.
+        messages: The names of the messages of which one wakes the task.
+        after: The ids of the tasks whose end wakes the task.
+    """
+
+    def __init__(
+        self, wait_s: float | None = None, *, messages: tuple[str, ...] = (), after: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__("the task waits; let this pass")
+        self.wait_s, self.messages, self.after = wait_s, messages, after

@@ -23,8 +23,12 @@ from urllib.parse import unquote
 
 from keepstate.errors import CorruptError
 
+DEFAULT_URL: Final = "sqlite:///keepstate.db"
+"""The store that is opened if a caller names none."""
 RESERVED: Final = "keepstate:"
 """Prefix of the names of spaces that keepstate makes for itself, with and without a tenant."""
+OWN_RECORD: Final = RESERVED + "tenant"
+"""Name of the space with the record of its tenant: its quotas, and the state of an erasure."""
 TENANTS: Final = "\U0010ffff"
 """Prefix of the stored names of all tenants."""
 _TENANT: Final = TENANTS
@@ -87,6 +91,11 @@ def parts_of(stored: str) -> tuple[str | None, str]:
     if stored_name(*parts) != stored:
         raise CorruptError(f"space {stored!r} has a name that keepstate never gives; drop it in the store")
     return parts
+
+
+def tenant_beginning(stored: str) -> str | None:
+    """Return the prefix of all names of the tenant of a stored name; None without a tenant."""
+    return stored[: stored.index(_END) + 1] if stored.startswith(_TENANT) else None
 
 
 def behind(tenant: str) -> str:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from keepstate._deferral import defer_imports
 from keepstate._files import make_folder
 from keepstate._runner import (
     Mode,
@@ -30,20 +31,28 @@ from keepstate.engine.kernel.arguments import check_path
 from keepstate.engine.kernel.observation import Observer
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
-from keepstate.kv import KVStore
+from keepstate.names import DEFAULT_URL
 from keepstate.stores.base import StoreBase
-from keepstate.stores.kv import KeyValueStore
 from keepstate.stores.protocol import HasMode, Store
 from keepstate.stores.urls import TIERED, OpensUrls, StoreUrl, backend_class, reject_url_as_path, shown
-from keepstate.stores.wrappers.keyless import reject_writes_if_encrypted
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values import codec
 
 if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
-    from keepstate.values.pickles import SignedPickle
-
-DEFAULT_URL = "sqlite:///keepstate.db"
+    from keepstate import kv as _kv
+    from keepstate.stores import kv as _kv_store
+    from keepstate.stores.wrappers import encrypted as _encrypted
+    from keepstate.stores.wrappers import keyless as _keyless
+    from keepstate.values import pickles as _pickles
+else:
+    defer_imports(
+        globals(),
+        _kv="keepstate.kv",
+        _kv_store="keepstate.stores.kv",
+        _encrypted="keepstate.stores.wrappers.encrypted",
+        _keyless="keepstate.stores.wrappers.keyless",
+        _pickles="keepstate.values.pickles",
+    )
 
 _FILES = ("sqlite", "file")
 
@@ -57,8 +66,8 @@ def open(
     tenant: str | None = None,
     author: str | None = None,
     meta: Callable[[], Mapping[str, str]] | None = None,
-    encryption: KeyRing | None = None,
-    pickle: SignedPickle | None = None,
+    encryption: _encrypted.KeyRing | None = None,
+    pickle: _pickles.SignedPickle | None = None,
     observe: Observer | None = None,
     values: Literal["typed", "builtin"] = "typed",
 ) -> Keepstate:
@@ -96,7 +105,7 @@ def open(
     )
 
 
-def reader(values: object, pickle: SignedPickle | None) -> Callable[[bytes], Any] | None:
+def reader(values: object, pickle: _pickles.SignedPickle | None) -> Callable[[bytes], Any] | None:
     """Return the function that decodes values in the form that `open` was given; None for objects."""
     if values == "typed":
         return None
@@ -108,7 +117,7 @@ def reader(values: object, pickle: SignedPickle | None) -> Callable[[bytes], Any
 
 
 def source_of(
-    url: str | PathLike[str] | Store, mode: Mode, encryption: KeyRing | None = None
+    url: str | PathLike[str] | Store, mode: Mode, encryption: _encrypted.KeyRing | None = None
 ) -> OpenStore | PassedStore:
     """Return the source of the store for a handle of this mode."""
     if encryption is not None:
@@ -199,9 +208,9 @@ def _owned(store: AnyStore, mode: Mode) -> PassedStore:
     return PassedStore(store, mode, own=own)
 
 
-def source_over(values: KVStore) -> PassedStore:
+def source_over(values: _kv.KVStore) -> PassedStore:
     """Return the source of the store of a blocking handle on a caller's key-value store."""
-    return _owned(KeyValueStore(values, runner=runner_of("blocking")), "blocking")
+    return _owned(_kv_store.KeyValueStore(values, runner=runner_of("blocking")), "blocking")
 
 
 def store_class(scheme: str) -> OpensUrls:
@@ -302,7 +311,7 @@ class _Shared:
         if not self._is_keyless:
             return
         try:
-            self.store = await reject_writes_if_encrypted(self.store)
+            self.store = await _keyless.reject_writes_if_encrypted(self.store)
         except BaseException:
             await self.store.close()
             raise
@@ -361,7 +370,7 @@ class OpenStore:
         *,
         folder: str | None = None,
         private: AnyStore | None = None,
-        encryption: KeyRing | None = None,
+        encryption: _encrypted.KeyRing | None = None,
         makes_folder: bool = False,
     ) -> None:
         self._text, self._url, self._encryption = url, StoreUrl.parse(url), encryption

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.architecture.tree import PACKAGE, shown
 
 LAZY = {"__getattr__", "__dir__"}
-LAZY_FOLDERS = {PACKAGE, PACKAGE / "managers", PACKAGE / "typed"}
+LAZY_FOLDERS = {PACKAGE, PACKAGE / "managers", PACKAGE / "sync", PACKAGE / "typed"}
 """They load their public names when these are first used: a program pays for the managers that it has."""
 
 

@@ -119,6 +119,38 @@ def test_a_part_of_the_bench_does_not_replace_the_results_of_a_whole_run(option:
 
 
 @pytest.mark.slow
+def test_two_trees_are_compared_by_counts_and_ratios() -> None:
+    options = ["--rounds", "2", "--only", "SQLite documents.get", "--only", "start: import"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.compare", ".", ".", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    _, start, get = done.stdout.splitlines()
+    assert start.startswith("start: import keepstate")
+    old, new = re.findall(r"(\d+), (\d+)", get)[-2:]
+    assert old == new
+    assert old[1] == "4"  # statements
+
+
+def test_what_is_no_checkout_is_not_compared(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.compare", ".", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "has no src/keepstate" in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("group", ROWS)
 def test_a_quick_run_writes_a_row_for_each_budget(group: str, tmp_path: Path) -> None:

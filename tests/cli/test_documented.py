@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from keepstate.cli.app import commands
+from keepstate.cli.app import COMMANDS, commands
 from tests.docs.pages import ROOT, tables
 
 PAGE = ROOT / "docs" / "reference" / "commands.md"
@@ -26,6 +26,18 @@ def test_each_command_has_a_row_and_no_other_has() -> None:
 
     assert told == OWN
     assert [row for row in rows if not any(f"{row} ".startswith(f"{own} ") for own in OWN)] == []
+
+
+def test_each_summary_is_that_of_its_page() -> None:
+    commands = {name: APP[name].default_command for name in COMMANDS}
+    pages = {
+        name: APP[name].help if command is None else inspect.getdoc(command)
+        for name, command in commands.items()
+    }
+
+    assert {name: " ".join(str(page).split("\n\n")[0].split()) for name, page in pages.items()} == {
+        name: summary for name, (_, summary) in COMMANDS.items()
+    }
 
 
 def test_each_option_has_a_row_that_names_its_command() -> None:

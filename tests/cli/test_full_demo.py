@@ -206,12 +206,16 @@ def test_a_worker_that_fails_says_why_in_one_line(started: Started, url: str, co
 @pytest.mark.server
 def test_the_demo_ends_with_what_a_worker_says_when_it_fails(play: Keepstate) -> None:
     with Redis(settings={"maxclients": "2"}) as server:
-        ended = play("--url", f"{server.url}?retry_for_s=0", "--workers", "3", "--most", "400")
-
-    assert ended.code == 3
-    # Whether its reason is still read before the connection is gone is a matter of luck.
-    assert re.search(r"^keepstate: \w+ failed: .*127\.0\.0\.1", ended.err, re.MULTILINE)
-    assert "Traceback" not in ended.err
+        # The server refuses whoever comes third. Now and then that is the demo itself.
+        for _ in range(8):
+            ended = play("--url", f"{server.url}?retry_for_s=0", "--workers", "3", "--most", "400")
+            assert ended.code == 3
+            assert "Traceback" not in ended.err
+            # Whether the server's reason is still read before the connection is gone is a matter of luck.
+            assert re.search(r"^keepstate: .*127\.0\.0\.1", ended.err, re.MULTILINE)
+            if re.search(r"^keepstate: \w+ failed: ", ended.err, re.MULTILINE):
+                return
+    pytest.fail(f"No worker was refused, only the demo: {ended.err}")
 
 
 def test_a_store_of_one_process_is_refused(play: Keepstate) -> None:

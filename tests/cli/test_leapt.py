@@ -119,3 +119,45 @@ def test_times_of_before_the_leap_stay_though_they_are_ahead_of_it(
     left, due = asyncio.run(years())
     assert left == {"before": 9, "since": 9}
     assert due == {"before": 9, "between": 1, "since": 9}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_time_that_crept_ahead_shortens_nothing_that_was_written_before(
+    kind: str, keepstate: Keepstate, tmp_path: Path
+) -> None:
+    """Both clocks went wrong together, 59 minutes at each write, so that no write was a leap."""
+    clock = ManualClock(SYSTEM_CLOCK.now_ms())
+    path, day_s = tmp_path / "crept", 86_400
+
+    async def creep() -> None:
+        async with ks_package.open(await _store(kind, path, clock).open()) as ks:
+            run = ks.space("run")
+            await run.documents.put("before", 1, ttl_s=30 * day_s)
+            await run.queue.put("before", id="before", delay_s=20 * day_s)
+            for number in range(200):
+                clock.advance(59 * 60_000)
+                await run.documents.put("k", number)
+            await run.documents.put("since", 1, ttl_s=30 * day_s)
+            await run.queue.put("since", id="since", delay_s=20 * day_s)
+            await ks.store.close()
+
+    asyncio.run(creep())
+    source, new = f"{kind}:///{path}", f"sqlite:///{tmp_path}/new.db"
+
+    told = keepstate("doctor", "--json", "--url", source)
+    assert keepstate("repair", source, new).code == 0
+
+    async def days() -> list[tuple[str, int]]:
+        async with ks_package.open(new) as ks:
+            run, now_s = ks.space("run"), time.time()
+            left = [(t.id, t.due_at.timestamp() - now_s) for t in await run.queue.list("waiting")]
+            for name in ("before", "since"):
+                entry = await run.documents.entry(name)
+                assert entry is not None and entry.expires_at is not None
+                left.append((name, entry.expires_at.timestamp() - now_s))
+            return [(name, round(left_s / day_s)) for name, left_s in left]
+
+    (risk,) = [finding for finding in told.json()["findings"] if finding["subject"] == "time"]
+    assert risk["well"] is False
+    assert "since revision" not in risk["text"], "the first write of the space is not the cause"
+    assert sorted(asyncio.run(days())) == [("before", 20), ("before", 30), ("since", 20), ("since", 30)]

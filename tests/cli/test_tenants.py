@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.cli.conftest import Keepstate
 
 
@@ -21,6 +23,39 @@ def test_tenants_and_the_spaces_of_all_of_them_are_listed(keepstate: Keepstate) 
     ]  # fmt: skip
 
 
+def test_a_tenant_is_erased_if_its_id_is_given_twice(keepstate: Keepstate) -> None:
+    for tenant in ("acme", "zeta"):
+        keepstate("put", "run/1", "plan", "1", "--tenant", tenant)
+        keepstate("put", "run/2", "plan", "1", "--tenant", tenant)
+    size = keepstate("size", "--tenant", "acme", "--json").json()
+    refused = keepstate("erase", "--tenant", "acme", "--confirm", "zeta")
+    nameless = keepstate("erase", "--confirm", "acme")
+
+    erased = keepstate("erase", "--tenant", "acme", "--confirm", "acme", "--json").json()
+
+    assert (refused.code, "`confirm` is 'zeta'" in refused.err) == (2, True)
+    assert (nameless.code, "name it with --tenant" in nameless.err) == (2, True)
+    assert (erased["spaces"], erased["entries"], erased["archives"]) == (2, size["entries"], [])
+    assert [row["id"] for row in keepstate("tenants", "--json").lines()] == ["zeta"]
+    again = keepstate("erase", "--tenant", "acme", "--confirm", "acme").out
+    assert again.startswith("0 spaces, 0 entries, 0 bytes erased\nnot reached: backups")
+
+
+def test_a_tenant_is_exported_and_imported_under_another_id(keepstate: Keepstate, tmp_path: Path) -> None:
+    keepstate("put", "run/1", "plan", '{"step": 1}', "--tenant", "acme")
+    path = str(tmp_path / "acme.jsonl")
+
+    exported = keepstate("export-tenant", path, "--tenant", "acme", "--json").json()
+    again = keepstate("export-tenant", path, "--tenant", "acme")
+    imported = keepstate("import-tenant", path, "--tenant", "zeta")
+
+    assert (exported["spaces"], exported["entries"], exported["archives"]) == (1, 1, [])
+    assert (again.code, "exists already" in again.err) == (4, True)
+    assert imported.out == "1 spaces with 1 entries written; 0 have expired\n"
+    assert keepstate("get", "run/1", "plan", "--tenant", "zeta", "--json").json()["value"] == {"step": 1}
+    assert keepstate("import-tenant", path).code == 2
+
+
 def test_documents_are_removed_and_missing_ones_named(keepstate: Keepstate) -> None:
     keepstate("put", "run", "plan", "1")
     keepstate("put", "run", "note", "1")
@@ -38,6 +73,7 @@ def test_a_space_is_dropped_once_and_only_if_confirmed(keepstate: Keepstate) -> 
     size = keepstate("size", "run", "--json").json()
     refused = keepstate("drop", "run")
 
+    assert keepstate("size", "run").out.split()[:2] == ["entries", "1"]
     assert size["entries"] == 1 and size["size_bytes"] > 4
     assert (refused.code, "--yes" in refused.err) == (2, True)
     assert keepstate("drop", "run", "--yes", "--json").json() == {"space": "run", "dropped": True}

@@ -298,7 +298,7 @@ def lease_not_fenced() -> Planted:
 def drop_restarts_revisions() -> Planted:
     """Begin a space that was dropped at revision 0 again."""
 
-    async def drop(self: MemoryStore, space: str) -> bool:
+    async def drop(self: MemoryStore, space: str, at: int | None) -> bool:
         return self._heap.spaces.pop(space, None) is not None
 
     with patch.object(MemoryStore, "_drop", drop):

@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import msgspec
 
-from keepstate._clock import SYSTEM_CLOCK
+from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate.stores import combiner
-from keepstate.stores.clock_leaps import SecondClock
+from keepstate.stores.clock_leaps import LEAP_MS, SecondClock
 from keepstate.stores.combiner import Combiner
 from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import Batch, Outcome
@@ -96,6 +96,19 @@ def floor_taken_one_low() -> Planted:
 def leap_unconfirmed() -> Planted:
     """Take the clock of the process as it is, however far ahead of the stored time it stands."""
     with patch.object(SecondClock, "confirm", lambda self, clock, space, clock_ms, stored_ms: None):
+        yield
+
+
+@contextmanager
+def small_steps_unconfirmed() -> Planted:
+    """Compare a clock only if it is over an hour ahead of the stored time."""
+    right = SecondClock.confirm
+
+    def confirm(self: SecondClock, clock: Clock, space: str, clock_ms: int, stored_ms: int) -> None:
+        if clock_ms - stored_ms > LEAP_MS:
+            right(self, clock, space, clock_ms, stored_ms)
+
+    with patch.object(SecondClock, "confirm", confirm):
         yield
 
 

@@ -27,7 +27,7 @@ def stale_index_entry_wakes() -> Planted:
                 entry = await unit.get(tasks.task_key(tasks.id_in(index)))
                 record = None if entry is None else tasks.decode_record(entry.value, "a task")
                 if entry is not None and record is not None and record.due_at_ms <= await unit.now_ms():
-                    put_ready_or_dead(unit, record, await unit.now_ms())
+                    await put_ready_or_dead(unit, record, await unit.now_ms())
             return True
 
         try:

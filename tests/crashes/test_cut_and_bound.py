@@ -15,7 +15,7 @@ from keepstate_testing.faults.disk import CuttingDisk
 from keepstate.errors import CorruptError
 from tests.crashes import cut_and_bound
 from tests.crashes.cut_and_bound import acknowledged, opened
-from tests.tally import first_seed
+from tests.tally import Tally, first_seed
 
 COUNTS = [
     pytest.param(25, id="short"),
@@ -37,12 +37,13 @@ except UnsupportedError as error:
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_nothing_is_acknowledged_into_a_gap(kind: str, count: int, tmp_path: Path) -> None:
+def test_nothing_is_acknowledged_into_a_gap(kind: str, count: int, tmp_path: Path, tally: Tally) -> None:
     for seed in range(first_seed(), first_seed() + count):
         place = tmp_path / str(seed)
         place.mkdir()
         cut_and_bound.cut_off(kind, place, Random(seed))
         shutil.rmtree(place)
+    tally(f"{'SQLite' if kind == 'sqlite' else kind}: files cut off", faults=count, lost=0)
 
 
 @pytest.mark.parametrize(("kind", "ends"), [("file", "store"), ("sqlite", "store-wal"), ("sqlite", "store")])
@@ -113,5 +114,6 @@ def test_a_second_process_under_a_second_name_is_refused_and_nothing_is_lost(
         assert all(acknowledged(store, number) for number in range(2, 10))
 
 
-def test_one_journal_under_two_names_loses_no_acknowledged_key(tmp_path: Path) -> None:
+def test_one_journal_under_two_names_loses_no_acknowledged_key(tmp_path: Path, tally: Tally) -> None:
     cut_and_bound.two_names(tmp_path)
+    tally("file: opened under two names", faults=1, lost=0)

@@ -9,23 +9,26 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass
-from enum import StrEnum
+from datetime import datetime
 from math import inf, nan
+from random import randbytes
 from typing import Any
 
 import pytest
 
 import keepstate
-from keepstate import Claim, Fold, InvalidError, sync
-from keepstate.stores.memory import MemoryStore
+from keepstate import Claim, Fold, InvalidError, Limit, sync
+from tests.engine.index import wrong
 
 NO_TEXT = (1, None, b"a", ["a"], "\ud800")
 NO_NAME = (*NO_TEXT, "", "a" * 513)
 NO_TASK_ID = (*NO_TEXT[:1], *NO_TEXT[2:], "", "a" * 201)
+NO_SCHEDULE = (*NO_TEXT, "", "a" * 161)
 NO_STREAM_NAME = (1, None, b"a", ["a"], "", "a" * 201)
 NO_AUTHOR = (1, b"a", ["a"], "\ud800", "", "a" * 513)
 NO_WAIT = ("1", nan, inf, -1, -0.5, True, [1], 10**400)
 NO_LENGTH = (*NO_WAIT, 0)
+NO_LIMITS = (None, 1, "ab", [1], Limit(running=1), [Limit(running=1)] * 21)
 NO_COUNT = ("1", nan, inf, -1, 0, 1.0, True, None, [1], 2**31)
 NO_REVISION = ("1", nan, b"", -1, 1.0, True, [1], 2**53, 10**30)
 NO_POSITION = ("1", nan, b"", -1, 1.0, True, [1], 2**69, 10**30)
@@ -38,6 +41,8 @@ NO_REF = (1, None, b"a", ["main"], "", "main~x", "main@noon", "ma#in")
 NO_LOAD = (1, None, "a", b"a", [1], [()])
 NO_LEASE = ("1", 1, True)
 NO_AFTER = (1, b"a", ["a"], "", "a" * 513)
+TOO_MANY_IDS = [f"a{number}" for number in range(101)]
+NO_MOMENT = (1, "noon", datetime(2026, 1, 1))
 NO_CURSOR = (1, b"a", ["a"], "", "a", "\ud800")
 NO_FLAG = (1, None, "yes")
 
@@ -59,6 +64,14 @@ def on_lease(make: Callable[[Any, Any], Any], wrong: tuple[Any, ...]) -> Call:
     return Call(make, wrong, "lease")
 
 
+def on_documents(make: Callable[[Any, Any], Any], wrong: tuple[Any, ...]) -> Call:
+    return Call(lambda space, x: make(space.documents, x), wrong)
+
+
+def on_queue(make: Callable[[Any, Any], Any], wrong: tuple[Any, ...]) -> Call:
+    return Call(lambda space, x: make(space.queue, x), wrong)
+
+
 def on_task(make: Callable[[Any, Any], Any], wrong: tuple[Any, ...]) -> Call:
     return Call(make, wrong, "task")
 
@@ -72,14 +85,17 @@ CALLS: dict[str, Call] = {
     "Keepstate.list_spaces(tenant)": on_ks(lambda ks, x: ks.list_spaces(tenant=x), ("all", None, 1)),
     "Keepstate.tenants(after)": on_ks(lambda ks, x: ks.tenants(after=x), (1, b"a", ["a"], "", "\ud800")),
     "Keepstate.tenants(limit)": on_ks(lambda ks, x: ks.tenants(limit=x), NO_COUNT),
+    "Keepstate.set_quota(quota)": on_ks(lambda ks, x: ks.tenant("t").set_quota(x), (1, "1", {})),
+    "Keepstate.export(path)": on_ks(lambda ks, x: ks.tenant("t").export(x), (1, None, b"a", "")),
+    "Keepstate.import_(path)": on_ks(lambda ks, x: ks.tenant("t").import_(x), (1, None, b"a", "")),
+    "Keepstate.erase(confirm)": on_ks(lambda ks, x: ks.tenant("t").erase(confirm=x), (*NO_TEXT, "")),
     "Keepstate.spaces(under)": on_ks(lambda ks, x: ks.spaces(x), NO_TEXT),
     "Keepstate.spaces(after)": on_ks(lambda ks, x: ks.spaces(after=x), (1, b"a", ["a"], "\ud800")),
-    "Keepstate.spaces(limit)": on_ks(
-        lambda ks, x: ks.spaces(limit=x), tuple(wrong for wrong in NO_COUNT if wrong is not None)
-    ),
+    "Keepstate.spaces(limit)": on_ks(lambda ks, x: ks.spaces(limit=x), (*NO_COUNT[:7], *NO_COUNT[8:])),
     "Keepstate.list_spaces(under)": on_ks(lambda ks, x: ks.list_spaces(x), NO_TEXT),
     "Keepstate.list_spaces(after)": on_ks(lambda ks, x: ks.list_spaces(after=x), (1, b"a", ["a"], "\ud800")),
     "Keepstate.list_spaces(limit)": on_ks(lambda ks, x: ks.list_spaces(limit=x), NO_COUNT),
+    **{name: on_ks(*call) for name, call in wrong.CALLS.items()},
     "Keepstate.drop(space)": on_ks(lambda ks, x: ks.drop(x), (*NO_TEXT, "", "a" * 201)),
     "Space.by(author)": Call(lambda space, x: space.by(x), NO_AUTHOR),
     "Space.by(meta)": Call(
@@ -113,30 +129,26 @@ CALLS: dict[str, Call] = {
     "Space.collection(version)": Call(
         lambda space, x: space.collection("a", int, index={"a": len}, version=x), NO_COUNT
     ),
-    "Documents.get(key)": Call(lambda space, x: space.documents.get(x), NO_NAME),
-    "Documents.get(type)": Call(lambda space, x: space.documents.get("absent", type=x), NO_TYPE[:-1]),
-    "Documents.entry(key)": Call(lambda space, x: space.documents.entry(x), NO_NAME),
-    "Documents.entry(type)": Call(lambda space, x: space.documents.entry("there", type=x), NO_TYPE),
-    "Documents.put(key)": Call(lambda space, x: space.documents.put(x, 1), NO_NAME),
-    "Documents.put(value)": Call(lambda space, x: space.documents.put("a", x), NO_VALUE),
-    "Documents.put(expected_version)": Call(
-        lambda space, x: space.documents.put("a", 1, expected_version=x), NO_REVISION
+    "Documents.get(key)": on_documents(lambda d, x: d.get(x), NO_NAME),
+    "Documents.get(type)": on_documents(lambda d, x: d.get("absent", type=x), NO_TYPE[:-1]),
+    "Documents.entry(key)": on_documents(lambda d, x: d.entry(x), NO_NAME),
+    "Documents.entry(type)": on_documents(lambda d, x: d.entry("there", type=x), NO_TYPE),
+    "Documents.put(key)": on_documents(lambda d, x: d.put(x, 1), NO_NAME),
+    "Documents.put(value)": on_documents(lambda d, x: d.put("a", x), NO_VALUE),
+    "Documents.put(expected_version)": on_documents(
+        lambda d, x: d.put("a", 1, expected_version=x), NO_REVISION
     ),
-    "Documents.put(ttl_s)": Call(lambda space, x: space.documents.put("a", 1, ttl_s=x), NO_LENGTH),
-    "Documents.update(key)": Call(lambda space, x: space.documents.update(x, {}), NO_NAME),
-    "Documents.update(patch)": Call(lambda space, x: space.documents.update("there", x), (1, None, "a", [1])),
-    "Documents.update(default)": Call(
-        lambda space, x: space.documents.update("a", str, default=x), NO_VALUE[:1]
-    ),
-    "Documents.delete(key)": Call(lambda space, x: space.documents.delete(x), NO_NAME),
-    "Documents.document(key)": Call(lambda space, x: space.documents.document(x, int), NO_NAME),
-    "Documents.document(type)": Call(
-        lambda space, x: space.documents.document("a", x), (*NO_TYPE[:-1], None)
-    ),
-    "Documents.keys(pattern)": Call(lambda space, x: space.documents.keys(x), NO_PATTERN),
-    "Documents.items(pattern)": Call(lambda space, x: space.documents.items(x), NO_PATTERN),
-    "Documents.keys(after)": Call(lambda space, x: space.documents.keys(after=x), NO_AFTER),
-    "Documents.items(after)": Call(lambda space, x: space.documents.items(after=x), NO_AFTER),
+    "Documents.put(ttl_s)": on_documents(lambda d, x: d.put("a", 1, ttl_s=x), NO_LENGTH),
+    "Documents.update(key)": on_documents(lambda d, x: d.update(x, {}), NO_NAME),
+    "Documents.update(patch)": on_documents(lambda d, x: d.update("there", x), (1, None, "a", [1])),
+    "Documents.update(default)": on_documents(lambda d, x: d.update("a", str, default=x), NO_VALUE[:1]),
+    "Documents.delete(key)": on_documents(lambda d, x: d.delete(x), NO_NAME),
+    "Documents.document(key)": on_documents(lambda d, x: d.document(x, int), NO_NAME),
+    "Documents.document(type)": on_documents(lambda d, x: d.document("a", x), (*NO_TYPE[:-1], None)),
+    "Documents.keys(pattern)": on_documents(lambda d, x: d.keys(x), NO_PATTERN),
+    "Documents.items(pattern)": on_documents(lambda d, x: d.items(x), NO_PATTERN),
+    "Documents.keys(after)": on_documents(lambda d, x: d.keys(after=x), NO_AFTER),
+    "Documents.items(after)": on_documents(lambda d, x: d.items(after=x), NO_AFTER),
     **{
         f"Documents.{call}({argument})": Call(
             lambda space, x, call=call, argument=argument: getattr(space.documents, call)(**{argument: x}),
@@ -164,23 +176,21 @@ CALLS: dict[str, Call] = {
             "values": NO_FLAG,
         }.items()
     },
-    "Documents.delete_all(prefix)": Call(lambda space, x: space.documents.delete_all(x), NO_TEXT),
-    "Documents.entries(keys)": Call(lambda space, x: space.documents.entries("there", x), NO_NAME),
-    "Documents.watch(pattern)": Call(lambda space, x: space.documents.watch(x), NO_PATTERN),
-    "Documents.watch(after)": Call(lambda space, x: space.documents.watch(after=x), NO_REVISION),
-    "Documents.watch(timeout_s)": Call(lambda space, x: space.documents.watch(timeout_s=x), NO_WAIT),
-    "Document.put(value)": Call(lambda space, x: space.documents.document("a", int).put(x), ("1", None, [])),
-    "Document.put(expected_version)": Call(
-        lambda space, x: space.documents.document("a", int).put(1, expected_version=x), NO_REVISION
+    "Documents.delete_all(prefix)": on_documents(lambda d, x: d.delete_all(x), NO_TEXT),
+    "Documents.entries(keys)": on_documents(lambda d, x: d.entries("there", x), NO_NAME),
+    "Documents.watch(pattern)": on_documents(lambda d, x: d.watch(x), NO_PATTERN),
+    "Documents.watch(after)": on_documents(lambda d, x: d.watch(after=x), NO_REVISION),
+    "Documents.watch(timeout_s)": on_documents(lambda d, x: d.watch(timeout_s=x), NO_WAIT),
+    "Document.put(value)": on_documents(lambda d, x: d.document("a", int).put(x), ("1", None, [])),
+    "Document.put(expected_version)": on_documents(
+        lambda d, x: d.document("a", int).put(1, expected_version=x), NO_REVISION
     ),
-    "Document.put(ttl_s)": Call(
-        lambda space, x: space.documents.document("a", int).put(1, ttl_s=x), NO_LENGTH
+    "Document.put(ttl_s)": on_documents(lambda d, x: d.document("a", int).put(1, ttl_s=x), NO_LENGTH),
+    "Document.update(change)": on_documents(
+        lambda d, x: d.document("a", int).update(x, default=1), NO_FUNCTION
     ),
-    "Document.update(change)": Call(
-        lambda space, x: space.documents.document("a", int).update(x, default=1), NO_FUNCTION
-    ),
-    "Document.update(default)": Call(
-        lambda space, x: space.documents.document("a", int).update(lambda old: old, default=x), ("1", None)
+    "Document.update(default)": on_documents(
+        lambda d, x: d.document("a", int).update(lambda old: old, default=x), ("1", None)
     ),
     "Events.stream(name)": Call(lambda space, x: space.events.stream(x), NO_STREAM_NAME),
     "Events.append(events)": Call(lambda space, x: space.events.append(x), NO_VALUE),
@@ -257,72 +267,164 @@ CALLS: dict[str, Call] = {
     "Leases.held(after)": Call(lambda space, x: space.leases.held(after=x), NO_CURSOR),
     "Leases.held(before)": Call(lambda space, x: space.leases.held(before=x), NO_CURSOR),
     "Leases.held(limit)": Call(lambda space, x: space.leases.held(limit=x), NO_COUNT),
+    "Schedules.put(name)": Call(lambda space, x: space.schedules.put(x, every_s=60), NO_SCHEDULE),
+    "Schedules.put(cron)": Call(
+        lambda space, x: space.schedules.put("n", cron=x),
+        (1, b"a", ["a"], "", "* * * *", "0 0 31 2 *", "\ud800"),
+    ),
+    "Schedules.put(every_s)": Call(lambda space, x: space.schedules.put("n", every_s=x), (*NO_LENGTH, 0.9)),
+    "Schedules.put(zone)": Call(
+        lambda space, x: space.schedules.put("n", cron="0 0 * * *", zone=x), (*NO_TEXT, "", "Moon", "../UTC")
+    ),
+    "Schedules.put(kind)": Call(
+        lambda space, x: space.schedules.put("n", every_s=60, kind=x), (1, None, b"a", "\ud800", "a" * 201)
+    ),
+    "Schedules.put(key)": Call(
+        lambda space, x: space.schedules.put("n", every_s=60, key=x), (1, b"a", "\ud800", "", "a" * 201)
+    ),
+    "Schedules.put(payload)": Call(
+        lambda space, x: space.schedules.put("n", every_s=60, payload=x), NO_VALUE
+    ),
+    "Schedules.put(jitter_s)": Call(
+        lambda space, x: space.schedules.put("n", every_s=60, jitter_s=x), (*NO_WAIT, 86_401)
+    ),
+    "Schedules.put(missed)": Call(
+        lambda space, x: space.schedules.put("n", every_s=60, missed=x), (1, None, "no", ["all"])
+    ),
+    "Schedules.put(missed_within_s)": Call(
+        lambda space, x: space.schedules.put("n", every_s=60, missed_within_s=x), NO_LENGTH
+    ),
+    "Schedules.put(overlap)": Call(
+        lambda space, x: space.schedules.put("n", every_s=60, overlap=x), (1, None, "no", ["all"])
+    ),
+    "Schedules.put(until)": Call(
+        lambda space, x: space.schedules.put("n", every_s=60, until=x), (1, "2030", datetime(2030, 1, 1))
+    ),
+    "Schedules.get(name)": Call(lambda space, x: space.schedules.get(x), NO_SCHEDULE),
+    "Schedules.get(payload)": Call(lambda space, x: space.schedules.get("n", payload=x), NO_FLAG),
+    "Schedules.list(after)": Call(lambda space, x: space.schedules.list(after=x), NO_CURSOR),
+    "Schedules.list(limit)": Call(lambda space, x: space.schedules.list(limit=x), NO_COUNT),
+    "Schedules.delete(name)": Call(lambda space, x: space.schedules.delete(x), NO_SCHEDULE),
+    "Schedules.pause(name)": Call(lambda space, x: space.schedules.pause(x), NO_SCHEDULE),
+    "Schedules.resume(name)": Call(lambda space, x: space.schedules.resume(x), NO_SCHEDULE),
+    "Schedules.run_now(name)": Call(lambda space, x: space.schedules.run_now(x), NO_SCHEDULE),
+    "Schedules.next(name)": Call(lambda space, x: space.schedules.next(x), NO_SCHEDULE),
+    "Schedules.next(n)": Call(lambda space, x: space.schedules.next("n", x), (*NO_COUNT, 1_001)),
     "Leases.resume(name)": Call(lambda space, x: space.leases.resume(x, 1), NO_NAME),
     "Leases.resume(token)": Call(lambda space, x: space.leases.resume("l", x), NO_REVISION),
     "Leases.resume(ttl_s)": Call(lambda space, x: space.leases.resume("l", 1, ttl_s=x), NO_LENGTH),
     "Leases.holder(name)": Call(lambda space, x: space.leases.holder(x), NO_NAME),
     "Lease.renew(ttl_s)": on_lease(lambda lease, x: lease.renew(x), NO_LENGTH),
-    "Queue.put(payload)": Call(lambda space, x: space.queue.put(x), NO_VALUE),
-    "Queue.put(id)": Call(lambda space, x: space.queue.put(1, id=x), NO_TASK_ID),
-    "Queue.put(priority)": Call(
-        lambda space, x: space.queue.put(1, priority=x), ("1", None, 1.0, True, 2**31)
+    "Queue.put(payload)": on_queue(lambda q, x: q.put(x), NO_VALUE),
+    "Queue.put(id)": on_queue(lambda q, x: q.put(1, id=x), NO_TASK_ID),
+    "Queue.put(priority)": on_queue(lambda q, x: q.put(1, priority=x), ("1", None, 1.0, True, 2**31)),
+    "Queue.put(delay_s)": on_queue(lambda q, x: q.put(1, delay_s=x), (*NO_WAIT, None)),
+    "Queue.put(max_attempts)": on_queue(lambda q, x: q.put(1, max_attempts=x), NO_COUNT),
+    "Queue.put(kind)": on_queue(lambda q, x: q.put(1, kind=x), (1, "x" * 201, b"a", None)),
+    "Queue.put(key)": on_queue(lambda q, x: q.put(1, key=x), (1, "", "x" * 201, b"a")),
+    "Queue.put(keep_s)": on_queue(lambda q, x: q.put(1, keep_s=x), NO_LENGTH),
+    "Queue.put(if_present)": on_queue(lambda q, x: q.put(1, if_present=x), (1, None, "", "skip", ["keep"])),
+    "Queue.pause(kind)": Call(lambda space, x: space.queue.pause(x), (1, "x" * 201, b"a")),
+    "Queue.resume(kind)": Call(lambda space, x: space.queue.resume(x), (1, "x" * 201, b"a")),
+    "Queue.configure(limits)": Call(lambda space, x: space.queue.configure(limits=x), NO_LIMITS),
+    "Queue.configure(aging_s)": Call(lambda space, x: space.queue.configure(aging_s=x), NO_LENGTH),
+    "Queue.claim(worker)": on_queue(lambda q, x: q.claim(x, lease_s=1), NO_NAME),
+    "Queue.claim(lease_s)": on_queue(lambda q, x: q.claim("w", lease_s=x), (*NO_LENGTH, None)),
+    "Queue.claim(count)": on_queue(lambda q, x: q.claim("w", lease_s=1, count=x), NO_COUNT),
+    "Queue.claim(wait_s)": on_queue(lambda q, x: q.claim("w", lease_s=1, wait_s=x), (*NO_WAIT, None)),
+    "Queue.claim(match)": on_queue(lambda q, x: q.claim("w", lease_s=1, match=x), (1, "f")),
+    "Queue.claim(kinds)": on_queue(
+        lambda q, x: q.claim("w", lease_s=1, kinds=x), ("mail", [], [1], ["x" * 201])
     ),
-    "Queue.put(delay_s)": Call(lambda space, x: space.queue.put(1, delay_s=x), (*NO_WAIT, None)),
-    "Queue.put(max_attempts)": Call(lambda space, x: space.queue.put(1, max_attempts=x), NO_COUNT),
-    "Queue.put(kind)": Call(lambda space, x: space.queue.put(1, kind=x), (1, "x" * 201, b"a", None)),
-    "Queue.put(key)": Call(lambda space, x: space.queue.put(1, key=x), (1, "", "x" * 201, b"a")),
-    "Queue.put(keep_s)": Call(lambda space, x: space.queue.put(1, keep_s=x), NO_LENGTH),
-    "Queue.put(if_present)": Call(
-        lambda space, x: space.queue.put(1, if_present=x), (1, None, "", "skip", ["keep"])
+    "Queue.work(kinds)": on_queue(lambda q, x: q.work("w", kinds=x), ("mail", [], [1])),
+    "Queue.work(worker)": on_queue(lambda q, x: q.work(x), NO_NAME),
+    "Queue.work(lease_s)": on_queue(lambda q, x: q.work("w", lease_s=x), (*NO_LENGTH, None)),
+    "Queue.work(wait_s)": on_queue(lambda q, x: q.work("w", wait_s=x), NO_WAIT),
+    "Queue.work(match)": on_queue(lambda q, x: q.work("w", match=x), (1, "f")),
+    "Queue.heartbeat(task)": on_queue(lambda q, x: q.heartbeat(x, 1), NO_CLAIM),
+    "Queue.heartbeat(lease_s)": on_queue(lambda q, x: q.heartbeat(Claim("t", 1), x), NO_LENGTH),
+    "Queue.complete(task)": on_queue(lambda q, x: q.complete(x), NO_CLAIM),
+    "Queue.complete(result)": on_queue(lambda q, x: q.complete(Claim("t", 1), x), NO_VALUE),
+    "Queue.fail(task)": on_queue(lambda q, x: q.fail(x, "why"), NO_CLAIM),
+    "Queue.fail(retry_in_s)": on_queue(lambda q, x: q.fail(Claim("t", 1), "why", x), NO_WAIT),
+    "Queue.release(task)": on_queue(lambda q, x: q.release(x), NO_CLAIM),
+    "Queue.list(state)": on_queue(lambda q, x: q.list(x), ("lost", 1, [])),
+    "Queue.list(id_prefix)": on_queue(lambda q, x: q.list(id_prefix=x), (1, b"a", ["a"])),
+    "Queue.list(before)": on_queue(lambda q, x: q.list("ready", before=x), (1, b"a", "", "zz", "é")),
+    "Queue.list(reverse)": on_queue(lambda q, x: q.list("ready", reverse=x), NO_FLAG),
+    "Queue.list(after)": on_queue(lambda q, x: q.list("ready", after=x), (1, b"a", "", "zz", "é")),
+    "Queue.list(payloads)": on_queue(lambda q, x: q.list("ready", payloads=x), NO_FLAG),
+    "Queue.get(payload)": on_queue(lambda q, x: q.get("a", payload=x), NO_FLAG),
+    "Queue.get_each(ids)": on_queue(lambda q, x: q.get_each("a", x), (*NO_TASK_ID, None)),
+    "Queue.get_each(payloads)": on_queue(lambda q, x: q.get_each("a", payloads=x), NO_FLAG),
+    "Queue.discard(id)": on_queue(lambda q, x: q.discard(x), (*NO_TASK_ID, None)),
+    "Queue.remove(id)": on_queue(lambda q, x: q.remove(x), (*NO_TASK_ID, None)),
+    "Queue.summaries(prefix)": on_queue(lambda q, x: q.summaries(x), (1, None, b"a", ["a"])),
+    "Queue.summaries(newest)": on_queue(
+        lambda q, x: q.summaries(newest=x), tuple(x for x in NO_COUNT if x != 0)
     ),
-    "Queue.claim(worker)": Call(lambda space, x: space.queue.claim(x, lease_s=1), NO_NAME),
-    "Queue.claim(lease_s)": Call(lambda space, x: space.queue.claim("w", lease_s=x), (*NO_LENGTH, None)),
-    "Queue.claim(count)": Call(lambda space, x: space.queue.claim("w", lease_s=1, count=x), NO_COUNT),
-    "Queue.claim(wait_s)": Call(
-        lambda space, x: space.queue.claim("w", lease_s=1, wait_s=x), (*NO_WAIT, None)
+    "Queue.summaries(payloads)": on_queue(lambda q, x: q.summaries(payloads=x), NO_FLAG),
+    "Queue.take(id)": on_queue(lambda q, x: q.take(x, "w", lease_s=1), (*NO_TASK_ID, None)),
+    "Queue.take(worker)": on_queue(lambda q, x: q.take("a", x, lease_s=1), (*NO_TEXT, "")),
+    "Queue.take(lease_s)": on_queue(lambda q, x: q.take("a", "w", lease_s=x), NO_LENGTH),
+    "Queue.list(limit)": on_queue(lambda q, x: q.list("ready", limit=x), NO_COUNT),
+    "Queue.dead(after)": on_queue(lambda q, x: q.dead(after=x), (1, b"a", "", "zz", "é")),
+    "Queue.dead(limit)": on_queue(lambda q, x: q.dead(limit=x), NO_COUNT),
+    "Queue.get(id)": on_queue(lambda q, x: q.get(x), (*NO_TASK_ID, None)),
+    "Queue.put(at)": on_queue(lambda q, x: q.put(1, at=x), NO_MOMENT),
+    "Queue.put(after)": on_queue(
+        lambda q, x: q.put(1, id="t", after=x), (1, "t", [1], [""], ["t"], TOO_MANY_IDS)
     ),
-    "Queue.claim(match)": Call(lambda space, x: space.queue.claim("w", lease_s=1, match=x), (1, "f")),
-    "Queue.claim(kinds)": Call(
-        lambda space, x: space.queue.claim("w", lease_s=1, kinds=x), ("mail", [], [1], ["x" * 201])
+    "Queue.put(expires_s)": on_queue(lambda q, x: q.put(1, expires_s=x), NO_LENGTH),
+    "Queue.heartbeat(progress)": on_queue(
+        lambda q, x: q.heartbeat(Claim("t", 1), 1, progress=x), (*NO_VALUE, randbytes(5_000))
     ),
-    "Queue.work(kinds)": Call(lambda space, x: space.queue.work("w", kinds=x), ("mail", [], [1])),
-    "Queue.work(worker)": Call(lambda space, x: space.queue.work(x), NO_NAME),
-    "Queue.work(lease_s)": Call(lambda space, x: space.queue.work("w", lease_s=x), (*NO_LENGTH, None)),
-    "Queue.work(wait_s)": Call(lambda space, x: space.queue.work("w", wait_s=x), NO_WAIT),
-    "Queue.work(match)": Call(lambda space, x: space.queue.work("w", match=x), (1, "f")),
-    "Queue.heartbeat(task)": Call(lambda space, x: space.queue.heartbeat(x, 1), NO_CLAIM),
-    "Queue.heartbeat(lease_s)": Call(lambda space, x: space.queue.heartbeat(Claim("t", 1), x), NO_LENGTH),
-    "Queue.complete(task)": Call(lambda space, x: space.queue.complete(x), NO_CLAIM),
-    "Queue.complete(result)": Call(lambda space, x: space.queue.complete(Claim("t", 1), x), NO_VALUE),
-    "Queue.fail(task)": Call(lambda space, x: space.queue.fail(x, "why"), NO_CLAIM),
-    "Queue.fail(retry_in_s)": Call(lambda space, x: space.queue.fail(Claim("t", 1), "why", x), NO_WAIT),
-    "Queue.release(task)": Call(lambda space, x: space.queue.release(x), NO_CLAIM),
-    "Queue.list(state)": Call(lambda space, x: space.queue.list(x), ("lost", 1, [])),
-    "Queue.list(id_prefix)": Call(lambda space, x: space.queue.list(id_prefix=x), (1, b"a", ["a"])),
-    "Queue.list(before)": Call(
-        lambda space, x: space.queue.list("ready", before=x), (1, b"a", "", "zz", "é")
+    "Queue.fail(is_final)": on_queue(lambda q, x: q.fail(Claim("t", 1), "why", is_final=x), NO_FLAG),
+    "Queue.result(id)": on_queue(lambda q, x: q.result(x), (*NO_TASK_ID, None)),
+    "Queue.result(wait_s)": on_queue(lambda q, x: q.result("t", wait_s=x), (*NO_WAIT, None)),
+    "Queue.wait_empty(timeout_s)": on_queue(lambda q, x: q.wait_empty(x), (*NO_LENGTH, None)),
+    "Queue.attempts(id)": on_queue(lambda q, x: q.attempts(x), (*NO_TASK_ID, None)),
+    "Queue.send(id)": on_queue(lambda q, x: q.send(x, "m", 1), (*NO_TASK_ID, None)),
+    "Queue.send(name)": on_queue(lambda q, x: q.send("t", x, 1), (1, None, "", "x" * 201, b"a")),
+    "Queue.send(value)": on_queue(lambda q, x: q.send("t", "m", x), NO_VALUE),
+    "Queue.send(send_id)": on_queue(lambda q, x: q.send("t", "m", 1, send_id=x), (1, b"a", "", "a" * 513)),
+    "Queue.cancel(id)": on_queue(lambda q, x: q.cancel(x), (*NO_TASK_ID, None)),
+    "Queue.cancel(by)": on_queue(lambda q, x: q.cancel("t", by=x), NO_AUTHOR),
+    "Queue.cancel(reason)": on_queue(lambda q, x: q.cancel("t", reason=x), NO_TEXT),
+    "Queue.requeue(ids)": on_queue(lambda q, x: q.requeue(x), (*NO_TASK_ID, None)),
+    "Queue.requeue(kind)": on_queue(lambda q, x: q.requeue(kind=x), (1, "x" * 201, b"a")),
+    "Queue.requeue(since)": on_queue(lambda q, x: q.requeue(since=x), NO_MOMENT),
+    "Queue.requeue(limit)": on_queue(lambda q, x: q.requeue(kind="a", limit=x), NO_COUNT),
+    "Queue.rerun(id)": on_queue(lambda q, x: q.rerun(x), (*NO_TASK_ID, None)),
+    "Queue.rerun(as_id)": on_queue(lambda q, x: q.rerun("t", as_id=x), NO_TASK_ID),
+    "Queue.rerun(from_step)": on_queue(
+        lambda q, x: q.rerun("t", from_step=x), (1, b"a", "", "a" * 201, "\ud800")
     ),
-    "Queue.list(reverse)": Call(lambda space, x: space.queue.list("ready", reverse=x), NO_FLAG),
-    "Queue.list(after)": Call(lambda space, x: space.queue.list("ready", after=x), (1, b"a", "", "zz", "é")),
-    "Queue.list(payloads)": Call(lambda space, x: space.queue.list("ready", payloads=x), NO_FLAG),
-    "Queue.get(payload)": Call(lambda space, x: space.queue.get("a", payload=x), NO_FLAG),
-    "Queue.get_each(ids)": Call(lambda space, x: space.queue.get_each("a", x), (*NO_TASK_ID, None)),
-    "Queue.get_each(payloads)": Call(lambda space, x: space.queue.get_each("a", payloads=x), NO_FLAG),
-    "Queue.discard(id)": Call(lambda space, x: space.queue.discard(x), (*NO_TASK_ID, None)),
-    "Queue.remove(id)": Call(lambda space, x: space.queue.remove(x), (*NO_TASK_ID, None)),
-    "Queue.summaries(prefix)": Call(lambda space, x: space.queue.summaries(x), (1, None, b"a", ["a"])),
-    "Queue.summaries(newest)": Call(
-        lambda space, x: space.queue.summaries(newest=x), tuple(x for x in NO_COUNT if x != 0)
-    ),
-    "Queue.summaries(payloads)": Call(lambda space, x: space.queue.summaries(payloads=x), NO_FLAG),
-    "Queue.take(id)": Call(lambda space, x: space.queue.take(x, "w", lease_s=1), (*NO_TASK_ID, None)),
-    "Queue.take(worker)": Call(lambda space, x: space.queue.take("a", x, lease_s=1), (*NO_TEXT, "")),
-    "Queue.take(lease_s)": Call(lambda space, x: space.queue.take("a", "w", lease_s=x), NO_LENGTH),
-    "Queue.list(limit)": Call(lambda space, x: space.queue.list("ready", limit=x), NO_COUNT),
-    "Queue.dead(after)": Call(lambda space, x: space.queue.dead(after=x), (1, b"a", "", "zz", "é")),
-    "Queue.dead(limit)": Call(lambda space, x: space.queue.dead(limit=x), NO_COUNT),
-    "Queue.get(id)": Call(lambda space, x: space.queue.get(x), (*NO_TASK_ID, None)),
-    "Queue.requeue(id)": Call(lambda space, x: space.queue.requeue(x), (*NO_TASK_ID, None)),
+    "Queue.steps(id)": on_queue(lambda q, x: q.steps(x), (*NO_TASK_ID, None)),
+    "Queue.settle(id)": on_queue(lambda q, x: q.settle(x, "a", 1), (*NO_TASK_ID, None)),
+    "Queue.settle(name)": on_queue(lambda q, x: q.settle("t", x, 1), (*NO_TASK_ID, None)),
+    "Queue.settle(result)": on_queue(lambda q, x: q.settle("t", "a", x), NO_VALUE),
+    "Task.step(name)": on_task(lambda task, x: task.step(x, int), (*NO_TASK_ID, None)),
+    "Task.step(fn)": on_task(lambda task, x: task.step("a", x), NO_FUNCTION),
+    "Task.step(once)": on_task(lambda task, x: task.step("a", int, once=x), NO_FLAG),
+    "Task.step(timeout_s)": on_task(lambda task, x: task.step("a", int, timeout_s=x), NO_LENGTH),
+    "Task.step(type)": on_task(lambda task, x: task.step("a", int, type=x), NO_TYPE),
+    "Task.transact(name)": on_task(lambda task, x: task.transact(x, str), (*NO_TASK_ID, None)),
+    "Task.transact(fn)": on_task(lambda task, x: task.transact("a", x), NO_FUNCTION),
+    "Task.spawn(name)": on_task(lambda task, x: task.spawn(x, 1, kind="k"), (*NO_TASK_ID, None)),
+    "Task.spawn(payload)": on_task(lambda task, x: task.spawn("a", x, kind="k"), NO_VALUE),
+    "Task.spawn(kind)": on_task(lambda task, x: task.spawn("a", 1, kind=x), (1, None, "x" * 201)),
+    "Task.spawn(put)": on_task(lambda task, x: task.spawn("a", 1, kind="k", priority=x), ("1", 2**31)),
+    "Task.sleep(name)": on_task(lambda task, x: task.sleep(x, 1), (*NO_TASK_ID, None)),
+    "Task.sleep(seconds)": on_task(lambda task, x: task.sleep("a", x), NO_WAIT),
+    "Task.sleep(until)": on_task(lambda task, x: task.sleep("a", until=x), NO_MOMENT),
+    "Task.receive(name)": on_task(lambda task, x: task.receive(x), (*NO_TASK_ID, None)),
+    "Task.receive(timeout_s)": on_task(lambda task, x: task.receive("a", timeout_s=x), NO_WAIT),
+    "Task.results(ids)": on_task(lambda task, x: task.results(x), (*NO_TASK_ID, None)),
+    "Task.suspend(suspension)": on_task(lambda task, x: task.suspend(x), (1, None, "x")),
+    "Task.heartbeat(progress)": on_task(lambda task, x: task.heartbeat(progress=x), NO_VALUE),
+    "Task.fail(is_final)": on_task(lambda task, x: task.fail("why", is_final=x), NO_FLAG),
+    "Task.later(seconds)": on_task(lambda task, x: task.later(x), NO_WAIT),
     "Task.heartbeat(lease_s)": on_task(lambda task, x: task.heartbeat(x), NO_LENGTH),
     "Task.complete(result)": on_task(lambda task, x: task.complete(x), NO_VALUE),
     "Task.fail(retry_in_s)": on_task(lambda task, x: task.fail("why", x), NO_WAIT),
@@ -337,6 +439,7 @@ ANYTHING = {
     "Document.get(default)",
     "Queue.fail(error)",
     "Task.fail(error)",
+    "Task.step(args)",
 }
 """What takes every object there is."""
 
@@ -344,7 +447,7 @@ ANYTHING = {
 def test_every_argument_of_every_public_call_is_tried() -> None:
     twins = (
         sync.Keepstate, sync.Space, sync.Documents, sync.Document, sync.Events, sync.EventStream, sync.Leases,
-        sync.Lease, sync.Queue, sync.Task,
+        sync.Lease, sync.Queue, sync.Task, sync.Schedules,
     )  # fmt: skip
     there = {
         f"{twin.__name__}.{name}({parameter})"
@@ -406,89 +509,3 @@ async def test_an_asynchronous_call_refuses_a_wrong_argument(name: str) -> None:
                     elif isinstance(answer, Awaitable):
                         await answer
         assert await space.revision() == before
-
-
-NO_STORE = (
-    1,
-    None,
-    b"sqlite:///a",
-    [],
-    Ellipsis,
-    MemoryStore,
-    "",
-    "a.db",
-    "nope://a",
-    "sqlite:///\ud800",
-    "file:///\0",
-)
-
-
-@pytest.mark.parametrize("open_store", [keepstate.open, sync.open])
-@pytest.mark.parametrize("wrong", NO_STORE, ids=ascii)
-def test_what_names_no_store_is_refused(open_store: Callable[..., Any], wrong: Any) -> None:
-    with pytest.raises(InvalidError, match=WORDS):
-        open_store(wrong)
-
-
-@pytest.mark.parametrize("open_store", [keepstate.open, sync.open])
-def test_tenant_and_author_are_text(open_store: Callable[..., Any]) -> None:
-    for wrong in (*NO_AUTHOR, "t" * 195):
-        with pytest.raises(InvalidError, match="`tenant` is"):
-            open_store("memory://", tenant=wrong)
-    for wrong in NO_AUTHOR:
-        with pytest.raises(InvalidError, match="`author` is"):
-            open_store("memory://", author=wrong)
-
-
-class Role(StrEnum):
-    PLANNER = "planner"
-
-
-def test_a_name_that_is_an_enumeration_is_kept_as_its_text() -> None:
-    with sync.open("memory://", author=Role.PLANNER, tenant=Role.PLANNER) as ks:
-        space = ks.space(Role.PLANNER)
-        space.events.append(1)
-        space.queue.put("work", id="t")
-        space.queue.claim(Role.PLANNER, lease_s=60)
-        space.leases.acquire(Role.PLANNER, 60)
-        (event,), info = space.events.read(), space.queue.get("t")
-
-        assert info is not None
-        assert [type(name) for name in (event.author, info.worker)] == [str, str]
-        assert (event.author, info.worker) == (space.leases.holder("planner"), "planner") == ("planner",) * 2
-        assert list(ks.spaces()) == ["planner"]
-
-
-def test_an_error_too_long_for_a_record_or_no_text_is_kept_in_part() -> None:
-    with sync.open("memory://") as ks:
-        queue = ks.space("run/1").queue
-        queue.put(1, id="t", max_attempts=1)
-        (task,) = queue.claim("w", lease_s=60)
-        task.fail("\ud800" + "é" * (2 << 20))
-        (dead,) = queue.dead()
-
-        assert dead.error is not None
-        assert dead.error.startswith("\\ud800é") and dead.error.endswith("é…")
-        assert 16_000 < len(dead.error.encode()) <= 16 << 10
-
-
-def test_a_space_s_name_has_room_beside_its_tenant_or_is_refused_at_once() -> None:
-    with sync.open("memory://", tenant="n" * 145) as ks:
-        ks.space("a" * 50).documents.put("k", 1)
-
-        for act in (ks.space, ks.drop):
-            for name in ("", "a" * 51):
-                with pytest.raises(InvalidError, match=r"a space of tenant 'nnn.* has 1 to 50 bytes"):
-                    act(name)
-        assert list(ks.spaces("a" * 50)) == ["a" * 50]
-        assert list(ks.spaces("a" * 49)) == []
-
-
-@pytest.mark.parametrize("wrong", [3, "", "k" * 513, "\ud800"])
-def test_a_name_that_cannot_be_is_told_by_its_argument(wrong: Any) -> None:
-    with sync.open("memory://") as ks:
-        space = ks.space("a")
-        with pytest.raises(InvalidError, match=r"^`key` is "):
-            space.documents.put(wrong, 1)
-        with pytest.raises(InvalidError, match=r"^`name` is "):
-            space.leases.acquire(wrong, 60)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 import keepstate
@@ -19,7 +20,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import CorruptError, InvalidError, NotFoundError
-from keepstate.stores.protocol import Batch, Delete
+from keepstate.stores.protocol import Batch, Delete, Put
 from keepstate.values.key import pack
 from tests.engine.conftest import Turned
 
@@ -619,3 +620,42 @@ async def test_wrapped_stores_index_and_page_alike(kind: str, tmp_path: Path) ->
         async with space.transaction(token="t") as again:
             await orders(again).put("9", Order("bob", 10))
         assert await ats(found, "owner", "bob") == [9]
+
+
+# ---- mixed versions
+
+
+async def test_fields_that_a_later_version_has_added_to_the_rules_survive_every_write(place: Space) -> None:
+    found, later, of_rule = orders(place), ["a wish", 7], [{"unique": True}]
+    store = await place.executor.home.opened()
+
+    async def fields() -> list[Any]:
+        (entry,) = (await store.read(place.name, [layout.RULES])).entries
+        assert entry is not None
+        stored: list[Any] = msgspec.msgpack.decode(entry.value)
+        return stored
+
+    await found.put("1", Order("ann", 1))
+    stored = await fields()
+    stored[3]["orders"] += of_rule
+    await store.apply([Batch(place.name, [Put(layout.RULES, msgspec.msgpack.encode([*stored, *later]))])])
+    await place.collection("others", Order, index=INDEX, version=1).put("1", Order("ann", 1))
+    await place.documents.put("soon", 1, ttl_s=60)
+    again = orders(place, MORE, 2)
+    await again.reindex()
+    await again.put("2", Order("ann", 2))
+
+    rules = await fields()
+    assert rules[4:] == later
+    assert rules[3]["orders"][4:] == of_rule
+    assert await ats(again, "state", "open") == [1, 2]
+
+
+@pytest.mark.parametrize("collections", [1, {"orders": 1}, {"orders": [1]}, {"orders": [0, 1, True, []]}])
+async def test_rules_that_make_no_sense_are_damage(space: Space, collections: object) -> None:
+    store = await space.executor.home.opened()
+    stored = msgspec.msgpack.encode([1, None, False, collections])
+    await store.apply([Batch(space.name, [Put(layout.RULES, stored)])])
+
+    with pytest.raises(CorruptError):
+        await orders(space).put("1", Order("ann", 1))

@@ -55,6 +55,28 @@ async def test_eight_processes_complete_each_of_a_hundred_tasks_once(shared_url:
 
 
 @pytest.mark.slow
+async def test_killed_workers_complete_each_task_once(shared_url: str) -> None:
+    async with keepstate.open(shared_url) as ks:
+        space = ks.space("shared")
+        for number in range(60):
+            await space.queue.put(number, id=f"t{number}", max_attempts=100)
+        workers = [Program(PROCESSES / "run_worker.py", shared_url, 60) for _ in range(2)]
+        for _ in range(6):
+            await asyncio.sleep(0.3)
+            workers[0].kill()
+            workers[0].wait()
+            workers = [*workers[1:], Program(PROCESSES / "run_worker.py", shared_url, 60)]
+        await space.queue.wait_empty(90)
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait() == 0
+
+        events = [event.data for event in await space.events.read(limit=1000)]
+        assert sorted(events) == sorted(f"t{number}" for number in range(60))
+        assert (await space.queue.counts())["done"] == 60
+
+
+@pytest.mark.slow
 async def test_a_kill_between_parts_and_their_entry_leaves_nothing_visible(shared_url: str) -> None:
     killed = run(PROCESSES / "die_between_parts.py", shared_url, check=False)
 

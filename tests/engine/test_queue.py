@@ -172,7 +172,14 @@ async def test_who_takes_a_task_by_its_id_cannot_go_past_its_last_attempt(turned
         await queue.take("t", "v", lease_s=10)
     dead = (await queue.dead())[0]
     assert (dead.id, dead.attempt, dead.worker) == ("t", 2, "w")
-    assert await queue.counts() == {"ready": 0, "waiting": 0, "claimed": 0, "done": 0, "dead": 1}
+    assert await queue.counts() == {
+        "ready": 0,
+        "waiting": 0,
+        "claimed": 0,
+        "done": 0,
+        "dead": 1,
+        "cancelled": 0,
+    }
     await queue.requeue("t")
     assert (await queue.take("t", "v", lease_s=10)).attempt == 1
 
@@ -263,7 +270,14 @@ async def test_a_transaction_counts_its_own_tasks_too(space: Space) -> None:
     async with space.transaction() as tx:
         await tx.queue.put(2, delay_s=60)
 
-        assert await tx.queue.counts() == {"ready": 1, "waiting": 1, "claimed": 0, "done": 0, "dead": 0}
+        assert await tx.queue.counts() == {
+            "ready": 1,
+            "waiting": 1,
+            "claimed": 0,
+            "done": 0,
+            "dead": 0,
+            "cancelled": 0,
+        }
 
 
 async def test_the_claim_of_a_task_that_was_removed_is_not_that_of_the_next_one_of_its_id(

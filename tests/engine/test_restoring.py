@@ -10,7 +10,7 @@ import pytest
 import keepstate
 from keepstate.cli.damage import FileSource, SpaceRecords, StoreRemains, StoreSource
 from keepstate.engine.kernel import layout
-from keepstate.engine.queue import tasks
+from keepstate.engine.queue import tasks, ticks
 from keepstate.engine.repair.restorer import Restoring, skip
 from keepstate.engine.repair.verifier import Problem, Verifier
 from keepstate.errors import ConflictError
@@ -165,6 +165,30 @@ async def test_the_place_of_a_task_is_made_anew(state: str) -> None:
         await restored(source, target, without=[index.key])
 
         assert await entries_of(target) == await entries_of(source)
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+async def test_a_schedule_is_whole_again_with_its_place(is_paused: bool) -> None:
+    async with keepstate.open("memory://") as source, keepstate.open("memory://") as target:
+        schedules = source.space(SPACE).schedules
+        await schedules.put("hourly", cron="0 * * * *", payload={"of": 1})
+        if is_paused:
+            await schedules.pause("hourly")
+        places = [entry.key for entry in (await source.store.scan(SPACE, layout.TICKS)).entries]
+
+        await restored(source, target, without=places)
+
+        assert await entries_of(target) == await entries_of(source)
+
+
+async def test_a_schedule_without_its_payload_is_left_out_and_told() -> None:
+    async with keepstate.open("memory://") as source, keepstate.open("memory://") as target:
+        await source.space(SPACE).schedules.put("hourly", cron="0 * * * *")
+
+        found = await restored(source, target, without=[ticks.planned_key("hourly")])
+
+        assert [problem.key for problem in found] == [ticks.schedule_key("hourly")]
+        assert await entries_of(target) == []
 
 
 async def test_the_head_of_a_stream_is_made_anew_from_its_last_event() -> None:

@@ -180,6 +180,8 @@ async def test_a_task_is_discarded_wherever_it_stands(space: Space, state: TaskS
         await task.complete(1)
     elif task is not None and state == "dead":
         await task.fail("no")
+    elif state == "cancelled":
+        await space.queue.cancel("t")
     stood = await space.queue.counts()
     discarded = [await space.queue.discard("t") for _ in range(2)]
 
@@ -249,7 +251,7 @@ async def test_standings_count_all_and_show_the_newest_first(space: Space) -> No
     found = await space.queue.summaries(newest=100, payloads=True)
 
     counts = {state: standing.count for state, standing in found.items()}
-    assert counts == {"ready": 129, "waiting": 1, "claimed": 0, "done": 1, "dead": 0}
+    assert counts == {**dict.fromkeys(STATES, 0), "ready": 129, "waiting": 1, "done": 1}
     newest = [info.payload for info in found["ready"].newest]
     assert newest == [number for number in range(129, -1, -1) if f"t{number}" != task.id][:100]
     assert found["done"].newest[0].result == "done"
@@ -293,7 +295,14 @@ async def test_only_what_is_over_can_be_removed(space: Space) -> None:
     assert not await space.queue.remove("done")
     with pytest.raises(TransitionError, match="ready"):
         await space.queue.remove("alive")
-    assert await space.queue.counts() == {"ready": 1, "waiting": 0, "claimed": 0, "done": 0, "dead": 0}
+    assert await space.queue.counts() == {
+        "ready": 1,
+        "waiting": 0,
+        "claimed": 0,
+        "done": 0,
+        "dead": 0,
+        "cancelled": 0,
+    }
     await space.queue.put(4, id="done")
     assert (await space.queue.take("done", "w", lease_s=10)).payload == 4
 

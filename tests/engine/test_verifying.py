@@ -13,7 +13,7 @@ import keepstate
 from keepstate.cli.damage import StoreSource
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE
-from keepstate.engine.queue import tasks
+from keepstate.engine.queue import tasks, ticks
 from keepstate.engine.repair.verifier import Problem, Verifier, log_problems, size_problems
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put, Store, Write
@@ -43,6 +43,7 @@ async def everything(ks: keepstate.Keepstate) -> None:
     await failing.fail("broken")
     await space.queue.put("later", id="waiting", delay_s=60)
     assert claimed.id
+    await space.schedules.put("nightly", cron="0 2 * * *", payload={"of": "yesterday"})
     await ks.sweep()
 
 
@@ -142,6 +143,38 @@ async def garbled_payload(_: Store) -> list[Write]:
     return [Put(tasks.payload_key("ready"), b"\x7f")]
 
 
+async def garbled_schedule(_: Store) -> list[Write]:
+    return [Put(ticks.schedule_key("nightly"), b"\x91\x01")]
+
+
+async def schedule_of_another_name(store: Store) -> list[Write]:
+    return [Put(ticks.schedule_key("daily"), (await entry(store, ticks.schedule_key("nightly"))).value)]
+
+
+async def schedule_without_payload(_: Store) -> list[Write]:
+    return [Delete(ticks.planned_key("nightly"))]
+
+
+async def schedule_without_its_place(store: Store) -> list[Write]:
+    return [Delete((await first(store, layout.TICKS)).key)]
+
+
+async def place_without_schedule(_: Store) -> list[Write]:
+    return [Put(ticks.tick_key(1, "nothing"), b"")]
+
+
+async def schedule_in_two_places(_: Store) -> list[Write]:
+    return [Put(ticks.tick_key(1, "nightly"), b"")]
+
+
+async def payload_without_schedule(_: Store) -> list[Write]:
+    return [Put(ticks.planned_key("nothing"), codec.encode(1))]
+
+
+async def garbled_payload_of_a_schedule(_: Store) -> list[Write]:
+    return [Put(ticks.planned_key("nightly"), b"\x7f")]
+
+
 async def garbled_lease(_: Store) -> list[Write]:
     return [Put(layout.named_key(layout.LEASES, "lock"), b"")]
 
@@ -170,6 +203,14 @@ async def event_at_no_position(_: Store) -> list[Write]:
         (task_in_two_places, False, "another index entry"),
         (payload_without_task, False, "task 'nobody' is lost"),
         (garbled_payload, True, "7f"),
+        (garbled_schedule, True, "cut off"),
+        (schedule_of_another_name, True, "record of another schedule"),
+        (schedule_without_payload, False, "payload is lost"),
+        (schedule_without_its_place, False, "place among the due ones is lost"),
+        (place_without_schedule, False, "schedule 'nothing' is lost"),
+        (schedule_in_two_places, False, "another index entry"),
+        (payload_without_schedule, False, "schedule 'nothing' is lost"),
+        (garbled_payload_of_a_schedule, True, "7f"),
         (garbled_lease, True, "no bytes"),
         (event_at_no_position, True, "that of an event"),
     ],

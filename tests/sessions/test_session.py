@@ -12,7 +12,7 @@ import pytest
 
 from keepstate import Session, Sessions, Threads, sync
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.errors import InvalidError, NotFoundError, PrunedError
+from keepstate.errors import InvalidError, NotFoundError, NotOwnerError, PrunedError
 from keepstate.sessions.namespace import HeadRecord
 from tests.engine.conftest import Turned
 
@@ -284,3 +284,53 @@ async def test_what_an_exclusive_block_raises_is_not_hidden_by_its_end(ks: Keeps
             await ks.close()
             raise ValueError("what went wrong")
     assert "could not be released" in "".join(caught.value.__notes__)
+
+
+# ---- what another handle did to a context that this one has seen
+
+
+async def texts_of(session: Session) -> list[str]:
+    return [message["content"] for message in (await session.get_context()).recent]
+
+
+async def test_a_context_has_what_another_handle_added_and_edited(ks: Keepstate) -> None:
+    mine, theirs = Session("s", persistence=ks), Session("s", persistence=ks)
+    await mine.conversation.append({"role": "user", "content": "one"})
+    assert await texts_of(mine) == ["one"]
+
+    number = await theirs.conversation.append({"role": "user", "content": "two"})
+    assert await texts_of(mine) == ["one", "two"]
+    await theirs.conversation.edit(number, "second")
+    assert await texts_of(mine) == ["one", "second"]
+    await theirs.conversation.clear()
+    await theirs.conversation.append({"role": "user", "content": "three"})
+
+    assert await texts_of(mine) == ["three"]
+
+
+async def test_a_context_is_that_of_the_generation_that_another_handle_began(ks: Keepstate) -> None:
+    mine, theirs = Session("s", persistence=ks), Session("s", persistence=ks)
+    await mine.conversation.append({"role": "user", "content": "old"})
+    await mine.update({"step": "old"})
+    assert await texts_of(mine) == ["old"]
+
+    await theirs.end()
+    assert (await mine.get_context()).session == {}
+    await theirs.conversation.append({"role": "user", "content": "new"})
+
+    assert await texts_of(mine) == ["new"]
+    assert (await mine.get_context()).session == {}
+
+
+async def test_a_context_is_rejected_if_another_user_owns_the_session_now(ks: Keepstate) -> None:
+    mine = Session("s", user_id="ann", persistence=ks)
+    await mine.conversation.append({"role": "user", "content": "mine"})
+    assert await texts_of(mine) == ["mine"]
+
+    await mine.end()
+    await Session("s", user_id="bob", persistence=ks).conversation.append({"role": "user", "content": "his"})
+
+    with pytest.raises(NotOwnerError):
+        await mine.get_context()
+    with pytest.raises(NotOwnerError):
+        await mine.conversation.get_context()

@@ -27,6 +27,7 @@ CALL: Calls = {
     "scan": lambda store: store.scan("s", b"\x01"),
     "changes": lambda store: store.changes("s", 0),
     "spaces": lambda store: store.spaces(),
+    "sizes": lambda store: store.sizes("s"),
 }
 
 

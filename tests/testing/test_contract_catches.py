@@ -128,7 +128,7 @@ class ListsSpacesUnsorted(MemoryStore):
 
 
 class StartsAgainAfterADrop(MemoryStore):
-    async def _drop(self, space: str) -> None:
+    async def _drop(self, space: str, at: int | None) -> None:
         self._heap.spaces.pop(space, None)
 
 
@@ -217,6 +217,11 @@ PLANTED: list[tuple[Bug, str, dict[str, Any]]] = [
         {"tmp_path": Path()},
     ),
     (seeded_store_bugs.leap_unconfirmed, "test_a_wrong_clock_moves_no_space_on", {}),
+    (
+        seeded_store_bugs.small_steps_unconfirmed,
+        "test_small_steps_carry_a_space_no_further_than_one",
+        {},
+    ),
     (seeded_store_bugs.leap_dropped, "test_a_drop_keeps_the_last_leap", {}),
     (seeded_store_bugs.leap_by_remembered_time, "test_the_first_write_and_each_later_leap_are_kept", {}),
     (seeded_store_bugs.answers_dropped, "test_a_drop_keeps_the_answers_of_retries", {}),

@@ -41,5 +41,5 @@ def test_the_main_paths_stay_short() -> None:
 
     assert counted["documents.get"][1] <= 34
     files, calls = counted["documents.update"]
-    assert files <= 26
+    assert files <= 27  # one of them tells whether the batch changes a subject that is found
     assert calls <= 140  # 20 of them suppose the entry and learn its outcome, which saves the read when warm

@@ -5,22 +5,126 @@ Importing this module needs no package of the `cli` extra.
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from inspect import iscoroutine
 from io import TextIOWrapper
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from keepstate._deferral import defer_imports
 from keepstate.cli import exits
 from keepstate.errors import KeepstateError
 
 if TYPE_CHECKING:
     from cyclopts import App
+
+    from keepstate.cli import display as _display
+else:
+    defer_imports(globals(), _display="keepstate.cli.display")
+
+
+COMMANDS: Final = {
+    "blame": (
+        "history",
+        "Show which commit last set a value. Without a path, show it for each key of the state.",
+    ),
+    "branch": ("history", "List the branches of a space, or make or delete one."),
+    "demo": (
+        "demo",
+        "Let worker processes share one store, kill one, resume it, and count everything again.",
+    ),
+    "diagram": ("work", "Print a state machine as a Mermaid state diagram."),
+    "diff": ("history", "Print the changes from one commit's state to another's."),
+    "doctor": (
+        "doctor",
+        "Report what the store really offers. Exit with 1 if one of its settings could lose data.",
+    ),
+    "drop": ("tenants", "Delete a space with everything in it, its history and its log."),
+    "erase": (
+        "tenants",
+        "Erase the tenant: delete all its spaces, and rewrite the files of the store without them.",
+    ),
+    "events": ("events", "Print the events of a stream in order."),
+    "export": (
+        "maintenance",
+        "Write the whole history of a space into one file; import reads it into any store.",
+    ),
+    "export-tenant": (
+        "tenants:export_tenant",
+        "Write all spaces of the tenant into a new file of JSON lines; import-tenant reads it.",
+    ),
+    "get": ("documents", "Print a document."),
+    "import": (
+        "imports:import_",
+        "Import chat transcripts, one commit for each message, or a history that export wrote.",
+    ),
+    "import-tenant": (
+        "tenants:import_tenant",
+        "Write what export-tenant wrote into a tenant without data.",
+    ),
+    "langgraph": ("langgraph:app", "Import LangGraph's checkpoints, and prune old ones."),
+    "log": ("history", "List a commit and those before it."),
+    "ls": ("documents", "List the documents of a space."),
+    "merge": (
+        "history",
+        "Merge the changes of another branch into a branch. Exit with 4 if both changed the same value.",
+    ),
+    "migrate": (
+        "maintenance",
+        "Rewrite documents that have older versions of the classes that --app registers.",
+    ),
+    "prune": (
+        "maintenance",
+        "Delete old commits and the data that only they use. Remaining commits are unchanged.",
+    ),
+    "put": ("documents", "Write a document, and print its new version."),
+    "queue": ("work", "Count the tasks of a space by state, or list those of one state."),
+    "repair": (
+        "damage",
+        "Write all readable data of a damaged store into a new one, and list the rest. Exit with 5 if any.",
+    ),
+    "replay": (
+        "events",
+        "Print the state that a reducer computes from the events of a stream. Writes nothing.",
+    ),
+    "rm": (
+        "documents",
+        "Delete documents. Exit with 1 if one of them does not exist; the others are deleted.",
+    ),
+    "rollback": ("history", "Commit an earlier state of a branch again. Nothing is erased."),
+    "schedules": (
+        "schedules",
+        "List the schedules of a space, or show, pause, resume, run or delete one.",
+    ),
+    "show": ("history", "Print the state of a commit, or a part of it; messages in readable form."),
+    "size": (
+        "tenants",
+        (
+            "Print the number of entries of a space, or of all spaces of the tenant, and their size "
+            "without logs."
+        ),
+    ),
+    "spaces": ("documents", "List the spaces that hold data."),
+    "sweep": (
+        "maintenance",
+        "Remove expired entries and unused parts of large values; print how many entries were removed.",
+    ),
+    "tag": ("history", "List the tags of a space, or make or delete one."),
+    "tenants": ("tenants", "List the tenants that have data."),
+    "verify": (
+        "maintenance",
+        "Compare every byte of a history with its hash. Exit with 5 if data is damaged.",
+    ),
+    "watch": ("documents", "Print changes of documents as they happen, until Ctrl-C."),
+    "worker": ("work", "Work on the tasks of a space until SIGTERM or Ctrl-C, and print what was done."),
+}
+"""The module of each command, with the name of the function if that differs, and the command's summary."""
+_PAGES: Final = ("demo", "doctor", "import", "migrate")
+"""Commands whose description is longer than the summary."""
 
 
 def main() -> None:
@@ -65,73 +169,73 @@ def _run_if_installed() -> int:
 
 
 @cache
-def commands() -> App:
-    """Return the commands; their modules are imported on the first call."""
-    from cyclopts import App
+def commands(*, is_overview: bool = False) -> App:
+    """Return the commands. The module of each is imported when it is looked up.
 
-    from keepstate.cli import documents, events, history, imports, langgraph, maintenance, tenants, work
-    from keepstate.cli.damage import repair
-    from keepstate.cli.demo import demo
-    from keepstate.cli.display import Terminal
-    from keepstate.cli.doctor import doctor
+    Args:
+        is_overview: Whether they are only listed, with the summaries that stand here.
+    """
+    from cyclopts import App
 
     app = App(
         name="keepstate",
         help="Look into a store: its spaces, documents, tasks and histories.",
         help_epilogue=exits.HELP,
-        version=version("keepstate"),
+        help_format="plaintext",
+        version=_version,
         result_action="return_value",
         suppress_keyboard_interrupt=False,
-        error_console=Terminal(stderr=True, color_system=None),  # it shows what was typed
     )
-    for command in (
-        *(demo, documents.spaces, documents.ls, documents.get, documents.put, documents.rm, documents.watch),
-        *(tenants.tenants, tenants.size, tenants.drop),
-        *(work.queue, events.events, events.replay, work.diagram),
-        *(history.log, history.show, history.diff, history.blame),
-        *(history.branch, history.tag, history.merge, history.rollback),
-        *(maintenance.prune, maintenance.export, maintenance.verify, maintenance.migrate, maintenance.sweep),
-        *(doctor, repair),
-    ):
-        app.command(command)
-    app.command(imports.import_, name="import")
-    app.command(langgraph.app)
+    for name, (where, summary) in COMMANDS.items():
+        module, _, attribute = where.partition(":")
+        path = f"keepstate.cli.{module}:{attribute or name}"
+        if is_overview:
+            app.command(path, name=name, help=summary)
+        else:
+            app.command(path, name=name, **({"help_format": "markdown"} if name in _PAGES else {}))
     return app
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("keepstate")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     from cyclopts import CycloptsError
 
-    from keepstate.cli.display import discard_output, said
-
-    app = commands()
+    app = commands(is_overview=not COMMANDS.keys() & set(arguments))
     try:
         command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         if _hide_passwords(text := str(error), arguments) != text:
-            said().print(f"keepstate: {_hide_passwords(text, arguments)}", markup=False)
+            _display.said().print(f"keepstate: {_hide_passwords(text, arguments)}", markup=False)
             return exits.USAGE
+        app.error_console = _display.Terminal(stderr=True, color_system=None)  # it shows what was typed
         with suppress(CycloptsError):
             app.parse_args(arguments, exit_on_error=False, print_error=True)
         return exits.USAGE
     try:
         answer = command(*bound.args, **bound.kwargs)
-        if asyncio.iscoroutine(answer):
+        if iscoroutine(answer):
+            import asyncio
+
             answer = asyncio.run(answer)
         sys.stdout.flush()
         return answer if isinstance(answer, int) else exits.OK
     except KeepstateError as error:
         text = _hide_passwords(str(error), arguments)
-        said().print(f"keepstate: {' '.join(text.split())}", markup=False)
+        _display.said().print(f"keepstate: {' '.join(text.split())}", markup=False)
         return exits.code_of(error)
     except BrokenPipeError:  # the reader of the output has closed it
-        discard_output()
+        _display.discard_output()
         return exits.OK
     except OSError as error:  # a full disk behind the output, or a file that may not be read
         what = f"{error.filename}: " if error.filename else "the output was not written: "
-        said().print(f"keepstate: {what}{error.strerror or error}", markup=False)
-        discard_output()
+        _display.said().print(f"keepstate: {what}{error.strerror or error}", markup=False)
+        _display.discard_output()
         return exits.FAILED
 
 

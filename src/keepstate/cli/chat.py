@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from keepstate._deferral import defer_imports
 from keepstate.cli.display import (
     counted,
     plain,
@@ -21,7 +22,15 @@ from keepstate.cli.display import (
     write_indented,
     write_rows,
 )
-from keepstate.engine.history.paths import format_path
+
+if TYPE_CHECKING:
+    from keepstate.engine.history import paths as _paths
+else:
+    defer_imports(
+        globals(),
+        _paths="keepstate.engine.history.paths",
+    )
+
 
 Message = dict[str, Any]
 
@@ -121,7 +130,7 @@ def write_state(state: Mapping[str, Any], more: Callable[[str], str], *, full: b
             shown().print(Text.assemble(styled(key, "bold"), (count, "dim")))
             left = 0 if full else max(len(value) - _LATEST, 0)
             if left:
-                hint = f"  … {left:,} before these: {visible(more(format_path((key,))))}"
+                hint = f"  … {left:,} before these: {visible(more(_paths.format_path((key,))))}"
                 shown().print(Text(hint, "dim"), soft_wrap=True)
             write_messages(value, full=full, first=left)
         elif full:
@@ -133,7 +142,7 @@ def write_state(state: Mapping[str, Any], more: Callable[[str], str], *, full: b
 
 
 def _key(key: str) -> Text:
-    return styled(format_path((key,)), "bold")
+    return styled(_paths.format_path((key,)), "bold")
 
 
 def _flush(rows: list[tuple[Text, Text]]) -> None:

@@ -318,7 +318,15 @@ async def _restore(remains: RecoveredStore, space: SpaceRemains, store: Store, r
     clock_ms = SYSTEM_CLOCK.now_ms()
     ahead_ms = space.now_ms - clock_ms
     times = {"now_ms": max(space.now_ms, clock_ms), "shift_ms": ahead_ms if ahead_ms > LEAP_MS else 0}
-    restoring = Restoring(SpaceRecords(remains, space.name), verifier, **times, leap=space.leap)
+    right_until, wrong_since = space.clock_bounds(clock_ms)
+    restoring = Restoring(
+        SpaceRecords(remains, space.name),
+        verifier,
+        **times,
+        leap=space.leap,
+        right_until=right_until,
+        wrong_since=wrong_since,
+    )
     with _progress(text=f"reading {shown_name}") as tell:
         await restoring.choose(lambda: tell(advance=1))
     with _progress(text=f"writing {shown_name}") as tell:

@@ -12,18 +12,33 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import IO, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
-import msgspec
 from rich.cells import cell_len
 from rich.console import Console
-from rich.highlighter import JSONHighlighter
-from rich.progress import Progress, ProgressColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
-from keepstate.engine.history.commits import Commit
-from keepstate.values.builtin import json_form
+from keepstate._deferral import defer_imports
+
+if TYPE_CHECKING:
+    import msgspec
+    from rich import highlighter as _highlighter
+    from rich import progress as _progress
+    from rich import table as _table
+
+    from keepstate.engine.history import commits as _commits
+    from keepstate.values import builtin as _builtin
+else:
+    defer_imports(
+        globals(),
+        msgspec="msgspec",
+        _highlighter="rich.highlighter",
+        _progress="rich.progress",
+        _table="rich.table",
+        _commits="keepstate.engine.history.commits",
+        _builtin="keepstate.values.builtin",
+    )
+
 
 _APART: Final = "  "
 _TO: Final = " → "
@@ -131,13 +146,13 @@ def write_json(value: object) -> None:
 
 def text_of(value: object) -> str:
     """Return a stored value as one line of JSON."""
-    return visible(msgspec.json.encode(json_form(value)).decode())
+    return visible(msgspec.json.encode(_builtin.json_form(value)).decode())
 
 
 def write_indented(value: object) -> None:
     """Print a stored value as JSON over several lines."""
     text = msgspec.json.format(text_of(value), indent=2)
-    shown().print(JSONHighlighter()(Text(text)), soft_wrap=True)
+    shown().print(_highlighter.JSONHighlighter()(Text(text)), soft_wrap=True)
 
 
 def fields_of(value: object, *names: str) -> dict[str, Any]:
@@ -192,7 +207,7 @@ def seconds(moment: datetime) -> str:
     return moment.isoformat(sep=" ", timespec="seconds")
 
 
-def commit_row(commit: Commit, *names: str) -> list[Text]:
+def commit_row(commit: _commits.Commit, *names: str) -> list[Text]:
     """Return a commit as a row; `names` are the branches and tags on it."""
     position = f"{commit.branch}#{commit.number}" if commit.number is not None else ""
     message = Text(visible(commit.message or ("merge" if len(commit.parents) > 1 else "")))
@@ -224,7 +239,7 @@ def write_rows(rows: Sequence[Sequence[Text]]) -> None:
 
 def write_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table of stored values under its heads; nothing if there are no rows."""
-    table = Table(*heads, box=None, pad_edge=False)
+    table = _table.Table(*heads, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(plain(str(cell)) for cell in row))
     if table.row_count:
@@ -247,10 +262,12 @@ def items_of(value: object) -> list[tuple[object, object]]:
 
 @contextmanager
 def progress(
-    *columns: ProgressColumn, text: str = "", total: float | None = None
+    *columns: _progress.ProgressColumn, text: str = "", total: float | None = None
 ) -> Generator[Callable[..., None]]:
     """Show a progress bar at a terminal, and yield the function that updates it: `Progress.update`."""
     console = said()
     is_hidden = not console.is_terminal
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=is_hidden) as bar:
+    with _progress.Progress(
+        *columns, _progress.TimeElapsedColumn(), console=console, transient=True, disable=is_hidden
+    ) as bar:
         yield partial(bar.update, bar.add_task(visible(text), total=total))

@@ -131,7 +131,7 @@ async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
 async def _of_time(store: Store, clock: Clock) -> Finding:
     """Compare the time of each space with the clock of this process. Cost: one read for each space.
 
-    The finding names the space that is furthest ahead, and its last leap.
+    The finding names the space that is furthest ahead, and its last leap if that left the right time.
     """
     ahead: dict[str, int] = {}
     after: str | None = None
@@ -149,7 +149,7 @@ async def _of_time(store: Store, clock: Clock) -> Finding:
     furthest = max(ahead, key=lambda name: ahead[name])
     leap = await store.last_leap(furthest) if isinstance(store, ReportsLeaps) else None
     since = ""
-    if leap is not None:
+    if leap is not None and leap.to_ms - clock.now_ms() > LEAP_MS:
         times = f"from {format_time(leap.from_ms)} to {format_time(leap.to_ms)}"
         since = f" since revision {leap.revision}, which moved its time {times}"
     return Finding(

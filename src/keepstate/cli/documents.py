@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from keepstate._deferral import defer_imports
 from keepstate.cli import exits
 from keepstate.cli.display import (
     counted,
@@ -21,9 +22,17 @@ from keepstate.cli.display import (
     write_table,
 )
 from keepstate.cli.session import PLAIN, Session, check_url, read_value, reject_memory, require_space
-from keepstate.engine.documents.documents import DocumentEntry, Documents
 from keepstate.errors import InvalidError
 from keepstate.names import ALL
+
+if TYPE_CHECKING:
+    from keepstate.engine.documents import documents as _documents
+else:
+    defer_imports(
+        globals(),
+        _documents="keepstate.engine.documents.documents",
+    )
+
 
 _READ_AT_ONCE = 100
 _ENTRY = ("key", "version", "printed_version", "created", "value")
@@ -186,7 +195,9 @@ async def watch(
     return exits.OK
 
 
-async def _entries(documents: Documents, pattern: str) -> AsyncIterator[DocumentEntry[Any]]:
+async def _entries(
+    documents: _documents.Documents, pattern: str
+) -> AsyncIterator[_documents.DocumentEntry[Any]]:
     """Yield documents in the order of their names, except those that are deleted during the listing."""
     names: list[str] = []
     async for name in documents.keys(pattern):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_args
 
 from cyclopts import Parameter
 from rich.text import Text
 
+from keepstate._deferral import defer_imports
 from keepstate.cli import exits
 from keepstate.cli.chat import brief, write_state, write_value
 from keepstate.cli.display import (
@@ -28,16 +29,32 @@ from keepstate.cli.display import (
     write_rows,
 )
 from keepstate.cli.session import PLAIN, Session, is_there, require_space
-from keepstate.engine.documents.documents import MISSING
-from keepstate.engine.history.checkout import Checkout
-from keepstate.engine.history.commits import Blame, Commit, Difference
-from keepstate.engine.history.history import History
-from keepstate.engine.history.merge import MergeConflict
-from keepstate.engine.history.outline import ValueSummary
-from keepstate.engine.history.paths import format_path, parse_path
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, MergeConflictError, NotFoundError
-from keepstate.values.merge import RuleName
+
+if TYPE_CHECKING:
+    from keepstate.engine.documents import documents as _documents
+    from keepstate.engine.history import checkout as _checkout
+    from keepstate.engine.history import commits as _commits
+    from keepstate.engine.history import history as _history
+    from keepstate.engine.history import merge as _merge
+    from keepstate.engine.history import outline as _outline
+    from keepstate.engine.history import paths as _paths
+    from keepstate.engine.space import keepstate as _engine
+    from keepstate.values import merge as _merging
+else:
+    defer_imports(
+        globals(),
+        _documents="keepstate.engine.documents.documents",
+        _checkout="keepstate.engine.history.checkout",
+        _commits="keepstate.engine.history.commits",
+        _history="keepstate.engine.history.history",
+        _merge="keepstate.engine.history.merge",
+        _outline="keepstate.engine.history.outline",
+        _paths="keepstate.engine.history.paths",
+        _engine="keepstate.engine.space.keepstate",
+        _merging="keepstate.values.merge",
+    )
+
 
 _LIMIT: Final = 100
 _MARGIN: Final = 5
@@ -48,7 +65,6 @@ _AUTHOR = Parameter(help="The author of the commit; default: none.")
 _MESSAGE = Parameter(help="The message of the commit.")
 _AT = Parameter(help="The commit, as for log; default: the head of main.")
 _DELETE = Parameter(negative="", help="Delete the name; its commits stay until they are collected.")
-_RULES: Final = get_args(RuleName)
 _RANGE: Final = re.compile(r"(-?\d+)?:(-?\d+)?")
 
 
@@ -77,7 +93,7 @@ async def log(
         space: The space.
         ref: A branch, a tag, an id or its beginning, main~3, main#37, or main@TIME.
     """
-    steps = None if path is None else parse_path(path)
+    steps = None if path is None else _paths.parse_path(path)
     notes = dict(map(_note, meta or ()))
     async with session.opened() as ks:
         history = ks.space(space).history
@@ -112,7 +128,7 @@ def _note(text: str) -> tuple[str, str]:
     return key, value
 
 
-async def _names(history: History) -> dict[str, list[str]]:
+async def _names(history: _history.History) -> dict[str, list[str]]:
     """Return the names of branches and tags by the commits that they point to."""
     names: dict[str, list[str]] = {}
     async for branch in history.branches():
@@ -145,7 +161,7 @@ async def show(
         ref: The commit, as for log.
         path: The part, such as messages[3].meta; write a key with dots as ['a.b'].
     """
-    steps = () if path is None else parse_path(path)
+    steps = () if path is None else _paths.parse_path(path)
     if items is not None and (outline or path is None):
         raise InvalidError("--items prints items of the list at a path; give the path, and no --outline")
     if after is not None and not outline:
@@ -188,15 +204,19 @@ async def _show_outline(
     if session.json:
         children = [{"step": step, **_child(value)} for step, value in outline.children.items()]
         write_json(
-            {"path": format_path(steps), **fields_of(outline, "kind", "count", "next"), "children": children}
+            {
+                "path": _paths.format_path(steps),
+                **fields_of(outline, "kind", "count", "next"),
+                "children": children,
+            }
         )
         return exits.OK
     write_rows(
         [
             [
-                styled(format_path((step,)), "bold"),
+                styled(_paths.format_path((step,)), "bold"),
                 Text(_sized(value), "dim")
-                if isinstance(value, ValueSummary)
+                if isinstance(value, _outline.ValueSummary)
                 else plain(brief(value, room())),
             ]
             for step, value in outline.children.items()
@@ -209,17 +229,17 @@ async def _show_outline(
 
 
 def _child(value: object) -> dict[str, Any]:
-    return fields_of(value, "kind", "count") if isinstance(value, ValueSummary) else {"value": value}
+    return fields_of(value, "kind", "count") if isinstance(value, _outline.ValueSummary) else {"value": value}
 
 
-def _sized(summary: ValueSummary) -> str:
+def _sized(summary: _outline.ValueSummary) -> str:
     """Return a summary as text, such as `list of 3 items`."""
     if summary.kind in ("object", "large"):
         return f"{'object' if summary.kind == 'object' else 'value'} of {counted(summary.count, 'byte')}"
     return f"{summary.kind} of {counted(summary.count, 'item')}"
 
 
-async def _checked_out(ks: Keepstate, space: str, ref: str, *, load: bool) -> Checkout:
+async def _checked_out(ks: _engine.Keepstate, space: str, ref: str, *, load: bool) -> _checkout.Checkout:
     try:
         return await ks.space(space).history.checkout(ref, load=load)
     except NotFoundError as error:
@@ -228,7 +248,9 @@ async def _checked_out(ks: Keepstate, space: str, ref: str, *, load: bool) -> Ch
         raise NotFoundError(f"there is no space {space!r}; `keepstate spaces` lists them") from error
 
 
-async def _fetched(ks: Keepstate, space: str, found: Checkout, path: str, steps: tuple[Any, ...]) -> Any:
+async def _fetched(
+    ks: _engine.Keepstate, space: str, found: _checkout.Checkout, path: str, steps: tuple[Any, ...]
+) -> Any:
     try:
         return await found.fetch(steps)
     except NotFoundError as error:
@@ -259,29 +281,29 @@ async def diff(
         a: The first commit, as for log.
         b: The second commit.
     """
-    steps = None if path is None else parse_path(path)
+    steps = None if path is None else _paths.parse_path(path)
     async with session.opened() as ks:
         differences = await ks.space(space).history.diff(a, b, path=steps, limit=limit)
     if session.json:
         for one in differences:
-            now = {"path": format_path(one.path), "steps": list(one.path)}
-            before = {"old_path": format_path(one.old_path), "old_steps": list(one.old_path)}
+            now = {"path": _paths.format_path(one.path), "steps": list(one.path)}
+            before = {"old_path": _paths.format_path(one.old_path), "old_steps": list(one.old_path)}
             write_json({**now, **before, **fields_of(one, "kind", "old", "new")})
         return exits.OK
     if differences:
-        widest = max(len(format_path(_path(one))) for one in differences)
+        widest = max(len(_paths.format_path(_path(one))) for one in differences)
         write_rows([_row(one, widest + _MARGIN) for one in differences])
     at_least = "the first " if len(differences) == limit else ""
     said().print(f"{at_least}{counted(len(differences), 'difference')} from {a} to {b}", markup=False)
     return exits.OK
 
 
-def _path(one: Difference) -> tuple[Any, ...]:
+def _path(one: _commits.Difference) -> tuple[Any, ...]:
     return one.old_path if one.kind == "removed" else one.path
 
 
-def _row(one: Difference, indent: int) -> list[Text]:
-    path = format_path(_path(one))
+def _row(one: _commits.Difference, indent: int) -> list[Text]:
+    path = _paths.format_path(_path(one))
     if one.kind in ("added", "removed"):
         sign, value, color = ("+", one.new, "green") if one.kind == "added" else ("-", one.old, "red")
         return [
@@ -311,7 +333,7 @@ async def blame(
         space: The space.
         path: The part, such as messages[3].meta; write a key with dots as ['a.b'].
     """
-    steps = () if path is None else parse_path(path)
+    steps = () if path is None else _paths.parse_path(path)
     async with session.opened() as ks:
         history = ks.space(space).history
         found = await _checked_out(ks, space, at, load=path is None)
@@ -320,7 +342,7 @@ async def blame(
         rows: list[list[Text]] = []
         async for where, part, blamed in _blamed(history, found.commit, parts or [(steps, value)]):
             if session.json:
-                found_at = {"path": format_path(where), "steps": list(where), "value": part}
+                found_at = {"path": _paths.format_path(where), "steps": list(where), "value": part}
                 write_json({**found_at, "commit": blamed.commit.to_dict(), "exact": blamed.is_exact})
             else:
                 rows.append(_blame_row(where, part, blamed))
@@ -330,19 +352,19 @@ async def blame(
 
 
 async def _blamed(
-    history: History, commit: Commit, parts: list[tuple[tuple[Any, ...], Any]]
-) -> AsyncIterator[tuple[tuple[Any, ...], Any, Blame]]:
+    history: _history.History, commit: _commits.Commit, parts: list[tuple[tuple[Any, ...], Any]]
+) -> AsyncIterator[tuple[tuple[Any, ...], Any, _commits.Blame]]:
     ref = commit.id if commit.number is None else f"{commit.branch}#{commit.number}"
     for where, part in parts:
         if where:
             yield where, part, await history.blame(where, ref)
 
 
-def _blame_row(where: tuple[Any, ...], value: Any, blamed: Blame) -> list[Text]:
+def _blame_row(where: tuple[Any, ...], value: Any, blamed: _commits.Blame) -> list[Text]:
     commit = commit_row(blamed.commit)[:-1]
     if not blamed.is_exact:
         commit[0] = Text.assemble(("≤ ", "dim"), commit[0])
-    return [styled(format_path(where), "bold"), *commit, plain(brief(value, 60))]
+    return [styled(_paths.format_path(where), "bold"), *commit, plain(brief(value, 60))]
 
 
 # ---- branches and tags
@@ -412,7 +434,7 @@ async def _name_commits(
         return _write_commit(commit, session, *([f"tag {name}"] if is_tag else []))
 
 
-async def _list(ks: Keepstate, space: str, names: Sequence[str], session: Session) -> int:
+async def _list(ks: _engine.Keepstate, space: str, names: Sequence[str], session: Session) -> int:
     """Print branches or tags with their commits."""
     if not names:
         await require_space(ks, space)
@@ -427,12 +449,16 @@ async def _list(ks: Keepstate, space: str, names: Sequence[str], session: Sessio
     return exits.OK
 
 
-def _write_commit(commit: Commit, session: Session, *names: str) -> int:
+def _write_commit(commit: _commits.Commit, session: Session, *names: str) -> int:
     write_json(commit.to_dict()) if session.json else write_rows([commit_row(commit, *names)])
     return exits.OK
 
 
 # ---- merge and rollback
+
+
+def _rules() -> tuple[str, ...]:
+    return get_args(_merging.RuleName)
 
 
 async def merge(
@@ -444,7 +470,7 @@ async def merge(
         list[str] | None,
         Parameter(
             negative="",
-            help=f"What to do if both changed a value: PATH=RULE, or RULE for all; {', '.join(_RULES)}. "
+            help=f"What to do if both changed a value: PATH=RULE, or RULE for all; {', '.join(_rules())}. "
             "In a path, * is any step. May be repeated.",
         ),
     ] = None,
@@ -472,33 +498,37 @@ async def merge(
     return _write_commit(commit, session)
 
 
-def _rule(text: str) -> tuple[tuple[Any, ...], RuleName]:
+def _rule(text: str) -> tuple[tuple[Any, ...], _merging.RuleName]:
     path, _, rule = text.rpartition("=")
-    if rule not in _RULES:
+    if rule not in _rules():
         raise InvalidError(
-            f"--rule {text}: {rule!r} is not a rule; give PATH=RULE, with one of {', '.join(_RULES)}"
+            f"--rule {text}: {rule!r} is not a rule; give PATH=RULE, with one of {', '.join(_rules())}"
         )
-    return parse_path(path or "*", has_any=True), cast("RuleName", rule)
+    return _paths.parse_path(path or "*", has_any=True), cast("_merging.RuleName", rule)
 
 
-def _write_conflicts(conflicts: Sequence[MergeConflict], into: str, source: str, session: Session) -> None:
+def _write_conflicts(
+    conflicts: Sequence[_merge.MergeConflict], into: str, source: str, session: Session
+) -> None:
     for conflict in conflicts:
         sides = fields_of(conflict, "base", "ours", "theirs")
         if session.json:
             authors = fields_of(conflict, "our_author", "their_author")
-            present = {name: value for name, value in sides.items() if value is not MISSING}
-            write_json({"path": format_path(conflict.path), **present, **authors, "reason": conflict.reason})
+            present = {name: value for name, value in sides.items() if value is not _documents.MISSING}
+            write_json(
+                {"path": _paths.format_path(conflict.path), **present, **authors, "reason": conflict.reason}
+            )
             continue
         names = ("before", _side(into, conflict.our_author), _side(source, conflict.their_author))
-        said().print(styled(format_path(conflict.path), "bold red"), plain(f"({conflict.reason})"))
+        said().print(styled(_paths.format_path(conflict.path), "bold red"), plain(f"({conflict.reason})"))
         for name, value in zip(names, sides.values(), strict=True):
-            text = "(nothing)" if value is MISSING else shortened(text_of(value), _SIDE)
+            text = "(nothing)" if value is _documents.MISSING else shortened(text_of(value), _SIDE)
             said().print(plain(f"  {name:<{max(map(len, names))}}  {text}"))
 
     if conflicts and not session.json:
-        example = format_path(conflicts[0].path)
+        example = _paths.format_path(conflicts[0].path)
         said().print(
-            plain(f'to decide: --rule "{example}=ours", or theirs, or another of: {", ".join(_RULES)}')
+            plain(f'to decide: --rule "{example}=ours", or theirs, or another of: {", ".join(_rules())}')
         )
 
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 
-app = App(name="langgraph", help="Import LangGraph's checkpoints, and prune old ones.")
+app = App(
+    name="langgraph", help="Import LangGraph's checkpoints, and prune old ones.", help_format="markdown"
+)
 
 
 @app.command(name="import")

@@ -11,21 +11,40 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-import msgspec
 from cyclopts import Parameter
 
-from keepstate._runner import runner_of
+from keepstate._deferral import defer_imports
 from keepstate.cli.display import plain, shown, visible, write_json
-from keepstate.engine.history.archive import confirm_archives
-from keepstate.engine.kernel.observation import Observer, Operation
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
-from keepstate.opening import DEFAULT_URL, source_of, store_class
-from keepstate.stores.urls import StoreUrl
-from keepstate.values import codec
-from keepstate.values.builtin import TYPE
+from keepstate.names import DEFAULT_URL
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from keepstate import _runner
+    from keepstate import opening as _opening
+    from keepstate.engine.history import archive as _archive
+    from keepstate.engine.kernel import observation as _observation
+    from keepstate.engine.space import keepstate as _engine
+    from keepstate.stores import urls as _urls
+    from keepstate.values import builtin as _builtin
+    from keepstate.values import codec as _codec
+else:
+    defer_imports(
+        globals(),
+        msgspec="msgspec",
+        _runner="keepstate._runner",
+        _archive="keepstate.engine.history.archive",
+        _observation="keepstate.engine.kernel.observation",
+        _engine="keepstate.engine.space.keepstate",
+        _opening="keepstate.opening",
+        _urls="keepstate.stores.urls",
+        _codec="keepstate.values.codec",
+        _builtin="keepstate.values.builtin",
+    )
+
 
 URL_VARIABLE = "KEEPSTATE_URL"
 TRACE_VARIABLE = "KEEPSTATE_TRACE"
@@ -52,7 +71,7 @@ class Session:
         return self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     @asynccontextmanager
-    async def opened(self, *, makes: bool = False) -> AsyncGenerator[Keepstate]:
+    async def opened(self, *, makes: bool = False) -> AsyncGenerator[_engine.Keepstate]:
         """Yield the store, opened, with values in builtin form.
 
         Args:
@@ -61,16 +80,18 @@ class Session:
         """
         self.load()
         if self.archives is not None:
-            confirm_archives(self.archives)
+            _archive.confirm_archives(self.archives)
         url = self.chosen_url()
         parsed = check_url(url)
         if makes:
             reject_memory(parsed)
         else:
             require_file(parsed)
-        read = codec.to_builtin if self.app is None else _upcast
+        read = _codec.to_builtin if self.app is None else _upcast
         observe = trace_from_environment()
-        async with Keepstate(source_of(url, "async"), tenant=self.tenant, read=read, observe=observe) as ks:
+        async with _engine.Keepstate(
+            _opening.source_of(url, "async"), tenant=self.tenant, read=read, observe=observe
+        ) as ks:
             yield ks
 
     def write(self, value: object, text: str) -> None:
@@ -80,7 +101,7 @@ class Session:
     def command(self, *words: str) -> str:
         """Return a command for the same store that can be pasted; without the store's password."""
         if self.url is not None and self.url != (os.environ.get(URL_VARIABLE) or DEFAULT_URL):
-            words = (*words, "--url", str(StoreUrl.parse(self.url)))
+            words = (*words, "--url", str(_urls.StoreUrl.parse(self.url)))
         if self.tenant is not None:
             words = (*words, "--tenant", self.tenant)
         return " ".join(["keepstate", *map(quote, words)])
@@ -103,10 +124,10 @@ class Trace:
     The lines name spaces and calls. They contain no document, value or text of an error, which may be secret.
     """
 
-    def begin(self, operation: Operation) -> None:
+    def begin(self, operation: _observation.Operation) -> None:
         """Do nothing, because a line shows how an operation ended."""
 
-    def end(self, operation: Operation) -> None:
+    def end(self, operation: _observation.Operation) -> None:
         """Print one line."""
         depth, outer = 0, operation.parent
         while outer is not None:
@@ -125,7 +146,7 @@ class Trace:
         print(visible(" ".join(words)), file=sys.stderr)
 
 
-def trace_from_environment() -> Observer | None:
+def trace_from_environment() -> _observation.Observer | None:
     """Return the observer of a command, or None unless the variable is set."""
     return Trace() if os.environ.get(TRACE_VARIABLE, "") not in ("", "0") else None
 
@@ -159,33 +180,33 @@ def import_named(text: str, form: str) -> Any:
         raise InvalidError(f"{text} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def check_url(url: str) -> StoreUrl:
+def check_url(url: str) -> _urls.StoreUrl:
     """Return the parts of a URL with a known scheme and known options; the store may be absent."""
-    parsed = StoreUrl.parse(url)
-    store_class(parsed.scheme).from_url(parsed, runner=runner_of("async"))
+    parsed = _urls.StoreUrl.parse(url)
+    _opening.store_class(parsed.scheme).from_url(parsed, runner=_runner.runner_of("async"))
     return parsed
 
 
-def require_file(url: StoreUrl) -> None:
+def require_file(url: _urls.StoreUrl) -> None:
     """Raise `NotFoundError` for the URL of an absent file."""
     if url.backend in FILES and not Path(url.path).exists():
         raise NotFoundError(f"there is no store at {url}; `keepstate put` would create one")
 
 
-async def require_space(ks: Keepstate, space: str) -> None:
+async def require_space(ks: _engine.Keepstate, space: str) -> None:
     """Raise `NotFoundError` for an empty space, because its name may be mistyped."""
     if not await is_there(ks, space):
         raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; `keepstate spaces` lists them")
 
 
-async def is_there(ks: Keepstate, space: str) -> bool:
+async def is_there(ks: _engine.Keepstate, space: str) -> bool:
     """Return whether a space holds data."""
     async for name in ks.spaces(space):
         return name == space
     return False
 
 
-def reject_memory(url: StoreUrl) -> None:
+def reject_memory(url: _urls.StoreUrl) -> None:
     """Raise `InvalidError` for a store in memory, for a command whose result must outlive it."""
     if url.backend == "memory":
         raise InvalidError(
@@ -195,7 +216,7 @@ def reject_memory(url: StoreUrl) -> None:
 
 def _upcast(encoded: bytes) -> Any:
     """Return the builtin form of a value in the current version of the application's classes."""
-    return codec.to_builtin(codec.encode(codec.decode(encoded)))
+    return _codec.to_builtin(_codec.encode(_codec.decode(encoded)))
 
 
 def quote(word: str) -> str:
@@ -223,10 +244,10 @@ def _reject_forms(value: object) -> None:
     parts: Iterable[object] = ()
     if isinstance(value, dict):
         fields = cast("dict[str, object]", value)
-        if TYPE in fields:
+        if _builtin.TYPE in fields:
             raise InvalidError(
-                f"a {fields[TYPE]!r} would be stored as the dict that shows it: put takes plain JSON without "
-                f"{TYPE!r}; write such a value from Python"
+                f"a {fields[_builtin.TYPE]!r} would be stored as the dict that shows it: put takes plain "
+                f"JSON without {_builtin.TYPE!r}; write such a value from Python"
             )
         parts = fields.values()
     elif isinstance(value, list):

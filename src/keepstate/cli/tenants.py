@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.display import fields_of, write_json, write_table
+from keepstate.cli.display import fields_of, plain, shown, write_json, write_table
 from keepstate.cli.session import PLAIN, Session, require_space
+from keepstate.engine.space.erasure import Erased
 from keepstate.errors import InvalidError, NotFoundError
 
 _TENANT = ("id",)
@@ -41,17 +44,20 @@ async def tenants(
     return exits.OK
 
 
-async def size(space: str, *, session: Session = PLAIN) -> int:
-    """Print the number of entries of a space and their size, without its log.
+async def size(space: str | None = None, *, session: Session = PLAIN) -> int:
+    """Print the number of entries of a space, or of all spaces of the tenant, and their size without logs.
 
     Args:
-        space: The space.
+        space: The space; by default all of the tenant's.
     """
     async with session.opened() as ks:
-        await require_space(ks, space)
-        found = await ks.space(space).size()
-    text = f"entries {found.entries:>14,}\nbytes   {found.size_bytes:>14,}"
-    session.write(fields_of(found, "entries", "size_bytes"), text)
+        if space is None:
+            found = await ks.size()
+        else:
+            await require_space(ks, space)
+            found = await ks.space(space).size()
+    report = fields_of(found, "entries", "size_bytes")
+    _write_report(session, report, [f"entries {found.entries:>14,}", f"bytes   {found.size_bytes:>14,}"])
     return exits.OK
 
 
@@ -76,3 +82,69 @@ async def drop(
         raise NotFoundError(f"nothing is in space {space!r}; see: {session.command('spaces')}")
     session.write({"space": space, "dropped": True}, f"{space} dropped")
     return exits.OK
+
+
+async def erase(
+    *,
+    confirm: Annotated[str, Parameter(help="The tenant's id once more: nothing brings its data back.")],
+    session: Session = PLAIN,
+) -> int:
+    """Erase the tenant: delete all its spaces, and rewrite the files of the store without them."""
+    _require_tenant(session)
+    async with session.opened() as ks:
+        write_erased(session, await ks.erase(confirm=confirm))
+    return exits.OK
+
+
+def write_erased(session: Session, erased: Erased) -> None:
+    """Print the report of an erasure."""
+    archives = [str(path) for path in erased.archives]
+    lines = [f"{erased.spaces:,} spaces, {erased.entries:,} entries, {erased.size_bytes:,} bytes erased"]
+    lines += [f"delete the archive {path}" for path in archives]
+    lines += [f"not reached: {what}" for what in erased.not_reached]
+    report = fields_of(erased, "spaces", "entries", "size_bytes", "not_reached") | {"archives": archives}
+    _write_report(session, report, lines)
+
+
+def _write_report(session: Session, report: Mapping[str, object], lines: Sequence[str]) -> None:
+    if session.json:
+        write_json(report)
+    else:
+        for line in lines:
+            shown().print(plain(line))
+
+
+async def export_tenant(file: Path, *, session: Session = PLAIN) -> int:
+    """Write all spaces of the tenant into a new file of JSON lines; import-tenant reads it.
+
+    Args:
+        file: The file, which must not exist.
+    """
+    _require_tenant(session)
+    async with session.opened() as ks:
+        done = await ks.export(file)
+    report = fields_of(done, "spaces", "entries", "size_bytes", "sha256")
+    text = f"{done.spaces:,} spaces with {done.entries:,} entries written, {done.size_bytes:,} bytes"
+    lines = [text, *(f"the archive {path} is named only" for path in done.archives)]
+    _write_report(session, report | {"archives": [str(path) for path in done.archives]}, lines)
+    return exits.OK
+
+
+async def import_tenant(file: Path, *, session: Session = PLAIN) -> int:
+    """Write what export-tenant wrote into a tenant without data.
+
+    Args:
+        file: The file. A link is not followed.
+    """
+    _require_tenant(session)
+    async with session.opened(makes=True) as ks:
+        done = await ks.import_(file)
+    report = fields_of(done, "spaces", "entries", "expired")
+    text = f"{done.spaces:,} spaces with {done.entries:,} entries written; {done.expired:,} have expired"
+    _write_report(session, report, [text])
+    return exits.OK
+
+
+def _require_tenant(session: Session) -> None:
+    if session.tenant is None:
+        raise InvalidError("this command is about all of one tenant; name it with --tenant")

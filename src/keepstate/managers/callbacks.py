@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakSet
 
-from keepstate._runner import Cancelled, Lock, Promise, Runner, Signal, Work, is_cancelled
+from keepstate._runner import Lock, Promise, Runner, Signal, Work, cancelled_error, is_cancelled
 from keepstate.engine.documents.watch import DocumentChange, Watch
 from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.kernel.glob import escape_pattern
@@ -58,7 +58,7 @@ async def invoke_callback(callback: Callable[..., Any], *given: Any, of: str) ->
     """
     try:
         await call_function(callback, *given)
-    except Cancelled:  # raised by the callback's own wait, unless this task was cancelled
+    except cancelled_error():  # raised by the callback's own wait, unless this task was cancelled
         if is_cancelled():
             raise
         _log.exception("The callback of a %s was cancelled", of)

@@ -135,7 +135,7 @@ class ConversationDocuments:
         """Return the document name of one page of the context."""
         return f"{self.prefix}{self.tail}page/{era}/{page:0{_DIGITS}d}"
 
-    def _message_name(self, record: ConversationRecord, number: int) -> str:
+    def message_name(self, record: ConversationRecord, number: int) -> str:
         """Return the document name of a message: of its last edit, or where the original is."""
         if number in record.edited:
             return f"{self.prefix}{self.tail}{EDITS}{number:0{_DIGITS}d}"
@@ -232,13 +232,20 @@ class ConversationDocuments:
         found: dict[int, Any] = {}
         for start in range(0, len(numbers), READ_AT_ONCE):
             part = numbers[start : start + READ_AT_ONCE]
-            names = {self._message_name(record, number): number for number in part}
+            names = {self.message_name(record, number): number for number in part}
             entries = await self.target.documents.entries(*names)
             found |= {names[name]: entry.value for name, entry in entries.items()}
         return found
 
-    async def add(self, messages: Sequence[Message], *, pinned: bool = False) -> tuple[list[int], bool]:
-        """Add messages, and return their numbers and whether a summary is due."""
+    async def add(
+        self, messages: Sequence[Message], *, pinned: bool = False
+    ) -> tuple[list[int], bool, list[int]]:
+        """Add messages.
+
+        Returns:
+            Their numbers; whether a summary is due; and the messages of the context, as far as its pages were
+            read.
+        """
         window = await self.recount_if_needed(await self.window())
 
         def add(trial: Window) -> list[int]:
@@ -246,9 +253,9 @@ class ConversationDocuments:
 
         numbers, window = await self.apply_change(window, add)
         for number, message in zip(numbers, messages, strict=True):
-            await self.target.documents.put(self._message_name(ConversationRecord(), number), message)
+            await self.target.documents.put(self.message_name(ConversationRecord(), number), message)
         await self.put_window(window)
-        return numbers, bool(window.due)
+        return numbers, bool(window.due), [number for page in window.pages.values() for number in page]
 
     async def edit(self, messages: Mapping[int, Message], record: ConversationRecord, window: Window) -> None:
         """Replace messages, and update the conversation's record."""

@@ -33,6 +33,8 @@ from keepstate.sessions.window import Window
 from keepstate.values import limits
 
 _log = logging.getLogger("keepstate.sessions")
+_EXPECTED: Final = 256
+"""Number of messages that a read of the context tries to read with it."""
 
 T = TypeVar("T")
 
@@ -48,6 +50,8 @@ class ConversationStore:
 
     def __init__(self, namespace: Namespace, rules: ContextRules, tail: str = "") -> None:
         self.namespace, self.rules, self.tail = namespace, rules, tail
+        self._expected: list[int] = []
+        """Messages that the context had last, or that were added since: a read of the context tries them."""
 
     def __repr__(self) -> str:
         return f"{self.tail or 'conversation'} in {self.namespace.target!r}"
@@ -85,7 +89,7 @@ class ConversationStore:
                 added.
         """
         plain = [check_message(message) for message in messages]
-        numbers, is_due = await self.together(
+        numbers, is_due, self._expected = await self.together(
             lambda documents: documents.add(plain, pinned=pinned), message="add a message"
         )
         if is_due and self.rules.summarise is not None and self.namespace.space is not None:
@@ -147,18 +151,64 @@ class ConversationStore:
             InvalidError: System and pinned messages, or the shortest cut of the newest message, exceed the
                 budget.
         """
+        _, window, found = await self.read_context()
+        self.fit(window, found, max_tokens)
+        return window, found
+
+    def fit(self, window: Window, found: dict[int, Message], max_tokens: int | None = None) -> None:
+        """Reduce a context to its budget, or to a smaller one.
+
+        Raises:
+            InvalidError: System and pinned messages, or the shortest cut of the newest message, exceed the
+                budget.
+        """
         budget = self.rules.budget
         if max_tokens is not None:
             budget = Budget(max_tokens, budget.counter, None)
-        window, found = await self._read_context()
         if window.counter != budget.counted_by:
             context_fit.recount(window, found, budget)
         if window.total_tokens > budget.max_tokens:  # the writer had a larger budget, or another counter
             context_fit.fit(window, found.get(window.newest, {}), budget, summarises=False)
-        return window, found
 
-    async def _read_context(self) -> tuple[Window, dict[int, Message]]:
+    async def read_context(self) -> tuple[str | None, Window, dict[int, Message]]:
         """Read the context and its messages as one consistent snapshot, under concurrent writes.
+
+        Returns:
+            The prefix of the documents, None if there are none; the context; and its messages by number.
+        """
+        read = await self._read_expected() or await self._read_current()
+        self._expected = list(read[2])
+        return read
+
+    async def _read_expected(self) -> tuple[str, Window, dict[int, Message]] | None:
+        """Read the context in one call, if all that it needs is where this process has seen it last.
+
+        Otherwise returns None, except that messages which were added since are read in a second call.
+        """
+        expected = self.namespace.expected()
+        if expected is None:
+            return None
+        prefix, head = expected
+        documents, plain = self.at(self.namespace.target, prefix), ConversationRecord()
+        names = {documents.message_name(plain, number): number for number in self._expected[-_EXPECTED:]}
+        context, record_name = documents.context_name, documents.record_name
+        entries = await documents.target.documents.entries(head, context, record_name, *names)
+        values = {name: entry.value for name, entry in entries.items()}
+        if not self.namespace.confirms(values.get(head), prefix) or context not in values:
+            return None
+        window = documents.window_of(values[context])
+        record: ConversationRecord = values.get(record_name) or plain
+        if record.edited or record.spans or any(page not in window.pages for page in window.needed):
+            return None
+        found = {names[name]: value for name, value in values.items() if name in names}
+        numbers = [row.number for row in window.entries]
+        found |= await documents.read(record, [number for number in numbers if number not in found])
+        if any(number not in found for number in numbers):
+            return None  # the session has ended meanwhile
+        return prefix, window, {number: found[number] for number in numbers}
+
+    async def _read_current(self) -> tuple[str | None, Window, dict[int, Message]]:
+        """Read the context and its messages, whatever was known of them.
 
         Messages never change, so only an edit of one, or the end of the session, makes the read start again.
         """
@@ -171,9 +221,9 @@ class ConversationStore:
                 if (await documents.record()).edits != record.edits:
                     continue
             if len(found) == len(numbers) or missing == (documents.prefix, numbers):
-                return window, found
+                return documents.prefix, window, found
             missing = documents.prefix, numbers
-        return Window(), {}
+        return None, Window(), {}
 
     async def items(
         self, after: int | None = None, *, original: bool = False

@@ -59,6 +59,14 @@ class Namespace:
         """Return the current prefix, or None if there are no documents."""
         return self.prefix
 
+    def expected(self) -> tuple[str, str] | None:
+        """Return the prefix seen last, and the document that must be read with it; None if none was seen."""
+        return None
+
+    def confirms(self, head: object, prefix: str) -> bool:
+        """Return whether the document that was read confirms the expected prefix."""
+        return False
+
     async def to_write(self, tx: Transaction) -> str:
         """Return the current prefix for the writes of a transaction."""
         return self.prefix
@@ -188,6 +196,7 @@ class SessionGenerations(Namespace):
     ) -> None:
         super().__init__(target, prefix, lease=lease)
         self._what, self._user_id, self.ttl_s = what, user_id, ttl_s
+        self._seen = 0
 
     def on(self, target: Space | Transaction, lease: Lease | None = None) -> SessionGenerations:
         """Return the same namespace in a transaction, or fenced by a lease."""
@@ -203,6 +212,7 @@ class SessionGenerations(Namespace):
             if head is None:
                 return None
             await self._record_use(tx, head, head)
+            self._seen = head.life
             return generation_prefix(self.prefix, head.life)
 
         return await run_in_transaction(self.target, work, message=f"use {self._what}")
@@ -217,7 +227,23 @@ class SessionGenerations(Namespace):
             await tx.documents.put(self.prefix + GENERATIONS, replace(generations, count=head.life))
         written = replace(head, ttl_s=_longer(head.ttl_s, self.ttl_s), user_id=head.user_id or user_id)
         await self._record_use(tx, head, written)
+        self._seen = head.life
         return generation_prefix(self.prefix, head.life)
+
+    def expected(self) -> tuple[str, str] | None:
+        """Return the prefix of the generation seen last, and the name of the head that must confirm it."""
+        return (generation_prefix(self.prefix, self._seen), self.prefix + HEAD) if self._seen else None
+
+    def confirms(self, head: object, prefix: str) -> bool:
+        """Return whether the head is that of the expected generation, and its use need not be recorded.
+
+        Raises:
+            NotOwnerError: Another user owns the session.
+        """
+        if not isinstance(head, HeadRecord):
+            return False
+        self.require_owner(head.user_id)
+        return head.ttl_s is None and head.used_ms > 0 and generation_prefix(self.prefix, head.life) == prefix
 
     async def is_over(self, owner: str | None = None) -> bool:
         """Return whether there is no current generation, or none of this owner. Does not count as use."""

@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar, Unpack, overload
 
 from keepstate._runner import Mode
 from keepstate.binding import Resource, StorageOptions, StoreBinding
-from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_duration_ms, check_message, check_text, single_use
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.kernel.glob import escape_pattern
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
@@ -195,7 +195,10 @@ class Session(Resource):
         """
         limits.admit_count("max_tokens", max_tokens)
         count = self._store.rules.budget.tokens_of
-        session, user, tokens = await self._read_states(), dict[str, Any](), 0
+        prefix, window, found = await self._store.read_context()
+        session, user, tokens = dict[str, Any](), dict[str, Any](), 0
+        if prefix is not None:
+            session = await _read_with_prefix(self._generations.target, prefix + STATES)
         while True:
             if self._user is not None:
                 user = await self._read_user(history)
@@ -205,7 +208,7 @@ class Session(Resource):
                 break
             history //= 2
         try:
-            window, found = await self._store.context(max(1, max_tokens - tokens))
+            self._store.fit(window, found, max(1, max_tokens - tokens))
         except InvalidError as error:
             raise _over_budget(tokens, max_tokens, f": {error}") from error
         if tokens + window.total_tokens > max_tokens:
@@ -376,10 +379,6 @@ class Session(Resource):
     @property
     def _what(self) -> str:
         return f"session {self.session_id!r}"
-
-    async def _read_states(self) -> dict[str, Any]:
-        prefix = await self._generations.to_read()
-        return {} if prefix is None else await _read_with_prefix(self._generations.target, prefix + STATES)
 
     async def _read_user(self, history: int) -> dict[str, Any]:
         assert self._user is not None

@@ -250,6 +250,12 @@ def check_changes(space: str, after: int, limit: int) -> None:
     limits.admit_count("limit", limit)
 
 
+def check_drop(at: int | None) -> None:
+    """Raise `InvalidError` unless `at` is a revision of a space that was written, or None."""
+    if at is not None and (type(at) is not int or not 0 < at <= _LAST_REVISION):
+        raise InvalidError(f"`at` is {at!r}. A revision to drop at is 1 or more.")
+
+
 def check_listing(prefix: str, after: str | None, limit: int) -> None:
     """Raise `InvalidError` unless `prefix` and `after` could begin a space's name."""
     for name in (prefix, after):

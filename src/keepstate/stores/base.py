@@ -368,11 +368,12 @@ class StoreBase(ABC):
         admission.check_listing(prefix, after, limit)
         return await self._retry(self._spaces, prefix, after, limit)
 
-    async def drop(self, space: str) -> bool:
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
         """Remove entries, log and tokens as the space's next revision; return whether it was there."""
         self._check_open()
         admission.check_space(space)
-        was_there = await self._retry(self._drop, space, twice=False)
+        admission.check_drop(at)
+        was_there = await self._retry(self._drop, space, at, twice=False)
         self._board.hint(space)
         return was_there
 
@@ -381,6 +382,11 @@ class StoreBase(ABC):
         self._check_open()
         admission.check_listing(prefix, None, limit)
         return await self._retry(self._sweep, prefix, limit)
+
+    async def scrub(self) -> Sequence[str]:
+        """Rewrite the files without what was deleted. Return what may still have bytes of it."""
+        self._check_open()
+        return await self._scrub()
 
     async def _retry(self, call: Callable[[*Ts], Awaitable[T]], *arguments: *Ts, twice: bool = True) -> T:
         """Retry a call while the store is unavailable; unless `twice`, only if it surely had no effect."""
@@ -518,8 +524,12 @@ class StoreBase(ABC):
         """List the spaces that are not empty."""
 
     @abstractmethod
-    async def _drop(self, space: str) -> bool:
-        """Empty the space, if it exists; return whether it did."""
+    async def _drop(self, space: str, at: int | None) -> bool:
+        """Empty the space, if it exists, and is at revision `at` if one is given; return whether it did."""
+
+    async def _scrub(self) -> Sequence[str]:
+        """Rewrite the files without what was deleted. Return what may still have bytes of it."""
+        return (f"what {self.url} itself keeps of deleted data",)
 
     @abstractmethod
     async def _sweep(self, prefix: str, limit: int) -> int:

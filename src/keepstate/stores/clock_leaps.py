@@ -1,9 +1,10 @@
 """Rejects leaps of a space's time that no second clock confirms, and reports spaces ahead of both clocks.
 
 A space's time never goes back. One write by a process whose clock is years ahead would therefore stop every
-lease, delay and time to live of the space from ending for years. So a clock that is over an hour ahead of the
-stored time must agree with a second clock. Long pauses and resumed machines pass; one wrong process does not.
-If both clocks were wrong together, the space is ahead of them once they are right again, and is reported.
+lease, delay and time to live of the space from ending for years. So a clock needs a second one: on embedded
+stores before it advances a space's time at all, on servers before the time leaps by over an hour. Long
+pauses and resumed machines pass; one wrong process does not, in one leap or in small steps. If both clocks
+were wrong together, the space is ahead of them once they are right again, and is reported.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class AheadReport:
 class SecondClock:
     """The second clock of an embedded store: the modification time that the file system gives to a file.
 
-    It is read at most once a minute, and only for leaps.
+    It is read at most once a minute, and only by a clock that is ahead of the stored time.
 
     Args:
         descriptor: The open file.
@@ -123,17 +124,20 @@ class SecondClock:
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor, self._path = descriptor, path
         self._agreed_ms = -_AGREED_FOR_MS - 1
+        self._has_warned = False
 
     def confirm(self, clock: Clock, space: str, clock_ms: int, stored_ms: int) -> None:
-        """Require that a clock which is a leap ahead of the stored time agrees with the file system's time.
+        """Require that a clock which is ahead of the stored time agrees with the file system's time.
+
+        The lead over the stored time does not matter: steps of less than an hour, each stored, add up.
 
         Raises:
-            ClockError: The two clocks differ by more than an hour.
+            ClockError: The clock is over an hour ahead of the file system's.
         """
-        if clock_ms - stored_ms <= LEAP_MS or abs(clock_ms - self._agreed_ms) <= _AGREED_FOR_MS:
+        if clock_ms <= stored_ms or abs(clock_ms - self._agreed_ms) <= _AGREED_FOR_MS:
             return
         second_ms = self.read_ms(clock, clock_ms)
-        if abs(clock_ms - second_ms) > LEAP_MS:
+        if clock_ms - second_ms > LEAP_MS:
             first, second = "the clock of this process", f"the file system, for {self._path},"
             raise clock_error(space, clock_ms, second_ms, first=first, second=second)
         self._agreed_ms = clock_ms
@@ -143,7 +147,9 @@ class SecondClock:
         try:
             return clock.touched_ms(self._descriptor)
         except OSError as error:  # there is no second clock
-            _log.warning(
-                "%s cannot be touched, so the time is not confirmed by a second clock: %s", self._path, error
-            )
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "%s cannot be touched, so no time is confirmed by a second clock: %s", self._path, error
+                )
             return clock_ms

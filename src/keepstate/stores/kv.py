@@ -256,12 +256,14 @@ class KeyValueStore(StoreBase):
         )
         return [name for name in fitting if after is None or name.encode() > after.encode()][:limit]
 
-    async def _drop(self, space: str) -> bool:
+    async def _drop(self, space: str, at: int | None) -> bool:
         while True:
             stored = self._values.get(_head_key(space))
             if stored is None:
                 return False
             head = _decode_head(stored, space)
+            if at not in (None, head.revision):
+                return False
             nonce = self._clock.random_bytes(NONCE_BYTES)
             dropped = _Head(head.revision + 1, head.clock_ms, nonce=nonce, leap=head.leap)
             if self._swap(_head_key(space), stored, _encode_head(dropped)):

@@ -206,13 +206,16 @@ class MemoryStore(StoreBase):
         with self._heap.lock:
             return self._heap.spaces.page(prefix, after, limit)
 
-    async def _drop(self, space: str) -> bool:
+    async def _drop(self, space: str, at: int | None) -> bool:
         with self._heap.lock:
             state = self._heap.state_of(space)
-            if was_there := state.exists:
+            if was_there := state.exists and at in (None, state.revision):
                 state.drop(self._clock.now_ms())
         self._heap.handles.notify(space)
         return was_there
+
+    async def _scrub(self) -> Sequence[str]:
+        return ()
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         swept: list[str] = []

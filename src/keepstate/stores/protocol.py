@@ -330,10 +330,11 @@ class Store(Protocol):
         """Return the names of spaces that are not empty, in the order of their UTF-8 bytes."""
         ...
 
-    async def drop(self, space: str) -> bool:
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
         """Remove entries, log and tokens as the space's next revision; later writes continue from it.
 
-        Return whether the space was there. A space that is not takes no revision.
+        Return whether the space was there. A space that is not takes no revision. With `at`, a space at any
+        other revision stays as it is, as if it were not there.
         """
         ...
 
@@ -417,6 +418,15 @@ class ReportsLastChange(Protocol):
 
     async def changed_ms(self, spaces: Sequence[str]) -> list[int | None]:
         """Return the time of each space's last revision, by the store's clock; None if it is not known."""
+        ...
+
+
+@runtime_checkable
+class Scrubs(Protocol):
+    """The extra ability of a store to remove the bytes of deleted data from its files."""
+
+    async def scrub(self) -> Sequence[str]:
+        """Rewrite the files without what was deleted. Return what may still have bytes of it."""
         ...
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args, get_origin
 from urllib.parse import quote, unquote, unquote_plus
 
@@ -293,6 +292,8 @@ def backend_class(scheme: str) -> OpensUrls:
         loaded: Any = import_module(module)
         found: OpensUrls = getattr(loaded, name)
         return found
+    from importlib.metadata import entry_points  # the package that parses them is large
+
     plugins = {point.name: point for point in entry_points(group=_ENTRY_POINTS)}
     if scheme in plugins:
         opens: OpensUrls = plugins[scheme].load()

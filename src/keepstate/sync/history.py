@@ -16,8 +16,8 @@ from keepstate.engine.history.commit_request import OnConflict
 from keepstate.engine.history.commits import Commit, Difference
 from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.history.paths import Path
-from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.sync.checkout import Checkout
 from keepstate.sync.draft import Draft
 from keepstate.sync.references import References

@@ -6,17 +6,34 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
+from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from keepstate._deferral import defer_imports
 from keepstate._finish import finish, finish_each
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.quotas import Quota
 from keepstate.engine.space import keepstate as engine
 from keepstate.engine.space.keepstate import SpaceInfo, TenantInfo
+from keepstate.engine.space.space import SpaceSize
 from keepstate.names import OWN, TenantScope
 from keepstate.stores.protocol import Store
 from keepstate.sync.space import Space
 from keepstate.sync.twin import Twin
+
+if TYPE_CHECKING:
+    from keepstate.engine.index import rows as _rows
+    from keepstate.engine.space import erasure as _erasure
+    from keepstate.engine.space import export as _export
+else:
+    defer_imports(
+        globals(),
+        _rows="keepstate.engine.index.rows",
+        _erasure="keepstate.engine.space.erasure",
+        _export="keepstate.engine.space.export",
+    )
 
 
 class Keepstate(Twin[engine.Keepstate]):
@@ -165,8 +182,179 @@ class Keepstate(Twin[engine.Keepstate]):
         return finish(self._inner.tenants(after=after, limit=limit))
 
     def drop(self, space: str) -> bool:
-        """Delete a space with its log. Return whether there was something to delete."""
+        """Delete a space with its log. Return whether there was something to delete.
+
+        Its subjects leave the listing of `find` in the same call. Until then a mark in the index says that
+        the space is being dropped, so a crash leaves nothing that the next delivery does not repair.
+        """
         return finish(self._inner.drop(space))
+
+    def find(
+        self,
+        *,
+        kind: str | None = None,
+        state: str | None = None,
+        owner: str | None = None,
+        changed_since: datetime | None = None,
+        under: str = "",
+        order: Literal["-changed", "changed", "due"] = "-changed",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[_rows.Found]:
+        """Return one page of the sessions, threads, agents, workflows, teams, machines and queues.
+
+        They are read from an index of the tenant, which is never wrong for ever, and late by at most one
+        delivery: a writer delivers after its commit, within about a second. What this handle has written is
+        delivered first. The first call of a tenant makes the index, and reads each of its spaces.
+
+        Cost: four round trips.
+
+        Args:
+            kind: Only subjects of this kind; see `Found`.
+            state: Only subjects in this state.
+            owner: Only subjects of this user.
+            changed_since: Only subjects that have changed since this time.
+            under: Only subjects in the space of this name, or in spaces that continue it after a `/`; see
+                `spaces`.
+            order: `-changed` begins with the latest change, `changed` with the earliest. `due` shows only
+                subjects that are due at some time, and begins with the earliest.
+            after: The `next` of a page of the same listing: continue behind that page.
+            limit: The largest number of subjects in the page.
+
+        Raises:
+            CompactedError: The log of the index no longer reaches back to the cursor.
+            HistoryLostError: The store has lost the history that the cursor belongs to.
+            InvalidError: The cursor belongs to another listing.
+        """
+        return finish(
+            self._inner.find(
+                kind=kind,
+                state=state,
+                owner=owner,
+                changed_since=changed_since,
+                under=under,
+                order=order,
+                after=after,
+                limit=limit,
+            )
+        )
+
+    def watch(
+        self,
+        *,
+        kind: str | None = None,
+        state: str | None = None,
+        owner: str | None = None,
+        under: str = "",
+        after: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Iterator[_rows.FoundChange]:
+        """Yield the changes of a listing of `find`, in the order in which they reach the index.
+
+        Several changes of one subject within a delivery are yielded as one.
+
+        Args:
+            kind, state, owner, under: As for `find`.
+            after: Start after the `position` of a change, from any process. The default is now.
+            timeout_s: End the iteration after this many seconds without a change. The default never ends.
+
+        Raises:
+            CompactedError: The log of the index no longer reaches back to `after`.
+            HistoryLostError: The store has lost the history that `after` belongs to.
+        """
+        return finish_each(
+            self._inner.watch(
+                kind=kind, state=state, owner=owner, under=under, after=after, timeout_s=timeout_s
+            )
+        )
+
+    def deliver(self) -> int:
+        """Deliver all outboxes to the index of `find` now, and return the number of subjects delivered.
+
+        Also completes what a killed process has left. A handle of a tenant delivers for the tenant, any other
+        one for the spaces without a tenant. The first call makes the index, and reads each space; each
+        further one reads the spaces that have changed since.
+        """
+        return finish(self._inner.deliver())
+
+    def size(self) -> SpaceSize:
+        """Return the total size of the handle's spaces, each at a revision of its own.
+
+        Costs one call of the store for each space. A handle without a tenant covers spaces of no tenant.
+        """
+        return finish(self._inner.size())
+
+    def set_quota(self, quota: Quota | None) -> None:
+        """Bound what each space of the tenant may hold, in every process, from the return of this call on.
+
+        A batch that would exceed it raises `QuotaExceededError` and writes nothing. The check is exact. It
+        costs two reads for each batch of writes, and a batch for each present space in this call. What is
+        over the quota already stays, and may shrink.
+
+        Args:
+            quota: The quota. None removes it.
+
+        Raises:
+            InvalidError: The handle has no tenant.
+            NotAllowedError: The tenant is being erased or imported.
+        """
+        finish(self._inner.set_quota(quota))
+
+    def quota(self) -> Quota | None:
+        """Return the quota of the tenant; None without one."""
+        return finish(self._inner.quota())
+
+    def erase(self, *, confirm: str) -> _erasure.Erased:
+        """Erase the tenant: drop all its spaces, with everything in them and their logs.
+
+        Writers of the tenant, in any process, are rejected until it is complete. So is a write that began
+        before: it raises `NotAllowedError`. If the call is interrupted, writers stay rejected, and the next
+        call continues. After that the tenant is a new one. Embedded stores rewrite their files, so that no
+        erased bytes remain there, while other writers wait.
+
+        Args:
+            confirm: The tenant's id once more, because nothing brings the data back.
+
+        Raises:
+            InvalidError: The handle has no tenant, or `confirm` is not its id.
+        """
+        return finish(self._inner.erase(confirm=confirm))
+
+    def export(self, path: str | PathLike[str]) -> _export.Exported:
+        """Write all spaces of the tenant into a new file of JSON lines, readable by its owner only.
+
+        Each space is of one revision, with its history and its events, without its log and its leases. Spaces
+        may be of different moments.
+
+        Args:
+            path: The file, which must not exist.
+
+        Raises:
+            AlreadyExistsError: The file exists.
+            ConflictError: Writers changed a space all the time while it was read. Nothing was written.
+            InvalidError: The handle has no tenant.
+            UnsupportedError: The store is encrypted.
+        """
+        return finish(self._inner.export(path))
+
+    def import_(self, path: str | PathLike[str]) -> _export.Imported:
+        """Import a file that `export` wrote into this tenant, which must have no data.
+
+        Versions, fencing tokens and positions of events stay the same. Writers of the tenant, in any process,
+        are rejected until it is complete. If the call is interrupted, the next one with the same file goes
+        on.
+
+        Args:
+            path: The file. A link is not followed.
+
+        Raises:
+            AlreadyExistsError: The tenant has data, or had one of these spaces and dropped it: its revisions
+                cannot be used twice.
+            CorruptError: The file is truncated, or was changed. Nothing was written.
+            InvalidError: It is not an export, or the handle has no tenant.
+            NotFoundError: The file does not exist.
+        """
+        return finish(self._inner.import_(path))
 
     def sweep(self) -> int:
         """Remove expired entries and unreferenced parts of large values, and return the number removed.

@@ -7,27 +7,35 @@ from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
 from keepstate import opening
+from keepstate._deferral import defer_imports
 from keepstate._finish import finish
 from keepstate.engine.kernel.arguments import require_instance
 from keepstate.engine.kernel.observation import Observer
 from keepstate.engine.space import keepstate as engine
 from keepstate.errors import InvalidError
+from keepstate.names import DEFAULT_URL
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 
 if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
-    from keepstate.values.pickles import SignedPickle
+    from keepstate.stores.wrappers import encrypted as _encrypted
+    from keepstate.values import pickles as _pickles
+else:
+    defer_imports(
+        globals(),
+        _encrypted="keepstate.stores.wrappers.encrypted",
+        _pickles="keepstate.values.pickles",
+    )
 
 
 def open(
-    url: str | PathLike[str] | Store = opening.DEFAULT_URL,
+    url: str | PathLike[str] | Store = DEFAULT_URL,
     *,
     tenant: str | None = None,
     author: str | None = None,
     meta: Callable[[], Mapping[str, str]] | None = None,
-    encryption: KeyRing | None = None,
-    pickle: SignedPickle | None = None,
+    encryption: _encrypted.KeyRing | None = None,
+    pickle: _pickles.SignedPickle | None = None,
     observe: Observer | None = None,
     values: Literal["typed", "builtin"] = "typed",
 ) -> Keepstate:

@@ -6,18 +6,25 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from keepstate._finish import finish, finish_each
 from keepstate.engine.queue import queue as engine
-from keepstate.engine.queue.claimer import Match
-from keepstate.engine.queue.listings import StateSummary
+from keepstate.engine.queue.claim_requests import Match
 from keepstate.engine.queue.queue import Claim
-from keepstate.engine.queue.tasks import DONE_KEPT_MS, IfPresent, Put, TaskInfo, TaskState
-from keepstate.sync.twin import Twin, inner_of
+from keepstate.engine.queue.tasks import DONE_KEPT_MS, IfPresent, Put
+from keepstate.sync.rules import RuleControl
+from keepstate.sync.step_control import StepControl
+from keepstate.sync.steps import TaskSteps
+from keepstate.sync.task_control import TaskControl
+from keepstate.sync.task_reads import TaskReads
+from keepstate.sync.twin import inner_of
 
 
-class Queue(Twin[engine.Queue]):
+class Queue(
+    TaskReads[engine.Queue], TaskControl[engine.Queue], RuleControl[engine.Queue], StepControl[engine.Queue]
+):
     """The tasks of a space, or of a transaction on it."""
 
     def put(
@@ -29,7 +36,10 @@ class Queue(Twin[engine.Queue]):
         key: str | None = None,
         priority: int = 0,
         delay_s: float = 0,
+        at: datetime | None = None,
+        after: Sequence[str] = (),
         max_attempts: int = 5,
+        expires_s: float | None = None,
         keep_s: float | None = DONE_KEPT_MS / 1000,
         if_present: IfPresent = "keep",
     ) -> Put:
@@ -37,20 +47,27 @@ class Queue(Twin[engine.Queue]):
 
         Args:
             payload: The task's payload; any value that the codec stores.
-            id: An id that makes the put idempotent, until `keep_s` after the task was completed.
+            id: An id that makes the put idempotent, until `keep_s` after the task was completed or cancelled.
             kind: The kind of work, at most 200 bytes of UTF-8, by which workers can claim.
             key: The subject of the work, such as a customer; 1 to 200 bytes of UTF-8. The index has it
                 too.
             priority: Tasks with a higher priority are claimed first; equal ones in order of arrival.
             delay_s: Seconds before the task can be claimed.
+            at: The time from which the task can be claimed, instead of `delay_s`.
+            after: The ids of at most 100 tasks that have to be done before this one. If one of them becomes
+                dead or is cancelled, this task becomes dead.
             max_attempts: The number of failed attempts after which the task is dead.
-            keep_s: Seconds for which the task and its result are stored once it is done; None for ever.
+            expires_s: Seconds after which the task is dead unless a worker has begun it.
+            keep_s: Seconds for which the task, its payload and its result are stored once it is done or
+                cancelled; None for ever.
             if_present: The rule for an id that has a task: `keep` the existing task in any state, `replace`
                 it unless a worker holds it, or `raise`.
 
         Raises:
             AlreadyExistsError: The id has a task, and `if_present` is `raise`.
-            TransitionError: A worker holds that task, and `if_present` is `replace`.
+            NotFoundError: `after` names a task that does not exist.
+            TransitionError: A worker holds that task, or other tasks wait for it and this one would wait too,
+                and `if_present` is `replace`.
         """
         return finish(
             self._inner.put(
@@ -60,7 +77,10 @@ class Queue(Twin[engine.Queue]):
                 key=key,
                 priority=priority,
                 delay_s=delay_s,
+                at=at,
+                after=after,
                 max_attempts=max_attempts,
+                expires_s=expires_s,
                 keep_s=keep_s,
                 if_present=if_present,
             )
@@ -107,8 +127,8 @@ class Queue(Twin[engine.Queue]):
         Raises:
             ConflictError: A worker holds the task.
             NotFoundError: No task has this id.
-            TransitionError: The task is done or dead, or became dead because its last attempt's lease
-                expired.
+            TransitionError: The task has ended, became dead because its last attempt's lease expired, or
+                waits for other tasks.
         """
         return Task(finish(self._inner.take(id, worker, lease_s=lease_s)))
 
@@ -137,13 +157,23 @@ class Queue(Twin[engine.Queue]):
             )
         )
 
-    def heartbeat(self, task: Task | Claim, lease_s: float) -> None:
+    def heartbeat(self, task: Task | Claim, lease_s: float, *, progress: object = None) -> None:
         """Renew the lease of a task for `lease_s` seconds from now.
+
+        Args:
+            task: The task, or its claim.
+            lease_s: Seconds until the lease expires.
+            progress: A value of at most 4 KiB that listings show, for example how far the work is. None
+                leaves the last one.
 
         Raises:
             LeaseLostError: This claim no longer holds the task.
         """
-        finish(self._inner.heartbeat(inner_of(task) if isinstance(task, Task) else task, lease_s))
+        finish(
+            self._inner.heartbeat(
+                inner_of(task) if isinstance(task, Task) else task, lease_s, progress=progress
+            )
+        )
 
     def complete(self, task: Task | Claim, result: object = None) -> None:
         """Complete a task with a result. Completing it again under the same claim does nothing.
@@ -155,7 +185,9 @@ class Queue(Twin[engine.Queue]):
         """
         finish(self._inner.complete(inner_of(task) if isinstance(task, Task) else task, result))
 
-    def fail(self, task: Task | Claim, error: object, retry_in_s: float | None = None) -> None:
+    def fail(
+        self, task: Task | Claim, error: object, retry_in_s: float | None = None, *, is_final: bool = False
+    ) -> None:
         """Return a task to the queue as failed, to be retried later; dead if its attempts are used up.
 
         Args:
@@ -163,11 +195,16 @@ class Queue(Twin[engine.Queue]):
             error: The error; stored as text, cut to 16 KiB.
             retry_in_s: Seconds until the task can be claimed again. The default is 1 s, 2 s, 4 s … up to 5
                 minutes.
+            is_final: Whether the task is dead at once, because another attempt cannot succeed.
 
         Raises:
             LeaseLostError: This claim no longer holds the task.
         """
-        finish(self._inner.fail(inner_of(task) if isinstance(task, Task) else task, error, retry_in_s))
+        finish(
+            self._inner.fail(
+                inner_of(task) if isinstance(task, Task) else task, error, retry_in_s, is_final=is_final
+            )
+        )
 
     def release(self, task: Task | Claim) -> None:
         """Return a task to the queue as if it had not been claimed, after the others of its priority.
@@ -177,113 +214,8 @@ class Queue(Twin[engine.Queue]):
         """
         finish(self._inner.release(inner_of(task) if isinstance(task, Task) else task))
 
-    def counts(self) -> dict[TaskState, int]:
-        """Return the number of tasks in each state, all at one revision, in one read.
 
-        Inside a transaction it reads the index of all tasks.
-        """
-        return finish(self._inner.counts())
-
-    def summaries(
-        self, prefix: str = "", *, newest: int = 100, payloads: bool = False
-    ) -> dict[TaskState, StateSummary]:
-        """Return the number of tasks in each state, all at one revision, and the newest tasks of each.
-
-        The newest tasks are read after that revision. The rest reads the index of all tasks in pages of
-        1,024, and holds their keys in memory.
-
-        Args:
-            prefix: Include only tasks whose ids start with this prefix.
-            newest: The largest number of tasks per state: those that entered it last, the latest first.
-            payloads: Whether to read the payloads too.
-
-        Raises:
-            CompactedError: More was written during the reads than the log holds.
-        """
-        return finish(self._inner.summaries(prefix, newest=newest, payloads=payloads))
-
-    def list(
-        self,
-        state: TaskState | None = None,
-        *,
-        id_prefix: str | None = None,
-        after: str | None = None,
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 100,
-        payloads: bool = False,
-    ) -> Sequence[TaskInfo]:
-        """Return tasks: ready ones in the order of claiming, those of another state by time.
-
-        With `id_prefix`, or without a state, the order is that of the ids, and the records of all tasks with
-        that prefix are read.
-
-        Args:
-            state: `ready`, `waiting`, `claimed`, `done` or `dead`; the default is all.
-            id_prefix: List only tasks whose ids start with this text.
-            after: Only tasks after the one with this `cursor`. In another process, verifying the cursor costs
-                one additional read.
-            before: Only tasks before the one with this `cursor`.
-            reverse: Whether to return the last task first. To read on, pass the last cursor as `before`.
-            limit: The largest number of tasks to return.
-            payloads: Whether to read the payloads too.
-
-        Raises:
-            CompactedError: The log no longer reaches back to the page of a cursor from another process.
-            HistoryLostError: The store lost the history that the cursor belongs to.
-            InvalidError: The cursor belongs to another space, state or order.
-        """
-        return finish(
-            self._inner.list(
-                state,
-                id_prefix=id_prefix,
-                after=after,
-                before=before,
-                reverse=reverse,
-                limit=limit,
-                payloads=payloads,
-            )
-        )
-
-    def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
-        """Return the tasks whose attempts are used up; `requeue` makes one ready again."""
-        return finish(self._inner.dead(after=after, limit=limit))
-
-    def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
-        """Return one task, or None if no task has this id; with `payload=True`, including its payload."""
-        return finish(self._inner.get(id, payload=payload))
-
-    def get_each(self, *ids: str, payloads: bool = False) -> Sequence[TaskInfo | None]:
-        """Return tasks in the order of the given ids, all at one revision; None if a task does not exist.
-
-        Args:
-            ids: At most 1,000 ids.
-            payloads: Whether to read the payloads too.
-        """
-        return finish(self._inner.get_each(*ids, payloads=payloads))
-
-    def requeue(self, id: str) -> None:
-        """Make a dead task ready again, with all its attempts.
-
-        Raises:
-            NotFoundError: No dead task has this id.
-        """
-        finish(self._inner.requeue(id))
-
-    def remove(self, id: str) -> bool:
-        """Delete a done or dead task, and return whether it existed. Its id can be used again.
-
-        Raises:
-            TransitionError: The task is not done or dead.
-        """
-        return finish(self._inner.remove(id))
-
-    def discard(self, id: str) -> bool:
-        """Delete a task in any state, and return whether it existed. A worker that holds it loses it."""
-        return finish(self._inner.discard(id))
-
-
-class Task(Twin[engine.Task]):
+class Task(TaskSteps[engine.Task]):
     """A claimed task, held until its lease expires.
 
     Attributes:
@@ -295,6 +227,7 @@ class Task(Twin[engine.Task]):
         lease_s: Seconds from each heartbeat until the lease expires.
         kind: The kind given to `put`.
         key: The key given to `put`.
+        cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
     """
 
     @property
@@ -337,18 +270,35 @@ class Task(Twin[engine.Task]):
         """The key given to `put`."""
         return self._inner.key
 
-    def heartbeat(self, lease_s: float | None = None) -> None:
+    @property
+    def cancelled(self) -> bool:
+        """Whether this process knows that the task was cancelled. A worker learns it at once."""
+        return self._inner.cancelled
+
+    def heartbeat(self, lease_s: float | None = None, *, progress: object = None) -> None:
         """Renew the lease for `lease_s` seconds from now; see `Queue.heartbeat`."""
-        finish(self._inner.heartbeat(lease_s))
+        finish(self._inner.heartbeat(lease_s, progress=progress))
 
     def complete(self, result: object = None) -> None:
-        """Complete the task with a result; see `Queue.complete`."""
+        """Complete the task with a result; see `Queue.complete`. Running steps end first.
+
+        Raises:
+            InvalidError: The handler has caught `Suspended`.
+        """
         finish(self._inner.complete(result))
 
-    def fail(self, error: object, retry_in_s: float | None = None) -> None:
-        """Return the task to the queue as failed; see `Queue.fail`."""
-        finish(self._inner.fail(error, retry_in_s))
+    def fail(self, error: object, retry_in_s: float | None = None, *, is_final: bool = False) -> None:
+        """Return the task to the queue as failed; see `Queue.fail`. Running steps end first."""
+        finish(self._inner.fail(error, retry_in_s, is_final=is_final))
 
     def release(self) -> None:
         """Return the task to the queue as if it had not been claimed; see `Queue.release`."""
         finish(self._inner.release())
+
+    def later(self, seconds: float) -> None:
+        """Return the task to the queue for some seconds, as if it had not been claimed.
+
+        Raises:
+            LeaseLostError: This claim no longer holds the task.
+        """
+        finish(self._inner.later(seconds))

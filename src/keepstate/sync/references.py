@@ -11,8 +11,8 @@ from typing import TypeVar
 from keepstate._finish import finish, finish_each
 from keepstate.engine.history import references as engine
 from keepstate.engine.history.commits import Branch, Tag
-from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.sync.twin import Twin
 
 Inner = TypeVar("Inner", bound=engine.References)

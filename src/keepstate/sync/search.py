@@ -12,8 +12,8 @@ from keepstate._finish import finish, finish_each
 from keepstate.engine.history import search as engine
 from keepstate.engine.history.commits import Blame, Commit
 from keepstate.engine.history.paths import Path
-from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.sync.twin import Twin
 
 Inner = TypeVar("Inner", bound=engine.Search)

@@ -8,24 +8,41 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from keepstate._deferral import defer_imports
 from keepstate._finish import entered, finish
-from keepstate.engine.documents.collection import Place
-from keepstate.engine.history.checkout import Load
-from keepstate.engine.history.record import MAIN
-from keepstate.engine.history.revisions import Revision
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.space import space as engine
 from keepstate.engine.space.space import AppliedTransaction, SpaceSize
-from keepstate.sync.checkout import Checkout
-from keepstate.sync.collection import Collection
 from keepstate.sync.documents import Documents
-from keepstate.sync.events import Events
-from keepstate.sync.history import History
-from keepstate.sync.lease import Lease, Leases
-from keepstate.sync.queue import Queue
 from keepstate.sync.twin import Twin, inner_of, receiving, single_use
 
+if TYPE_CHECKING:
+    from keepstate.engine.documents import collection as _collection
+    from keepstate.engine.history import checkout as _checkout
+    from keepstate.engine.history import revisions as _revisions
+    from keepstate.sync import checkout as _checkout_twins
+    from keepstate.sync import collection as _collection_twins
+    from keepstate.sync import events as _events_twins
+    from keepstate.sync import history as _history_twins
+    from keepstate.sync import lease as _lease_twins
+    from keepstate.sync import queue as _queue_twins
+    from keepstate.sync import schedules as _schedules_twins
+else:
+    defer_imports(
+        globals(),
+        _collection_twins="keepstate.sync.collection",
+        _events_twins="keepstate.sync.events",
+        _checkout_twins="keepstate.sync.checkout",
+        _history_twins="keepstate.sync.history",
+        _lease_twins="keepstate.sync.lease",
+        _queue_twins="keepstate.sync.queue",
+        _schedules_twins="keepstate.sync.schedules",
+        _collection="keepstate.engine.documents.collection",
+        _checkout="keepstate.engine.history.checkout",
+        _revisions="keepstate.engine.history.revisions",
+    )
 T = TypeVar("T")
 Inner = TypeVar("Inner", bound=engine.Parts)
 
@@ -43,9 +60,9 @@ class Parts(Twin[Inner]):
         name: str,
         type: type[T],
         *,
-        index: Mapping[str, Callable[[T], Place | None]] | None = None,
+        index: Mapping[str, Callable[[T], _collection.Place | None]] | None = None,
         version: int = 1,
-    ) -> Collection[T]:
+    ) -> _collection_twins.Collection[T]:
         """Return the records of one type, as documents named `name/id`. Makes no call to the store.
 
         With an index, all other writes of these documents are rejected, in every process.
@@ -59,29 +76,34 @@ class Parts(Twin[Inner]):
                 It is stored in plain text, also in an encrypted store.
             version: Raise it when a function changes, or an index is added or removed. Then call `reindex`.
         """
-        return Collection(self._inner.collection(name, type, index=index, version=version))
+        return _collection_twins.Collection(self._inner.collection(name, type, index=index, version=version))
 
     @cached_property
-    def events(self) -> Events:
+    def events(self) -> _events_twins.Events:
         """The streams of events of the space."""
-        return Events(self._inner.events)
+        return _events_twins.Events(self._inner.events)
 
     @cached_property
-    def queue(self) -> Queue:
+    def queue(self) -> _queue_twins.Queue:
         """The tasks of the space. Each is completed once."""
-        return Queue(self._inner.queue)
+        return _queue_twins.Queue(self._inner.queue)
 
     @cached_property
-    def leases(self) -> Leases:
+    def schedules(self) -> _schedules_twins.Schedules:
+        """The times at which the space puts tasks by itself."""
+        return _schedules_twins.Schedules(self._inner.schedules)
+
+    @cached_property
+    def leases(self) -> _lease_twins.Leases:
         """The time-limited locks of the space."""
-        return Leases(self._inner.leases)
+        return _lease_twins.Leases(self._inner.leases)
 
     @cached_property
-    def history(self) -> History:
+    def history(self) -> _history_twins.History:
         """The commits of a state. Every committed state can be read again."""
-        return History(self._inner.history)
+        return _history_twins.History(self._inner.history)
 
-    def at(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
+    def at(self, ref: _revisions.Revision = MAIN, *, load: _checkout.Load = True) -> _checkout_twins.Checkout:
         """Return the documents of a recorded space as of a commit, by name and read-only.
 
         Args:
@@ -91,7 +113,7 @@ class Parts(Twin[Inner]):
         Raises:
             NotFoundError: The commit does not exist, or nothing was recorded.
         """
-        return Checkout(finish(self._inner.at(ref, load=load)))
+        return _checkout_twins.Checkout(finish(self._inner.at(ref, load=load)))
 
     def now(self) -> datetime:
         """Return the store's time in UTC, which decides about leases, delays and TTLs."""
@@ -188,7 +210,7 @@ class Space(Parts[engine.Space]):
 
     @single_use
     def transaction(
-        self, *, lease: Lease | None = None, message: str = "", token: str | None = None
+        self, *, lease: _lease_twins.Lease | None = None, message: str = "", token: str | None = None
     ) -> Generator[Transaction]:
         """Collect the operations of the body and apply them as one batch at its end.
 
@@ -210,7 +232,9 @@ class Space(Parts[engine.Space]):
         """
         with entered(
             self._inner.transaction(
-                lease=inner_of(lease) if isinstance(lease, Lease) else lease, message=message, token=token
+                lease=inner_of(lease) if isinstance(lease, _lease_twins.Lease) else lease,
+                message=message,
+                token=token,
             )
         ) as inner:
             yield Transaction(inner)

@@ -17,11 +17,19 @@ T = TypeVar("T")
 W = TypeVar("W", bound="Twin[Any]")
 
 
+_kinds: dict[str, Any] = {}
+"""The classes of twins by their names, for those that a module cannot import without a circle."""
+
+
 class Twin(Generic[Inner]):
     """The blocking face of an object in the blocking colour; it has no state of its own."""
 
     def __init__(self, inner: Inner) -> None:
         self._inner = inner
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        _kinds[cls.__name__] = cls
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -40,6 +48,12 @@ def around(kind: type[W], inner: Any) -> W:
 def around_generic(kind: Any, inner: Any) -> Any:
     """Return such a twin of a generic class; who asks for it says what it is generic in."""
     return around(kind, inner)
+
+
+def transaction_twin(inner: Any) -> Twin[Any]:
+    """Return the twin of a transaction."""
+    twin: Twin[Any] = _kinds["Transaction"](inner)
+    return twin
 
 
 def inner_of(twin: Twin[Inner]) -> Inner:

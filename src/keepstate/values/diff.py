@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence, Set
 from difflib import SequenceMatcher
 from itertools import accumulate
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -29,6 +29,8 @@ Step: TypeAlias = int | bytes
 """A list index, or the encoding of a dict key."""
 Path: TypeAlias = tuple[Step, ...]
 Kind: TypeAlias = Literal["added", "removed", "changed", "reordered"]
+_Mark: TypeAlias = tuple[int, bytes, bytes]
+"""The level, name and key of a part of a dict; equal ones contain the same items."""
 
 _ALIGNED: Final = 4_000_000
 """Pairs of items that are compared to align two lists. Longer lists are first divided at items that occur
@@ -226,11 +228,52 @@ def unlike(before: Contents, after: Contents) -> Fetching[list[Block]]:
 
 def unlike_keys(before: Contents, after: Contents) -> Fetching[list[tuple[Entry | None, Entry | None]]]:
     """Return the differing items of two dicts by key, in order; None for a side without the key."""
-    gaps = yield from _gaps(before, after)
-    old = {span.entry.key: span.entry for gap in gaps for span in gap.old}
-    new = {span.entry.key: span.entry for gap in gaps for span in gap.new}
-    pairs = [(old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())]
-    return [(was, now) for was, now in pairs if was is None or now is None or was.name != now.name]
+    # A key occurs once on each side, so parts that both sides have are equal wherever they stand.
+    style, old, new = before.style, _parts(before), _parts(after)
+    while True:
+        shared = old.keys() & new.keys()
+        level = 0
+        for mark in (*old, *new):
+            if mark[0] > level and mark not in shared:
+                level = mark[0]
+        if not level:
+            break
+        refs = [
+            child_ref(style, entry, level)
+            for mark, entry in (*old.items(), *new.items())
+            if mark[0] == level and mark not in shared
+        ]
+        objects: Mapping[bytes, bytes] = yield refs
+        old, new = (_opened(style, side, shared, level, objects) for side in (old, new))
+    was = {entry.key: entry for mark, entry in old.items() if mark not in shared}
+    now = {entry.key: entry for mark, entry in new.items() if mark not in shared}
+    return [(was.get(key), now.get(key)) for key in sorted(was.keys() | now.keys())]
+
+
+def _parts(contents: Contents) -> dict[_Mark, Entry]:
+    if contents.tree is None:
+        return {(0, entry.name, entry.key): entry for entry in contents.entries}
+    return {
+        (level, entry.name, entry.key): entry
+        for level, tail in enumerate(contents.tree.tails)
+        for entry in tail.entries
+    }
+
+
+def _opened(
+    style: Style, parts: Mapping[_Mark, Entry], shared: Set[_Mark], level: int, objects: Mapping[bytes, bytes]
+) -> dict[_Mark, Entry]:
+    """Return the parts that are not shared, those of `level` replaced by their children."""
+    opened: dict[_Mark, Entry] = {}
+    for mark, entry in parts.items():
+        if mark in shared:
+            continue
+        if mark[0] < level:
+            opened[mark] = entry
+            continue
+        for child in read_node(style, objects[entry.name], level - 1, is_deep=entry.is_deep):
+            opened[level - 1, child.name, child.key] = child
+    return opened
 
 
 def _gaps(before: Contents, after: Contents) -> Fetching[list[_Gap]]:
@@ -244,10 +287,7 @@ def _gaps(before: Contents, after: Contents) -> Fetching[list[_Gap]]:
 
 def _spans(contents: Contents) -> list[_Span]:
     if contents.tree is None:
-        entries = contents.entries
-        if contents.style.has_keys:
-            entries = sorted(entries, key=lambda entry: entry.key)
-        return [_Span(0, entry) for entry in entries]
+        return [_Span(0, entry) for entry in contents.entries]
     tails = contents.tree.tails
     return [_Span(level, entry) for level in reversed(range(len(tails))) for entry in tails[level].entries]
 

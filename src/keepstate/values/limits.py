@@ -17,6 +17,20 @@ TOKEN_KEPT_MS: Final = 24 * 3600 * 1000
 """Time for which a space knows the token of a caller's transaction."""
 ERROR_BYTES: Final = 16 << 10
 """Size of the error stored with a failed task, as UTF-8; the rest is cut."""
+ATTEMPT_ERROR_BYTES: Final = 4 << 10
+"""Size of the error stored with an ended attempt at a task, as UTF-8; the rest is cut."""
+ATTEMPTS_KEPT: Final = 20
+"""Number of ended attempts stored with a task: the last ones."""
+AFTER_TASKS: Final = 100
+"""Number of tasks that one task can wait for."""
+TASK_MESSAGES: Final = 200
+"""Number of messages that a task has not received."""
+STEPS: Final = 10_000
+"""Number of steps of a task."""
+STEPS_BYTES: Final = 64 << 20
+"""Size of the encoded results of all steps of a task."""
+PROGRESS_BYTES: Final = 4 << 10
+"""Size of the encoded progress of a task."""
 MESSAGE_BYTES: Final = 64 << 10
 """Size of the message of a commit or transaction, as UTF-8."""
 META_BYTES: Final = 1 << 10
@@ -72,6 +86,9 @@ PATTERN_LENGTH: Final = 4096
 """Characters of a stored regular expression, because each read compiles it again."""
 FRACTION_BYTES: Final = 4 << 10
 """Size of the numerator, and of the denominator, of a stored `Fraction`."""
+
+LARGEST_QUOTA: Final = 2**53 - 1
+"""The largest quota."""
 
 COUNT: Final = 2**31 - 1
 """The largest number of items that a caller may ask for."""

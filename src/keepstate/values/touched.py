@@ -293,6 +293,16 @@ def touched_by(
     return found.made()
 
 
+def touched_by_plain(replaced: Iterable[tuple[bytes, bytes | None, bytes | None]]) -> Touched:
+    """Return the same for encodings without references, which need no objects."""
+    try:
+        next(touched_by(replaced, ()))
+    except StopIteration as end:
+        made: Touched = end.value
+        return made
+    raise CorruptError("an encoding that should be whole has references")
+
+
 def untold(told: Touched, old: bytes, new: bytes) -> Fetching[list[Keys]]:
     """Return the paths of values that differ between two states, and may not have changed by these marks."""
     missing = _Missing(told)

@@ -17,10 +17,11 @@ from keepstate.engine.history.commit_request import CommitRequest, OnConflict, m
 from keepstate.engine.history.commits import Commit, Pruned
 from keepstate.engine.history.history import History
 from keepstate.engine.history.merge import MergeRules
-from keepstate.engine.history.record import MAIN, check_ref_name, read_head
+from keepstate.engine.history.record import check_ref_name, read_head
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.history.working_copy import EVENT_BRANCHES, EVENTS, WorkingCopy
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.space import Transaction, begin_transaction
 from keepstate.errors import InvalidError, NotFoundError

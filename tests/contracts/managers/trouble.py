@@ -51,9 +51,9 @@ class TroubledStore(StoreWrapper):
         await self._let_others()
         return await super().apply(batches)
 
-    async def drop(self, space: str) -> bool:
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
         await self._let_others()
-        return await super().drop(space)
+        return await super().drop(space, at=at)
 
     async def _let_others(self) -> None:
         others, self.meanwhile = self.meanwhile, None

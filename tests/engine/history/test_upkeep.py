@@ -7,8 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from keepstate.engine.history.history import History
+from keepstate.engine.history.record import decode_grafts, encode_grafts
 from keepstate.engine.kernel import layout
 from keepstate.errors import CorruptError, InvalidError, NotFoundError, PrunedError
 from keepstate.stores.protocol import Batch, Entry, Put
@@ -187,6 +189,30 @@ async def test_after_pruning_life_goes_on(history: History) -> None:
     assert blame.is_exact is False
     assert (await history.verify()).problems == ()
     assert (await history.stats()).commits == len([c async for c in history.log()])
+
+
+async def test_fields_that_a_later_version_has_added_to_a_graft_survive_another_pruning(
+    history: History,
+) -> None:
+    for number in range(9):
+        await history.commit({"n": number})
+    await history.prune(keep_last=4)
+    [before] = await entries(history, layout.GRAFTS)
+    grafted = {id: replace(graft, later=("a wish", 7)) for id, graft in decode_grafts(before.value).items()}
+    await rewrite(history, layout.GRAFTS, encode_grafts(grafted))
+    await history.branch("side")
+    for number in range(9, 18):
+        await history.commit({"n": number})
+
+    await history.prune(keep_last=4)
+
+    [after] = await entries(history, layout.GRAFTS)
+    left = decode_grafts(after.value)
+    assert len(left) == 2
+    assert {id: graft.later for id, graft in left.items() if id in grafted} == dict.fromkeys(
+        grafted, ("a wish", 7)
+    )
+    assert [commit.number async for commit in history.log("side")] == [9, 8, 7, 6]
 
 
 async def test_what_was_pruned_is_said_to_be(history: History) -> None:

@@ -31,12 +31,14 @@ from keepstate.adapters.langgraph.records import (
 )
 from keepstate.adapters.langgraph.saver_state import SaverState
 from keepstate.engine.documents.write_rules import read_rules
-from keepstate.engine.history.record import MAIN, Head, heads, put_head
+from keepstate.engine.history.record import Head, heads, put_head
 from keepstate.engine.history.retention import Keeping, collect_history, prune
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import SpaceExecutor
+from keepstate.engine.kernel.grants import checks_for
 from keepstate.engine.kernel.large_values import collect_parts
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import AttemptsExhaustedError
@@ -92,7 +94,8 @@ async def delete_checkpoints(state: SaverState, handle: Keepstate, thread: str, 
             await _finish(state, executor, thread)
         if not left:
             state.summaries.forget(thread)
-            await collect_parts(store, executor.stored_name)
+            checks = await checks_for(store, executor.stored_name)
+            await collect_parts(store, executor.stored_name, checks)
     except AttemptsExhaustedError as error:  # the checkpoints are deleted: their remains can wait
         _LOG.warning("remains of old checkpoints of thread %r stay until later: %s", thread, error)
     return Deletion(len(gone), len(left))

@@ -37,9 +37,10 @@ from keepstate.adapters.langgraph.records import (
 from keepstate.adapters.langgraph.saver_state import SaverState
 from keepstate.engine.documents.write_rules import read_rules
 from keepstate.engine.history.lineage import head_of
-from keepstate.engine.history.record import MAIN, NONCE_BYTES, Head, decode_head, put_head, read_head
+from keepstate.engine.history.record import NONCE_BYTES, Head, decode_head, put_head, read_head
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ConflictError

@@ -48,7 +48,7 @@ from keepstate.adapters.langgraph.threads import Expiry
 from keepstate.engine.kernel.arguments import check_flag
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
-from keepstate.opening import DEFAULT_URL
+from keepstate.names import DEFAULT_URL
 from keepstate.stores.protocol import Store
 
 if TYPE_CHECKING:

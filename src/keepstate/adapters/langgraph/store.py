@@ -33,7 +33,7 @@ from keepstate.engine.kernel.arguments import check_flag, check_space_name
 from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, KeepstateError
-from keepstate.opening import DEFAULT_URL
+from keepstate.names import DEFAULT_URL
 from keepstate.stores.protocol import Store
 
 if TYPE_CHECKING:

@@ -16,6 +16,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
+import msgspec
+
 from keepstate.engine.documents.documents import MISSING, Documents, Missing, remaining_ms
 from keepstate.engine.documents.record import read_record, split_record, write_record
 from keepstate.engine.documents.write_rules import (
@@ -46,7 +48,7 @@ from keepstate.values.key import Segment, pack
 
 T = TypeVar("T")
 
-Place: TypeAlias = "tuple[Segment | datetime, ...]"
+Place: TypeAlias = tuple[Segment | datetime, ...]
 """The place of a record in an index: texts, integers, bytes, UUIDs and aware times, compared one by one."""
 
 _NO_INDEX: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -385,7 +387,8 @@ class Indexes(Generic[T]):
 
     def _next_build(self, rule: CollectionRule | None) -> CollectionRule:
         build = 1 if rule is None else rule.build + 1
-        return CollectionRule(self._version, build, False, list(self._functions))
+        later = () if rule is None else rule.later
+        return CollectionRule(self._version, build, False, list(self._functions), later)
 
     async def _has_records(self, unit: Unit) -> bool:
         async for _ in unit.scan(records_prefix(self._name), at_once=1):
@@ -614,7 +617,7 @@ class Indexes(Generic[T]):
     async def _finish(self, rule: CollectionRule) -> None:
         async def work(unit: Unit) -> None:
             rules = self._require_unchanged(await unit.get(layout.RULES), rule)
-            complete = CollectionRule(rule.version, rule.build, True, rule.indexes)
+            complete = msgspec.structs.replace(rule, is_complete=True)
             put_rules(unit, rules.with_collections({self._name: complete}))
 
         await self._executor.run(work, attempts=None)
@@ -650,7 +653,7 @@ def mark_changed(unit: Unit, rules: WriteRules, keys: Iterable[bytes]) -> None:
         for prefix, name in prefixes.items():
             if key.startswith(prefix):
                 rule = rules.collections[name]
-                unit.registered[name] = CollectionRule(rule.version, rule.build + 1, False, rule.indexes)
+                unit.registered[name] = msgspec.structs.replace(rule, build=rule.build + 1, is_complete=False)
                 unit.permit(key)
 
 

@@ -33,7 +33,6 @@ from keepstate.engine.history.merge import MergeRules, merge_commits, revert_com
 from keepstate.engine.history.paths import Path, Steps, format_path, steps_of
 from keepstate.engine.history.record import (
     EMPTY_STATE,
-    MAIN,
     Head,
     check_ref_name,
 )
@@ -47,6 +46,7 @@ from keepstate.engine.history.transfer import export_history, import_history
 from keepstate.engine.history.upkeep import Upkeep
 from keepstate.engine.kernel.arguments import check_message, check_path, require_instance
 from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.errors import InvalidError
 from keepstate.values import limits
 from keepstate.values.merkle import MerkleValue

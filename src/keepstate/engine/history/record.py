@@ -20,7 +20,14 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_text
-from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe
+from keepstate.engine.kernel.stored import (
+    StoredMs,
+    corrupt_error,
+    decode_fields,
+    decode_stored,
+    describe,
+    encode_fields,
+)
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.stores.protocol import Entry, Store
@@ -28,7 +35,6 @@ from keepstate.values.nodes import refs_in
 from keepstate.values.refs import DIGEST_SIZE, Kind, digest, name_of
 from keepstate.values.touched import Touched, read_touched
 
-MAIN: Final = "main"
 NAME_BYTES: Final = 200
 """Size of the name of a branch or tag."""
 CARRIED_BYTES: Final = 4_096
@@ -276,6 +282,7 @@ class Graft(msgspec.Struct, array_like=True, frozen=True):
         number: The number of the commit.
         below: The next commit with a graft on its line of first parents; empty if there is none, or it is
             not known.
+        later: Fields added by a later version of keepstate. They are written back unchanged.
     """
 
     parents: list[_Name]
@@ -283,6 +290,7 @@ class Graft(msgspec.Struct, array_like=True, frozen=True):
     goes_on: bool
     number: Annotated[int, msgspec.Meta(ge=1)]
     below: _NoneOrName = b""
+    later: tuple[Any, ...] = ()
 
 
 Grafts: TypeAlias = dict[bytes, Graft]
@@ -331,7 +339,7 @@ def encode_grafts(grafts: Grafts) -> bytes:
 
     The checksum comes last because a value that begins with one could begin like a value in parts.
     """
-    encoded = msgspec.msgpack.encode(grafts)
+    encoded = msgspec.msgpack.encode({id: encode_fields(graft) for id, graft in grafts.items()})
     return encoded + _checksum(encoded)
 
 
@@ -345,7 +353,8 @@ def decode_grafts(stored: bytes) -> Grafts:
     encoded = stored[:-_CHECKSUM_BYTES]
     if stored[-_CHECKSUM_BYTES:] != _checksum(encoded):
         raise corrupt_error(location, "its checksum does not match")
-    return decode_stored(encoded, Grafts, location)
+    stored_grafts = decode_stored(encoded, dict[_Name, list[Any]], location)
+    return {id: decode_fields(fields, Graft, location) for id, fields in stored_grafts.items()}
 
 
 def _checksum(encoded: bytes) -> bytes:

@@ -8,7 +8,6 @@ from keepstate.engine.history.commits import Branch, Tag
 from keepstate.engine.history.lineage import head_of
 from keepstate.engine.history.part import HistoryPart
 from keepstate.engine.history.record import (
-    MAIN,
     Head,
     check_ref_name,
     decode_head,
@@ -19,6 +18,7 @@ from keepstate.engine.history.record import (
 from keepstate.engine.history.revisions import Revision, find_commit, hold
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.kernel.stored import describe
 from keepstate.errors import AlreadyExistsError
 

@@ -30,6 +30,7 @@ from keepstate.engine.history.record import (
 )
 from keepstate.engine.history.session import CommitPrefetch, HistorySession, Records
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.grants import checks_for
 from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CompactedError, ConflictError, CorruptError, KeepstateError
@@ -153,7 +154,8 @@ async def _grafts(session: HistorySession, known: Mapping[bytes, _Facts], kept: 
         first, skipped = await _first_kept(session, id, kept)
         others = [near for parent in parents for near in await _nearest(session, parent, kept)]
         near = list(dict.fromkeys([*first, *others]))
-        grafts[id] = Graft(near, skipped, bool(first), known[id].number)
+        later = before[id].later if id in before else ()
+        grafts[id] = Graft(near, skipped, bool(first), known[id].number, later=later)
     return link_grafts(grafts, kept, lambda id: next(iter(known[id].parents), None))
 
 
@@ -210,7 +212,10 @@ async def collect_history(store: Store, space: str) -> int:
     since = 0
     attempt = 1
     while marked is None:
-        epoch = (await store.apply([Batch(space, [Put(layout.EPOCH, b"")])]))[0]
+        checks = await checks_for(store, space)
+        epoch = (await store.apply([Batch(space, [Put(layout.EPOCH, b"")], checks)]))[0]
+        if isinstance(epoch, Conflict):
+            return 0  # the space was dropped
         if not isinstance(epoch, Applied):
             raise _unexpected(epoch, space)
         since = epoch.revision

@@ -20,9 +20,10 @@ import msgspec
 from keepstate.engine.history.ancestry import At, before, down_to, is_ancestor, jump_from, parent_of
 from keepstate.engine.history.ancestry import at as at_commit
 from keepstate.engine.history.commits import Branch, Commit, Tag, commit_of
-from keepstate.engine.history.record import MAIN, CommitRecord, heads, is_whole_id, read_head
+from keepstate.engine.history.record import CommitRecord, heads, is_whole_id, read_head
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.errors import InvalidError, NotFoundError, PrunedError
 from keepstate.values.refs import DIGEST_SIZE

@@ -10,10 +10,10 @@ from keepstate.engine.history.commits import Blame, Commit, commit_of
 from keepstate.engine.history.log import Log, LogFilter, LogRange, ReverseLog, start_after
 from keepstate.engine.history.part import HistoryPart
 from keepstate.engine.history.paths import Path, locate, steps_of
-from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Found, Revision, find_commit, numbered
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel.arguments import check_author, check_flag, check_meta, check_text
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.values import limits
 

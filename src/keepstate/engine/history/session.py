@@ -15,7 +15,6 @@ from keepstate.engine.history.archive import Archive
 from keepstate.engine.history.lineage import jumped_from, lineage_of
 from keepstate.engine.history.objects import HistoryObjects, ObjectCache, pack_record, unpack_object
 from keepstate.engine.history.record import (
-    MAIN,
     CommitRecord,
     Graft,
     Grafts,
@@ -29,6 +28,7 @@ from keepstate.engine.history.record import (
 )
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.kernel.store_cache import cache_of
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, KeepstateError, NotFoundError, PrunedError

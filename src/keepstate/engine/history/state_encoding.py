@@ -8,7 +8,15 @@ from typing import Any, Final
 from keepstate.engine.history.paths import CODEC, Steps, find, format_path
 from keepstate.engine.history.session import HistorySession
 from keepstate.errors import InvalidError, NotFoundError
-from keepstate.values.contents import close_contents, close_tree, fields, is_container, open_contents
+from keepstate.values.contents import (
+    close_contents,
+    close_tree,
+    fields,
+    is_container,
+    is_plain_list,
+    open_contents,
+    split,
+)
 from keepstate.values.merkle import TREE_BYTES, MerkleValue, compose, find_shared
 from keepstate.values.nodes import item, ref_of, refs_in
 from keepstate.values.patch import Edits, apply_edits
@@ -90,6 +98,11 @@ class ListAppender:
         self, encoding: bytes, items: Sequence[MerkleValue], steps: Steps
     ) -> Fetching[tuple[MerkleValue, int]]:
         """Return a longer list, and its former length."""
+        if is_plain_list(encoding):
+            parts = split(encoding)
+            longer = [*parts, *(new.encoding for new in items)]
+            if sum(map(len, longer)) <= TREE_BYTES:
+                return _with_objects(items, MerkleValue(compose(longer), {})), len(parts)
         entries = [item(new.encoding, is_deep=bool(refs_in(new.encoding))) for new in items]
         ref = ref_of(encoding)
         tree = None if ref is None else self._trees.get(ref.name)

@@ -9,9 +9,10 @@ import msgspec
 
 from keepstate.engine.history.bundle import Bundle
 from keepstate.engine.history.objects import pack_object
-from keepstate.engine.history.record import MAIN, Head, heads, put_grafts, put_head, read_head
+from keepstate.engine.history.record import Head, heads, put_grafts, put_head, read_head
 from keepstate.engine.history.session import CommitPrefetch, HistorySession
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.kernel.stored import describe
 from keepstate.errors import AlreadyExistsError
 from keepstate.values import limits

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from functools import wraps
 from math import ceil
 from os import PathLike, fspath
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Type
 
 from keepstate import names
 from keepstate._runner import Mode
+from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import LAST_REVISION
 from keepstate.values import limits
@@ -164,7 +166,7 @@ def check_path(what: str, path: str | PathLike[str]) -> str:
         text: object = fspath(path)
     except TypeError:
         text = None
-    if not isinstance(text, str) or "\0" in text:
+    if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidError(f"`{what}` is {_format(path)}; give the path of a file, as a str or Path")
     return text
 
@@ -259,6 +261,17 @@ def check_wait(name: str, seconds: float) -> None:
     """Raise `InvalidError` unless this is a duration of 0 seconds or more."""
     if type(seconds) not in (int, float) or not 0 <= seconds <= _LONGEST_S:
         raise InvalidError(f"`{name}` is {seconds!r}; it must be 0 seconds or more and at most {_LONGEST_S}")
+
+
+def check_moment_ms(name: str, moment: object) -> int:
+    """Return a time in milliseconds since 1970.
+
+    Raises:
+        InvalidError: It is not an aware datetime.
+    """
+    if not isinstance(moment, datetime) or moment.tzinfo is None or moment.utcoffset() is None:
+        raise InvalidError(f"`{name}` is {_format(moment)}; give a datetime with a time zone")
+    return to_milliseconds(moment)
 
 
 # ---- context managers

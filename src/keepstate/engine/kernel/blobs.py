@@ -13,6 +13,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.grants import checks_for
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, collect_parts
 from keepstate.engine.kernel.stored import decode_stored, describe
 from keepstate.engine.kernel.unit import Unit
@@ -122,7 +123,8 @@ class Blobs:
 
         changed, _ = await self._executor.run(work, attempts=None)
         if replaces_large:
-            await collect_parts(await self._executor.store(), self._executor.stored_name)
+            store, name = await self._executor.store(), self._executor.stored_name
+            await collect_parts(store, name, await checks_for(store, name))
         return changed
 
     def _full(self, total: int, grown: int) -> StoreFullError:

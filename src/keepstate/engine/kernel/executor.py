@@ -10,19 +10,23 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from keepstate._clock import Clock
-from keepstate._runner import Cancelled, Runner, present_process
+from keepstate._runner import Runner, cancelled_error, present_process
 from keepstate.engine.kernel.arguments import check_meta
+from keepstate.engine.kernel.grants import learn_life, life_at, needs_grant, require_life
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, read_whole
 from keepstate.engine.kernel.locks import FifoLock, serialized
 from keepstate.engine.kernel.observation import Observation, Operation, current
+from keepstate.engine.kernel.recorded import Note
 from keepstate.engine.kernel.store_abilities import LossDetector, has_ability
 from keepstate.engine.kernel.store_cache import KnownEntries, cache_of
-from keepstate.engine.kernel.unit import Note, NotWrittenError, Unit
-from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
+from keepstate.engine.kernel.subjects import Subject
+from keepstate.engine.kernel.unit import NotWrittenError, Unit
+from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError, NotAllowedError
 from keepstate.names import stored_name
 from keepstate.stores.protocol import SCAN_LIMIT, Applied, DetectsLosses, Entry, Mark, Store
 from keepstate.values import codec
@@ -37,8 +41,8 @@ T = TypeVar("T")
 ATTEMPTS = 64
 """Attempts of one operation while concurrent writers keep changing its data."""
 
-_INTERRUPTS = (KeyboardInterrupt, SystemExit, GeneratorExit, Cancelled)
-"""Exceptions that end a call whatever it has read."""
+_INTERRUPTS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""Exceptions that end a call whatever it has read, as does that of a cancelled task."""
 
 _FIRST_PAUSE_S, _SHARED_PAUSE_S = 0.001, 0.2
 _HOPELESS_ATTEMPTS, _HOPELESS_S = 1000, 60.0
@@ -102,6 +106,18 @@ class Home(Protocol):
         """Return the store, opened on the first call."""
         ...
 
+    def for_blocking(self) -> Home:
+        """Return a handle on the same data for blocking calls, which is closed with this one.
+
+        Raises:
+            UnsupportedError: The store that the caller passed cannot be used in another mode.
+        """
+        ...
+
+    def note_subjects(self, space: str, subjects: AbstractSet[Subject]) -> None:
+        """Note that a batch has changed subjects of a space, whose outboxes are to be delivered."""
+        ...
+
 
 class Executor(ABC):
     """Runs the work of the parts of one space.
@@ -135,6 +151,7 @@ class Executor(ABC):
         self.home, self.name, self.author = home, name, author
         self.message, self.record, self.meta = message, record, dict(meta or {})
         self.stored_name = stored_name(home.tenant_id, name)
+        self._needs_grant = needs_grant(self.stored_name)
         self.runner, self.clock = home.runner, home.clock
         self._pickle, self._decode = home.pickle, home.decode
 
@@ -157,6 +174,12 @@ class Executor(ABC):
         if self._pickle is None:
             return self._decode(encoded, type)
         return self._pickle.decode(encoded, self._bound_key(key), type)
+
+    def rebind(self, encoded: bytes, key: bytes, other: bytes) -> bytes:
+        """Return an encoded value that is stored under a key, for storing under another one."""
+        if self._pickle is None:
+            return encoded
+        return self.encode(self.decode(encoded, key), other)
 
     def _bound_key(self, key: bytes) -> bytes:
         return pack(self.stored_name) + key
@@ -240,8 +263,12 @@ class Executor(ABC):
             ConflictError: An entry that the unit read or checks has changed. Nothing was applied.
         """
         if unit.document_writes:
-            return await self.home.recorder(self.stored_name).commit(self, unit)
-        return await unit.commit()
+            applied = await self.home.recorder(self.stored_name).commit(self, unit)
+        else:
+            applied = await unit.commit()
+        if unit.subjects and applied is not None:
+            self.home.note_subjects(self.name, unit.subjects)
+        return applied
 
     async def retry(
         self,
@@ -260,6 +287,7 @@ class Executor(ABC):
             advice: Advice for the error, in addition to reducing the number of concurrent writers.
         """
         attempt, since_s = lost, self.clock.monotonic_s() if attempts is None else 0.0
+        began_in = life_at(await self.store(), self.stored_name) if self._needs_grant else None
         while True:
             attempt += 1
             try:
@@ -267,6 +295,8 @@ class Executor(ABC):
             except ConflictError as conflict:
                 if not conflict.retryable or attempts == 1:
                     raise
+                if began_in is not None:
+                    require_life(self.stored_name, began_in, life_at(await self.store(), self.stored_name))
                 if self._is_enough(attempt, attempts, since_s):
                     raise AttemptsExhaustedError(
                         f"space {self.name!r} had {attempt} conflicts in a row. Reduce the number of "
@@ -321,6 +351,8 @@ class SpaceExecutor(Executor):
     ) -> tuple[T, int]:
         """Run work, and return its result and the revision of its batch; 0 if it wrote nothing."""
         store = await self.home.opened()
+        if self._needs_grant:
+            await learn_life(store, self.stored_name)
         if supposes and store.capabilities.shared:
             return await self._run_supposing(store, work, attempts)
 
@@ -386,7 +418,7 @@ class SpaceExecutor(Executor):
                 return None
             raise
         except BaseException as error:
-            if isinstance(error, _INTERRUPTS) or (unit.is_sent and not isinstance(error, InvalidError)):
+            if _is_final(error) or (unit.is_sent and not isinstance(error, InvalidError)):
                 known.forget(self.stored_name)  # the batch may have been applied
                 raise
             # What raises over entries that are still there would raise again. So no function of the caller
@@ -650,6 +682,13 @@ class TransactionExecutor(Executor):
             )
         if self.state.is_ended:
             raise ClosedError(f"the transaction on {self.name!r} has ended; begin another one")
+
+
+def _is_final(error: BaseException) -> bool:
+    """Return whether an error ends a call whatever it has read."""
+    if isinstance(error, NotAllowedError):
+        return error.tenant is not None  # the tenant was erased meanwhile
+    return isinstance(error, (*_INTERRUPTS, cancelled_error()))
 
 
 def reject_coroutine_function(function: Callable[..., Any]) -> None:

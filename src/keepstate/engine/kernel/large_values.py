@@ -157,7 +157,7 @@ async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]
     outcome: Outcome = Conflict(layout.EPOCH, 0)
     for _ in range(_EPOCH_ATTEMPTS):
         epoch = (await store.read(batch.space, [layout.EPOCH])).entries[0]
-        if (failure := await _send_ahead(store, batch.space, puts)) is not None:
+        if (failure := await _send_ahead(store, batch, puts)) is not None:
             return failure
         check = Check(layout.EPOCH, version=epoch.version if epoch else 0)
         outcome = (await store.apply([msgspec.structs.replace(batch, checks=[*batch.checks, check])]))[0]
@@ -177,9 +177,10 @@ async def _apply_at(store: Store, batch: Batch, puts: Sequence[Put]) -> Outcome:
     return (await store.apply([msgspec.structs.replace(batch, at=at)]))[0]
 
 
-async def _send_ahead(store: Store, space: str, puts: Sequence[Put]) -> Outcome | None:
-    for batch in _batches(puts):
-        outcome = (await store.apply([Batch(space, batch)]))[0]
+async def _send_ahead(store: Store, batch: Batch, puts: Sequence[Put]) -> Outcome | None:
+    grants = [check for check in batch.checks if check.key.startswith(layout.GRANTS)]
+    for ahead in _batches(puts):
+        outcome = (await store.apply([Batch(batch.space, ahead, grants)]))[0]
         if not isinstance(outcome, Applied):
             return outcome
     return None
@@ -211,7 +212,7 @@ def part_keys_in(values: Iterable[bytes | None]) -> set[bytes]:
 # ---- garbage collection of parts
 
 
-async def collect_parts(store: Store, space: str) -> int:
+async def collect_parts(store: Store, space: str, checks: Sequence[Check] = ()) -> int:
     """Delete the parts of a space that no manifest lists, and return their number.
 
     The collector writes `gc/epoch` at revision R, reads every value that may be a manifest, and deletes the
@@ -221,7 +222,9 @@ async def collect_parts(store: Store, space: str) -> int:
     """
     if not (await store.scan(space, layout.PARTS, limit=1)).entries:
         return 0
-    epoch = (await store.apply([Batch(space, [Put(layout.EPOCH, b"")])]))[0]
+    epoch = (await store.apply([Batch(space, [Put(layout.EPOCH, b"")], checks)]))[0]
+    if isinstance(epoch, Conflict):
+        return 0  # the space was dropped
     if not isinstance(epoch, Applied):
         raise _unexpected(epoch, space)
     named = await _named(store, space)

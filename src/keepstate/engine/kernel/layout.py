@@ -27,16 +27,51 @@
 01 "payload" id                      a task's payload
 01 "result" id                       a task's result
 01 "ready" -priority STAMP           id, kind and key of a task that can be claimed now
+01 "ready" LINED line STAMP          … of one that waits in a line: that of its priority, kind and key
+01 "line" line                       the key of the line's turn; each line with tasks has one
+01 "turn" epoch lane order line      the turn of a line, in the order of claiming
+01 "blocked" epoch counter order line   … that waits for a slot of its key
+01 "held" epoch due_ms line          … that waits for its key's next start
+01 "slot" limit key number           present while a task runs under a limit
+01 "freed" limit key                 present if a slot was freed, until the lines that wait for it have turns
+01 "bucket" limit key                the time at which all starts of a limit are back
 01 "waiting" due_ms id               … from that time on
 01 "claimed" until_ms id             … again from that time on, unless its holder renews the lease
-01 "done" at_ms id, 01 "dead" at_ms id   … never again
+01 "done" at_ms id                   … never again, because it is done
+01 "dead" at_ms id, 01 "cancelled" at_ms id   … never again, because of that
+01 "follower" id follower            present if a task waits for another one
+01 "ending" id                       present if a task has ended and not all its followers know it
+01 "attempts" id                     the ended attempts of a task
+01 "message" id name STAMP           a message to a task, until it is received or the task ends
+01 "sent" id digest                  present, for a day, if a message with this id was sent to the task
+01 "step" id name                    a step of a task
+01 "step_value" id name              the result of a step, if it is large
+01 "schedule" name                   a schedule
+01 "planned" name                    the payload of its tasks
+01 "tick" due_ms name                the schedule is to be looked at from that time on
+01 "queue_rules"                     what each claim of a task keeps: paused kinds, limits and aging
 01 "checkpoint" line id              a checkpoint of a framework's run: the commit of its state, and more
 01 "pending" line id task            the writes of a task on a checkpoint
+01 "grant" token                     in a space of a tenant: what each batch checks that writes there
+01 "tenant"                          in the space `keepstate:tenant`: the quotas, and the state of an erasure
 01 "letting_go"                      present if commits of deleted checkpoints are still to be collected
+01 "outbox" index kind id            a subject changed, and the index does not show it yet; its version is the
+                                     revision of the change
+01 "carried" index kind id           a subject that the index shows: the time of its last change
 02 "doc" name                        a document
 02 "lease" name                      a lease
 02 "branch" name                     a branch of the history: its head
 02 "tag" name                        a tag: a commit
+```
+
+The space `keepstate:index` of a tenant has keys of its own:
+
+```
+01 "meta"                            present while the tenant has an index; says whether it is complete
+01 "by" list values digest           the place of a row in a sorted list; see `engine.index.rows`
+01 "carrying" digest carrier         a row that was written, while its outbox may still be there
+01 "dropping" space carrier          a space that is being dropped
+02 "row" digest                      a subject: space, kind, id, state and times
 ```
 
 The name of a document, lease, branch or tag is the last segment, as plain UTF-8, so that a prefix of the name
@@ -73,6 +108,8 @@ EVENTS: Final = stored_key(BY_KEY, "event")
 HEADS: Final = stored_key(BY_KEY, "stream")
 HAPPENED: Final = stored_key(BY_KEY, "happened")
 DROPPED: Final = stored_key(BY_KEY, "dropped")
+MAIN: Final = "main"
+"""The branch that is used if a call names none."""
 FOLDS: Final = stored_key(BY_KEY, "fold")
 CURSORS: Final = stored_key(BY_KEY, "cursor")
 TASKS: Final = stored_key(BY_KEY, "task")
@@ -81,17 +118,55 @@ WAITING: Final = stored_key(BY_KEY, "waiting")
 CLAIMED: Final = stored_key(BY_KEY, "claimed")
 DONE: Final = stored_key(BY_KEY, "done")
 DEAD: Final = stored_key(BY_KEY, "dead")
+CANCELLED: Final = stored_key(BY_KEY, "cancelled")
 PAYLOADS: Final = stored_key(BY_KEY, "payload")
 RESULTS: Final = stored_key(BY_KEY, "result")
+STEPS: Final = stored_key(BY_KEY, "step")
+STEP_VALUES: Final = stored_key(BY_KEY, "step_value")
+SCHEDULES: Final = stored_key(BY_KEY, "schedule")
+PLANNED: Final = stored_key(BY_KEY, "planned")
+TICKS: Final = stored_key(BY_KEY, "tick")
+FOLLOWERS: Final = stored_key(BY_KEY, "follower")
+ENDING: Final = stored_key(BY_KEY, "ending")
+ATTEMPTS: Final = stored_key(BY_KEY, "attempts")
+MESSAGES: Final = stored_key(BY_KEY, "message")
+SENT: Final = stored_key(BY_KEY, "sent")
+LINES: Final = stored_key(BY_KEY, "line")
+TURNS: Final = stored_key(BY_KEY, "turn")
+BLOCKED: Final = stored_key(BY_KEY, "blocked")
+HELD: Final = stored_key(BY_KEY, "held")
+SLOTS: Final = stored_key(BY_KEY, "slot")
+FREED: Final = stored_key(BY_KEY, "freed")
+BUCKETS: Final = stored_key(BY_KEY, "bucket")
+LINED: Final = READY + pack(1 << 32)
+"""Prefix of ready tasks in lines. The segment is above all priorities, so that they come after the others."""
+QUEUE_RULES: Final = stored_key(BY_KEY, "queue_rules")
 CHECKPOINTS: Final = stored_key(BY_KEY, "checkpoint")
 PENDING: Final = stored_key(BY_KEY, "pending")
 LETTING_GO: Final = stored_key(BY_KEY, "letting_go")
+GRANTS: Final = stored_key(BY_KEY, "grant")
+TENANT: Final = stored_key(BY_KEY, "tenant")
+OUTBOX: Final = stored_key(BY_KEY, "outbox")
+CARRIED: Final = stored_key(BY_KEY, "carried")
+INDEX_META: Final = stored_key(BY_KEY, "meta")
+LISTS: Final = stored_key(BY_KEY, "by")
+CARRYING: Final = stored_key(BY_KEY, "carrying")
+DROPPING: Final = stored_key(BY_KEY, "dropping")
+ROWS: Final = stored_key(WITH_VALUES, "row")
 
-INDEXES: Final = {"ready": READY, "waiting": WAITING, "claimed": CLAIMED, "done": DONE, "dead": DEAD}
+INDEXES: Final = {
+    "ready": READY,
+    "waiting": WAITING,
+    "claimed": CLAIMED,
+    "done": DONE,
+    "dead": DEAD,
+    "cancelled": CANCELLED,
+}
 """The index of each state of a task."""
 
 NAME_PARTS: Final = (
-    *(DOCUMENTS, EVENTS, FOLDS, PAYLOADS, RESULTS, STATES, GRAFTS, EXPIRING, BLOBS, CHECKPOINTS, PENDING),
+    *(DOCUMENTS, EVENTS, FOLDS, PAYLOADS, RESULTS, MESSAGES, PLANNED, STEP_VALUES),
+    *(STATES, GRAFTS, EXPIRING, BLOBS, CHECKPOINTS, PENDING),
 )
 """Key prefixes of values that may be too large for one entry."""
 

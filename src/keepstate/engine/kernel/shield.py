@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from keepstate._runner import Cancelled, Promise, Runner
+from keepstate._runner import Promise, Runner, cancelled_error
 from keepstate.errors import KeepstateError
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ async def finish_despite_cancel(runner: Runner, work: Callable[[], Awaitable[T]]
     """
     try:
         return await work()
-    except Cancelled:
+    except cancelled_error():
         await run_shielded(runner, partial(_repeat, work))
         raise
 

@@ -5,6 +5,7 @@ Damaged bytes raise `CorruptError` with their location.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
@@ -12,10 +13,12 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from keepstate.engine.kernel import layout
-from keepstate.errors import CorruptError
+from keepstate.errors import ConflictError, CorruptError
+from keepstate.stores.protocol import Conflict
 from keepstate.values.key import unpack
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 
 _SUM_BYTES: Final = 8
 
@@ -41,6 +44,26 @@ def decode_stored(stored: bytes, type: type[T], location: str) -> T:
         return msgspec.msgpack.decode(stored, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise corrupt_error(location, error) from error
+
+
+def decode_fields(fields: Any, type: type[S], location: str) -> S:
+    """Return the struct of a decoded array. Its last field, `later`, takes what a later version has added.
+
+    A writer encodes such a struct by `encode_fields`, so that older processes drop no field of a newer one.
+    """
+    known = len(type.__struct_fields__) - 1
+    try:
+        array = msgspec.convert(fields, list[Any])
+        record = msgspec.convert(array[:known], type)
+    except msgspec.ValidationError as error:
+        raise corrupt_error(location, error) from error
+    return record if len(array) <= known else msgspec.structs.replace(record, later=tuple(array[known:]))
+
+
+def encode_fields(record: msgspec.Struct) -> list[Any]:
+    """Return the array of a struct that ends with `later`."""
+    *fields, later = msgspec.structs.astuple(record)
+    return [*fields, *later]
 
 
 def add_checksum(encoded: bytes) -> bytes:
@@ -118,3 +141,29 @@ def describe(key: bytes) -> str:
     if len(segments) == 2 and key.startswith((layout.HEADS, layout.TASKS)):
         return f"{segments[0]!s} {segments[1]!r}"
     return "/".join(str(segment) for segment in segments)
+
+
+def conflict_error(space: str, conflict: Conflict, arguments: Mapping[bytes, str]) -> ConflictError:
+    """Return the error for a rejected batch.
+
+    Args:
+        space: The name of the space.
+        conflict: The answer of the store.
+        arguments: The caller's arguments that required a check, by key.
+    """
+    key, actual = conflict.key, conflict.actual
+    if key is None:
+        message = (
+            f"space {space!r} changed after the transaction listed it (now at revision {actual}). "
+            "Run the transaction again, or use transact()"
+        )
+    else:
+        what = f"{describe(key)} of {space!r}"
+        # The key and version of a stream's head are internal: callers know streams and positions.
+        present = "has events" if key.startswith(layout.HEADS) else f"is at version {actual}"
+        found = present if actual else "does not exist"
+        if key in arguments:
+            message = f"{what} {found}, but {arguments[key]} was required. Read it again"
+        else:
+            message = f"{what} changed after it was read and now {found}. Read it again and retry"
+    return ConflictError(message, space=space, key=key, actual=actual)

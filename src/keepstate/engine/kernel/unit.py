@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, cast
 
 import msgspec
 
+from keepstate import names
 from keepstate.engine.kernel import large_values, layout
+from keepstate.engine.kernel.grants import apply_granted, life_at, needs_grant
 from keepstate.engine.kernel.locks import find_update_in_progress
+from keepstate.engine.kernel.recorded import Note, RecordedCommit
 from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.store_cache import (
     ReadPrefetch,
@@ -28,7 +31,8 @@ from keepstate.engine.kernel.store_cache import (
     drop_known,
     is_worth_keeping,
 )
-from keepstate.engine.kernel.stored import describe
+from keepstate.engine.kernel.stored import conflict_error, describe
+from keepstate.engine.kernel.subjects import Subject, changed_subjects, encode_time
 from keepstate.errors import ConflictError, CorruptError, InvalidError, KeepstateError
 from keepstate.stores.protocol import (
     Applied,
@@ -52,35 +56,8 @@ UNWRITTEN: Final = 0
 """The version of an entry that its unit has written but not yet committed."""
 
 
-class Note(NamedTuple):
-    """The author, the message and the notes of a change of documents."""
-
-    author: str | None
-    message: str
-    meta: Mapping[str, str]
-
-
 class NotWrittenError(Exception):
     """A unit that supposes would write nothing. It never reaches a caller."""
-
-
-class RecordedCommit(Protocol):
-    """The history commit of a unit in a recorded space."""
-
-    @property
-    def id(self) -> bytes:
-        """The name of the commit."""
-        ...
-
-    @property
-    def record(self) -> Any:
-        """The decoded record of the commit."""
-        ...
-
-    @property
-    def number(self) -> int:
-        """The number of commits before it along first parents."""
-        ...
 
 
 class Unit:
@@ -97,11 +74,13 @@ class Unit:
         is_sent: Whether the batch may have been applied.
         applied: The outcome of the batch, if it has written something.
         is_learned: Whether the caller keeps what the unit leaves, for later work that supposes.
+        subjects: The subjects that the unit changes: queues as they are noted, all of them once it commits.
     """
 
     # Few units change these, and every call makes a unit.
     is_sent = is_learned = False
     applied: Applied | None = None
+    subjects: Set[Subject] = frozenset()
     _purpose: str | None = None
     _first: bytes | None = None
     _followed: list[bytes]
@@ -111,6 +90,10 @@ class Unit:
     _has_supposed_time = False
     _supposed: Set[bytes] = frozenset()
     """Keys in `_found` whose entries were not read yet."""
+    _needs_grant = False
+    _began_in: int | None = None
+    """The life of the space's tenant when the unit began, if this process knew it."""
+    _most_checks = limits.BATCH_CHECKS
 
     def __init__(
         self, store: Store, space: str, name: str | None = None, *, purpose: str | None = None
@@ -118,6 +101,9 @@ class Unit:
         self.store, self.space = store, space
         self.name = space if name is None else name
         self._losses = LossDetector(store, space, self.name)
+        if space.startswith(names.TENANTS) and needs_grant(space):
+            self._needs_grant, self._began_in = True, life_at(store, space)
+            self._most_checks -= 1
         self.revision: int | None = None
         self.scanned_at = Mark(0, b"")
         """The mark of the revision of the unit's last scan."""
@@ -589,6 +575,14 @@ class Unit:
         """Return whether the unit has read or written this key."""
         return key in self._found or key in self._writes
 
+    def _write_outboxes(self, companion: Unit | None) -> None:
+        """Write the outbox of each subject that the unit changes."""
+        if subjects := self.subjects | changed_subjects(self.name, self._writes):
+            self.subjects, supposed = subjects, self._supposable
+            now_ms = self._now_ms or (companion and companion._now_ms) or (supposed and supposed.now_ms)
+            value = encode_time(now_ms or 0)
+            self._writes |= {key: Put(key, value) for key in map(Subject.outbox_key, subjects)}
+
     # ---- committing
 
     @property
@@ -606,7 +600,7 @@ class Unit:
         # batch.
         writes: list[Write] = [*self._stamped, *self._writes.values()]
         at = alive_until_ms = None
-        if self._has_scanned or len(checks) + len(others) > limits.BATCH_CHECKS:
+        if self._has_scanned or len(checks) + len(others) > self._most_checks:
             at, checks, alive_until_ms = self.revision, self._checks, self._alive_until_ms
         if companion is not None:
             writes += companion._writes.values()
@@ -644,6 +638,8 @@ class Unit:
             raise NotWrittenError
         if not self.writes and not self._checks:
             return None
+        if self._writes:
+            self._write_outboxes(companion)
         if (own := find_update_in_progress(self.store, self.space, self._writes)) is not None:
             raise InvalidError(
                 f"{describe(own)} of {self.name!r} is written inside the function passed to its update(). "
@@ -658,7 +654,10 @@ class Unit:
             parts = parts | companion._needed_parts()
         batch = self.batch(companion)
         self.is_sent = True
-        outcome = await large_values.apply_with_parts(self.store, batch, parts)
+        if self._needs_grant and batch.writes:
+            outcome = await apply_granted(self.store, batch, parts, self._began_in)
+        else:
+            outcome = await large_values.apply_with_parts(self.store, batch, parts)
         if isinstance(outcome, Applied):
             self.applied = outcome if self.writes else None
             if not self.is_learned:
@@ -674,7 +673,7 @@ class Unit:
     def is_checking(self, key: bytes | None) -> bool:
         """Return whether the unit checks this key; None means the revision of the space."""
         if key is None:
-            return self._has_scanned or len(self._found) + len(self._checks) > limits.BATCH_CHECKS
+            return self._has_scanned or len(self._found) + len(self._checks) > self._most_checks
         return key in self._found or any(check.key == key for check in self._checks)
 
     def add_check(self, check: Check) -> None:
@@ -694,24 +693,9 @@ class Unit:
 
     def _conflict_error(self, conflict: Conflict, at: int | None = None) -> ConflictError:
         """Return the error for a rejected batch, given its `at`."""
-        key, actual = conflict.key, conflict.actual
-        if key is None and actual == at:
+        if conflict.key is None and conflict.actual == at:
             return self._expired_error()
-        if key is None:
-            message = (
-                f"space {self.name!r} changed after the transaction listed it (now at revision {actual}). "
-                "Run the transaction again, or use transact()"
-            )
-        else:
-            what = f"{describe(key)} of {self.name!r}"
-            # The key and version of a stream's head are internal: callers know streams and positions.
-            present = "has events" if key.startswith(layout.HEADS) else f"is at version {actual}"
-            found = present if actual else "does not exist"
-            if key in self._arguments:
-                message = f"{what} {found}, but {self._arguments[key]} was required. Read it again"
-            else:
-                message = f"{what} changed after it was read and now {found}. Read it again and retry"
-        return ConflictError(message, space=self.name, key=key, actual=actual)
+        return conflict_error(self.name, conflict, self._arguments)
 
 
 def _is_between(key: bytes, after: bytes | None, before: bytes | None) -> bool:

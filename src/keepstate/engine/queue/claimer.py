@@ -16,29 +16,35 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from keepstate._runner import Promise, Signal, reentrant_lock
+from keepstate._runner import Promise, reentrant_lock
 from keepstate.engine.documents.record import decode_value
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.queue import tasks
+from keepstate.engine.queue import followers, tasks
+from keepstate.engine.queue.claim_requests import (
+    UNREADABLE,
+    Claimed,
+    PendingClaim,
+    Won,
+    WriteClaim,
+    accepts,
+    ready_record,
+)
+from keepstate.engine.queue.ordered_claims import OrderedClaims
+from keepstate.engine.queue.queue_cache import QueueCache, ReadyView
 from keepstate.engine.queue.tasks import TaskRecord
 from keepstate.errors import (
     ConflictError,
-    CorruptError,
     InvalidError,
     KeepstateError,
-    MissingExtraError,
     StoreUnavailableError,
-    UnsupportedError,
 )
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
@@ -53,269 +59,11 @@ _PAGE: Final = 32
 _MOST_TAKEN: Final = 64
 """Tasks in one batch, each with three writes."""
 _MOST_SPACES: Final = 256
-_MOST_VIEWED: Final = 64
-_VIEWED_BYTES: Final = 4 << 10
-"""Size of the largest payload that a view keeps."""
 _MOST_LATE_MS: Final = 1000
 """Milliseconds by which the supposed time of a claim may be late, if its lease is four times as long."""
-_LONGEST_PAUSE: Final = 256
-"""Number of claims that do not look at a view after many refusals in a row."""
 _LONGEST_WAIT_S: Final = 1.0
-_TIME_VALID_S: Final = 60.0
-
-UNREADABLE: Final = CorruptError, InvalidError, MissingExtraError, UnsupportedError
-"""Permanent errors of a payload: for example, its class is not registered, or has a newer version."""
-
-
-Claimed = tuple[TaskRecord, Any, int]
-"""The record of a claimed task, its payload, and the revision of the claim, 0 inside a transaction."""
-Match = Callable[[str, Any], bool]
-"""Returns whether a worker can do a task, given its id and payload."""
-TaskFilter = Callable[[str, Any, Mapping[str, Any]], bool]
-"""As `Match`, but also takes the requested documents that exist, by name."""
-OnClaim = Callable[[Unit, str, str | None], Awaitable[None]]
-"""Adds writes to the claiming batch. Takes its unit, the task's id, and the task's previous worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
-    """A worker's request for tasks.
-
-    Attributes:
-        worker: The name of the worker.
-        lease_ms: The duration of the lease.
-        losses: The detector of losses that make the claims invalid.
-        count: The largest number of tasks to claim.
-        wait_s: Seconds to wait for the first task.
-        match: Returns whether to claim a task.
-        documents: The names of the documents that `match` takes, and that `on_claim` reads without cost.
-        on_claim: Adds writes to the claiming batch.
-        kinds: The kinds of tasks to claim; None for all.
-    """
-
-    worker: str
-    lease_ms: int
-    losses: LossDetector
-    count: int = 1
-    wait_s: float = 0
-    match: TaskFilter | None = None
-    documents: Sequence[str] = ()
-    on_claim: OnClaim | None = None
-    kinds: frozenset[str] | None = None
-
-    @property
-    def is_shared(self) -> bool:
-        """True if one batch may claim for this request and for others."""
-        return self.match is None and self.on_claim is None
-
-
-WriteClaim: TypeAlias = Callable[[Unit, TaskRecord, int, ClaimRequest], Awaitable[TaskRecord]]
-
-
-class PendingClaim:
-    """One claim that waits for tasks.
-
-    Attributes:
-        request: The worker's request.
-        found: The tasks claimed so far.
-        first_error: The error of the first ready task that this process cannot read; None without any.
-    """
-
-    def __init__(self, request: ClaimRequest, promise: Promise[None] | None, ended: Signal) -> None:
-        self.request, self.promise, self.ended = request, promise, ended
-        self.found: list[Claimed] = []
-        self.first_error: KeepstateError | None = None
-        self.error: BaseException | None = None
-        self.is_over = self.is_abandoned = False
-
-    @property
-    def left(self) -> int:
-        """The number of tasks that it still wants."""
-        return self.request.count - len(self.found)
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """End the claim; a later call does nothing."""
-        if self.is_over:
-            return
-        self.error, self.is_over = error, True
-        if self.promise is not None:
-            self.promise.give(None)
-
 
 _Offer: TypeAlias = tuple[PendingClaim, Entry]
-
-
-class ReadyView:
-    """The ready index of a space at one revision.
-
-    Attributes:
-        revision: The revision.
-        entries: The record and the payload of each ready task by index key, in the order of claiming; None
-            for a task of which this process knows only that it is there.
-        losses: Detects that the store lost the revision.
-    """
-
-    def __init__(self, revision: int, losses: LossDetector) -> None:
-        self.revision, self.losses = revision, losses
-        self.entries: dict[bytes, tuple[Entry, Entry] | None] = {}
-
-    def first(self, most: int) -> list[tuple[bytes, Entry, Entry]]:
-        """Return the first tasks, as many as are known completely without a gap."""
-        found: list[tuple[bytes, Entry, Entry]] = []
-        for key in sorted(self.entries)[:most]:
-            known = self.entries[key]
-            if known is None:
-                break
-            found.append((key, *known))
-        return found
-
-
-class QueueCache:
-    """Cache of the time and the ready tasks of one space, shared by all objects of one handle."""
-
-    def __init__(self) -> None:
-        self._lock = reentrant_lock()
-        self._view: ReadyView | None = None
-        self._pause = 0
-        self._longest_pause = 1
-        self._time: tuple[int, float] | None = None
-
-    # ---- time
-
-    def learn_time(self, now_ms: int, awake_s: float) -> None:
-        """Remember the space's time at a moment of this process."""
-        self._time = now_ms, awake_s
-
-    def now_ms(self, awake_s: float) -> int | None:
-        """Return the space's time as this process expects it, late by a call at most; None if unknown."""
-        if self._time is None or awake_s - self._time[1] > _TIME_VALID_S:
-            return None
-        now_ms, then_s = self._time
-        return now_ms + max(int((awake_s - then_s) * 1000), 0)
-
-    # ---- batches of one task
-
-    async def change(
-        self,
-        executor: Executor,
-        work: Callable[[Unit], Awaitable[T]],
-        task_id: str,
-        supposed: Mapping[bytes, Entry | None],
-    ) -> tuple[T, Entry | None]:
-        """Run work on one task, and return its result and the written record; None if nothing was written.
-
-        The work first runs on entries that are only supposed. If its batch, which checks them, is refused, or
-        if it writes nothing, it runs again on what is read.
-
-        Args:
-            executor: The executor of the space.
-            work: The work.
-            task_id: The id of the task.
-            supposed: Entries by key; empty to read at once.
-        """
-        clock = executor.clock
-        now_ms = self.now_ms(clock.awake_or_asleep_s()) if supposed else None
-        units: list[Unit] = []
-
-        async def on_supposed(unit: Unit) -> T:
-            assert now_ms is not None
-            unit.assume_cached(supposed, 0, now_ms)
-            units.append(unit)
-            return await work(unit)
-
-        async def on_read(unit: Unit) -> T:
-            units.append(unit)
-            answer = await work(unit)
-            self.learn_time(await unit.now_ms(), clock.awake_or_asleep_s())
-            return answer
-
-        if now_ms is not None:
-            with suppress(ConflictError):
-                answer, revision = await executor.run(on_supposed, attempts=1)
-                if revision:
-                    return answer, self._note_task(task_id, units[-1], revision)
-        answer, revision = await executor.run(on_read)
-        return answer, self._note_task(task_id, units[-1], revision) if revision else None
-
-    def _note_task(self, task_id: str, unit: Unit, revision: int) -> Entry | None:
-        """Note what a batch made of a task, and return the task's record."""
-        stored = unit.as_applied(tasks.task_key(task_id), revision)
-        if stored is None or stored.version != revision:
-            return None
-        if self._view is None:
-            return stored
-        record = tasks.decode_record(stored.value, f"task {task_id!r}")
-        former, payload = (
-            unit.as_read(stored.key),
-            unit.as_applied(tasks.payload_key(task_id), revision),
-        )
-        left = None
-        if former is not None:
-            left = tasks.index_key(tasks.decode_record(former.value, f"task {task_id!r}"), former.version)
-        if record.state != "ready":
-            self.note(revision, left=left)
-        else:
-            known = None if payload is None else (stored, payload)
-            self.note(revision, left=left, key=tasks.index_key(record, revision), task=known)
-        return stored
-
-    # ---- the view
-
-    def take_view(self) -> ReadyView | None:
-        """Return the view for one claim, and forget it; None without one, and for a time after a refusal."""
-        with self._lock:
-            view, self._view = self._view, None
-            if self._pause:
-                self._pause -= 1
-                return None
-            return None if view is None or view.losses.has_lost_history else view
-
-    def keep_view(self, view: ReadyView) -> None:
-        """Remember a view, unless a newer one is known."""
-        with self._lock:
-            if len(view.entries) <= _MOST_VIEWED and (
-                self._view is None or self._view.revision < view.revision
-            ):
-                self._view = view
-
-    def refuse(self) -> None:
-        """Note that a view was stale: another process writes to the space."""
-        with self._lock:
-            self._view, self._pause = None, self._longest_pause
-            self._longest_pause = min(2 * self._longest_pause, _LONGEST_PAUSE)
-
-    def confirm(self) -> None:
-        """Note that a view was right."""
-        self._longest_pause = 1
-
-    def note(
-        self,
-        revision: int,
-        *,
-        left: bytes | None = None,
-        key: bytes | None = None,
-        task: tuple[Entry, Entry] | None = None,
-    ) -> None:
-        """Note a batch of this process on one task.
-
-        Args:
-            revision: The revision of the batch.
-            left: The former index key of the task.
-            key: The task's key in the index of ready tasks, if it is there now.
-            task: The task's record and payload, if both are known.
-        """
-        with self._lock:
-            view = self._view
-            if view is None:
-                return
-            if revision != view.revision + 1 or len(view.entries) >= _MOST_VIEWED:
-                self._view = None
-                return
-            view.revision = revision
-            if left is not None:
-                view.entries.pop(left, None)
-            if key is not None:
-                view.entries[key] = None if task and len(task[1].value) > _VIEWED_BYTES else task
 
 
 def _no_claimers() -> WeakKeyDictionary[Home, dict[tuple[str, frozenset[str] | None], Claimer]]:
@@ -485,31 +233,69 @@ class ClaimExecutor:
             known.take_view()
         await self._take_viewed(tickets, known)
         search = _Search()
+        is_ordered = False
         while tickets := [ticket for ticket in tickets if not _is_served(ticket)]:
+            if is_ordered or known.rules.version:
+                await self._serve_in_order(tickets, known)
+                return
             losses = LossDetector(store, self.executor.stored_name, self.executor.name)
             wanted = sum(ticket.left for ticket in tickets)
             # Claims of a rare kind read on in large pages, so that others wait for fewer of them.
             limit = min(max(_PAGE, wanted), limits.PAGE_ROWS) if search.after is None else limits.PAGE_ROWS
             page = await store.scan(self.executor.stored_name, layout.READY, after=search.after, limit=limit)
             known.learn_time(page.now_ms, self.executor.clock.awake_or_asleep_s())
-            offers = search.offers(page.entries, tickets)
+            search.rules_version = known.rules.version
+            offers = search.offers(page.entries, tickets, known.rules.rules.permits)
             if not offers:
                 if page.next is not None:
                     search.after = page.next
-                elif await self._due_tasks.promote(store, force=True):
+                elif await self._due_tasks.promote(store, force=True) or not (
+                    await known.confirm_rules(
+                        store, self.executor.stored_name, search.rules_version, page.revision
+                    )
+                ):
                     search.after = None
                 else:
-                    if search.after is None and not page.entries:
+                    rules = known.rules
+                    if (
+                        search.after is None
+                        and not page.entries
+                        and not rules.version
+                        and rules.revision == page.revision
+                    ):
                         known.keep_view(ReadyView(page.revision, losses))
                     for ticket in tickets:
                         ticket.first_error = search.first_error_of(ticket)
                     return
                 continue
+            if any(tasks.index_in(entry).key is not None for _, entry in offers):
+                is_ordered = True  # keys take turns
+                continue
             revision = await self._take(search, offers)
-            if revision == page.revision + 1 and page.next is None and search.after is None:
+            if (
+                revision == page.revision + 1
+                and page.next is None
+                and search.after is None
+                and not known.rules.version
+            ):
                 view = ReadyView(revision, losses)
                 view.entries = {entry.key: None for entry in page.entries if entry.key not in search.taken}
                 known.keep_view(view)
+
+    async def _serve_in_order(self, tickets: Sequence[PendingClaim], known: QueueCache) -> None:
+        """Claim tasks by turns and by the rules of the queue."""
+        store = await self.executor.store()
+        rounds = OrderedClaims(self.executor, store, known, self._write_claim, self._warn)
+        while tickets := [ticket for ticket in tickets if not _is_served(ticket)]:
+            await rounds.serve(tickets)
+            if not any(ticket.left for ticket in tickets):
+                continue
+            if await self._due_tasks.promote(store, force=True):
+                continue
+            if await rounds.confirm_rules():
+                for ticket in tickets:
+                    ticket.first_error = rounds.first_error_of(ticket)
+                return
 
     async def _take_viewed(self, tickets: Sequence[PendingClaim], known: QueueCache) -> None:
         """Claim tasks that this process has put itself, without reading them again."""
@@ -522,19 +308,23 @@ class ClaimExecutor:
         if not ours or any(ticket.request.kinds is not None for ticket in tickets):
             known.keep_view(view)
             return
+        if any(tasks.decode_record(stored.value, "a task").key is not None for _, stored, _ in ours):
+            return  # keys take turns
 
-        async def work(unit: Unit) -> list[tuple[PendingClaim, tuple[tasks.TaskRecord, Any]]]:
+        async def work(unit: Unit) -> list[tuple[PendingClaim, Won]]:
             entries = {entry.key: entry for _, *both in ours for entry in both}
             late_ms = min(_MOST_LATE_MS, *(ticket.request.lease_ms // 4 for ticket in tickets))
             unit.require_no_loss(view.losses)
             unit.assume_scanned(entries, view.revision, now_ms, until_ms=now_ms + late_ms)
-            claims: list[tuple[PendingClaim, tuple[tasks.TaskRecord, Any]]] = []
+            claims: list[tuple[PendingClaim, Won]] = []
             for ticket, (_, stored, payload_entry) in zip(plain, ours, strict=False):
                 unit.check(stored.key, version=stored.version)
                 record = tasks.decode_record(stored.value, f"task of {self.executor.name!r}")
+                if tasks.is_expired(record, now_ms):
+                    raise ConflictError(f"task {record.id!r} has expired", space=self.executor.name)
                 payload = decode_value(self.executor, payload_entry.key, await unit.value(payload_entry))
-                claimed = await self._write_claim(unit, record, stored.version, ticket.request)
-                claims.append((ticket, (claimed, payload)))
+                claimed = await self._write_claim(unit, record, stored.version, ticket.request, ())
+                claims.append((ticket, (claimed, payload, payload_entry.value)))
             return claims
 
         try:
@@ -567,6 +357,7 @@ class ClaimExecutor:
                 chosen = chosen[: len(chosen) // 2]
                 continue
             search.settle()
+            await followers.resume(self.executor, search.ended)
             for ticket, index, claimed in claims:
                 ticket.found.append((*claimed, revision))
                 search.taken.add(index.key)
@@ -574,12 +365,17 @@ class ClaimExecutor:
 
     async def _claim_all(
         self, unit: Unit, search: _Search, chosen: Sequence[_Offer]
-    ) -> list[tuple[PendingClaim, Entry, tuple[tasks.TaskRecord, Any]]]:
+    ) -> list[tuple[PendingClaim, Entry, Won]]:
         ids = [tasks.id_in(index) for _, index in chosen]
-        stored = await unit.read(*map(tasks.task_key, ids), *map(tasks.payload_key, ids))
-        claims: list[tuple[PendingClaim, Entry, tuple[tasks.TaskRecord, Any]]] = []
+        *stored, rules = await unit.read(
+            *map(tasks.task_key, ids), *map(tasks.payload_key, ids), layout.QUEUE_RULES
+        )
+        claims: list[tuple[PendingClaim, Entry, Won]] = []
         left = {ticket: ticket.left for ticket, _ in chosen}
         search.lost.clear()
+        search.ended.clear()
+        if not claimer_of(self.executor).known.learn_rules(rules, unit, search.rules_version):
+            return claims  # the round goes on by the new rules
         for (ticket, index), entry, payload_entry in zip(
             chosen, stored[: len(ids)], stored[len(ids) :], strict=True
         ):
@@ -589,6 +385,9 @@ class ClaimExecutor:
             if entry is None or record is None or payload_entry is None:
                 search.lost.append(index.key)
                 continue
+            if tasks.is_expired(record, now_ms := await unit.now_ms()):
+                search.end(index, followers.die(unit, record, now_ms, tasks.EXPIRED, version=entry.version))
+                continue
             try:
                 payload = decode_value(self.executor, payload_entry.key, await unit.value(payload_entry))
             except UNREADABLE as error:
@@ -596,8 +395,8 @@ class ClaimExecutor:
                 self._warn(record.id, error)
                 continue
             left[ticket] -= 1
-            claimed = await self._write_claim(unit, record, entry.version, ticket.request)
-            claims.append((ticket, index, (claimed, payload)))
+            claimed = await self._write_claim(unit, record, entry.version, ticket.request, ())
+            claims.append((ticket, index, (claimed, payload, payload_entry.value)))
         return claims
 
 
@@ -616,6 +415,8 @@ class _Search:
         unreadable: The kinds and errors of tasks that this process cannot read, by index key.
         taken: The index keys of the tasks that were claimed.
         lost: The index keys whose tasks were not ready any more in the last read.
+        ended: The ids of followed tasks that the last batch found to have expired.
+        rules_version: The version of the rules by which the last offers were made.
     """
 
     def __init__(self) -> None:
@@ -623,11 +424,15 @@ class _Search:
         self.unreadable: dict[bytes, tuple[str, KeepstateError]] = {}
         self.taken: set[bytes] = set()
         self.lost: list[bytes] = []
+        self.ended: list[str] = []
+        self.rules_version = 0
         self._given_up: set[bytes] = set()
         self._lost_once: set[bytes] = set()
         self._most, self._is_contended = _MOST_TAKEN, False
 
-    def offers(self, page: Sequence[Entry], tickets: Sequence[PendingClaim]) -> list[_Offer]:
+    def offers(
+        self, page: Sequence[Entry], tickets: Sequence[PendingClaim], permits: Callable[[str], bool]
+    ) -> list[_Offer]:
         """Return the tasks of a page for claims that want them, in order; a task is offered once."""
         offers: list[_Offer] = []
         left = {ticket: ticket.left for ticket in tickets}
@@ -637,7 +442,9 @@ class _Search:
             if entry.key in self.unreadable or entry.key in self._given_up:
                 continue
             kind = tasks.index_in(entry).kind
-            fitting = [ticket for ticket in left if _accepts(ticket, kind)]
+            if not permits(kind):
+                continue
+            fitting = [ticket for ticket in left if accepts(ticket, kind)]
             ticket = next((ticket for ticket in fitting if left[ticket]), None)
             if ticket is not None:
                 left[ticket] -= 1
@@ -651,7 +458,13 @@ class _Search:
 
     def first_error_of(self, ticket: PendingClaim) -> KeepstateError | None:
         """Return the error of the first unreadable task that a claim wants; None without one."""
-        return next((error for kind, error in self.unreadable.values() if _accepts(ticket, kind)), None)
+        return next((error for kind, error in self.unreadable.values() if accepts(ticket, kind)), None)
+
+    def end(self, index: Entry, record: TaskRecord) -> None:
+        """Note that a task expired before it was claimed."""
+        self.taken.add(index.key)
+        if record.is_followed:
+            self.ended.append(record.id)
 
     def choose(self, offers: Sequence[_Offer], spread: float) -> list[_Offer]:
         """Return the offers to try now: the first ones, after a conflict some from a random place."""
@@ -677,16 +490,3 @@ def _copy_of(error: Exception) -> Exception:
         return copy(error)
     except Exception:  # noqa: BLE001 - the class of a store's error may have any constructor
         return error
-
-
-def _accepts(ticket: PendingClaim, kind: str) -> bool:
-    return ticket.request.kinds is None or kind in ticket.request.kinds
-
-
-def ready_record(executor: Executor, stored: Entry | None, index: Entry) -> tasks.TaskRecord | None:
-    """Return the record of a task if it still belongs to this entry of the ready index."""
-    if stored is None:
-        return None
-    record = tasks.decode_record(stored.value, f"task {tasks.id_in(index)!r} of {executor.name!r}")
-    stands = record.state == "ready" and tasks.index_key(record, stored.version) == index.key
-    return record if stands else None

@@ -24,17 +24,20 @@ from keepstate.engine.kernel.shield import acquire_shielded, run_shielded
 from keepstate.engine.kernel.store_abilities import LossDetector, listen
 from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
-from keepstate.engine.queue import tasks
-from keepstate.engine.queue.claimer import (
+from keepstate.engine.queue import followers, tasks
+from keepstate.engine.queue.attempts import note_attempt
+from keepstate.engine.queue.capacity import Capacity, write_slots
+from keepstate.engine.queue.claim_requests import (
     UNREADABLE,
     Claimed,
-    ClaimExecutor,
     ClaimRequest,
     PendingClaim,
-    claimer_of,
+    Won,
     ready_record,
 )
+from keepstate.engine.queue.claimer import ClaimExecutor, claimer_of
 from keepstate.engine.queue.due_tasks import DueTasks, attempts_exhausted, put_ready_or_dead
+from keepstate.engine.queue.rules import QueueRules
 from keepstate.engine.queue.tasks import TaskRecord
 from keepstate.errors import (
     ConflictError,
@@ -55,8 +58,6 @@ _LONGEST_WAIT_S = 1.0
 _GIVEN_BACK_AT_ONCE = 100
 _MOST_WARNED = 10_000
 _log = logging.getLogger("keepstate.engine")
-
-_Won = tuple[TaskRecord, Any]
 
 
 @dataclass(slots=True)
@@ -140,10 +141,14 @@ class Claims:
                 left_s = deadline_s - clock.monotonic_s()
                 if search.found or left_s <= 0:
                     return
-                await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._due_tasks.next_due_s(store)))
+                known = claimer_of(self._executor).known
+                start_s = known.next_start_s(clock.awake_or_asleep_s())
+                await hints.wait(min(left_s, start_s, await self._due_tasks.next_due_s(store)))
 
     async def _attempt(self, store: Store, search: _ClaimState) -> None:
         """Claim tasks that are ready now."""
+        if claimer_of(self._executor).known.is_look_due(self._executor.clock.monotonic_s()):
+            await followers.resume_all(self._executor, store)
         if not search.request.is_shared:
             await self._scan_ready(store, search)
             return
@@ -173,14 +178,15 @@ class Claims:
         is_contended = False
         search.first_error = None
         await self._due_tasks.promote(store, force=False)
+        known = claimer_of(self._executor).known
         after: bytes | None = None
         while len(search.found) < request.count:
             page = await store.scan(self._executor.stored_name, layout.READY, after=after, limit=limit)
+            now = known.rules
             candidates = [
                 entry
                 for entry in search.remaining_in(page.entries)
-                if entry.key not in given_up
-                and (request.kinds is None or tasks.index_in(entry).kind in request.kinds)
+                if entry.key not in given_up and _is_wanted(request, now.rules, tasks.index_in(entry).kind)
             ]
             seen: dict[bytes, Unit] = {}
             if candidates and (request.match is not None or search.unreadable):
@@ -192,12 +198,18 @@ class Claims:
                     after, limit = page.next, max(limit, _MATCHED_PAGE)
                 elif await self._due_tasks.promote(store, force=True):
                     after = None
-                else:
+                elif await known.confirm_rules(store, self._executor.stored_name, now.version, page.revision):
                     return
+                else:
+                    after = None
                 continue
             pick = int(self._executor.clock.spread() * len(candidates)) if is_contended else 0
             entry = candidates[pick]
-            claimed = await self._take(entry, request, seen.get(entry.key))
+            capacity = await self._capacity(store, now.rules, entry, page.now_ms)
+            if capacity is not None and capacity.block_of(*_kind_and_key(entry)) is not None:
+                given_up.add(entry.key)  # it may not start now
+                continue
+            claimed = await self._take(entry, request, seen.get(entry.key), capacity, now.version)
             is_contended = claimed is None
             if isinstance(claimed, KeepstateError):
                 self._skip(entry, claimed, search)
@@ -233,7 +245,12 @@ class Claims:
         unit = Unit(store, self._executor.stored_name, self._executor.name)
         ids = [tasks.id_in(entry) for entry in candidates]
         try:
-            await unit.read(*_keys(documents), *map(tasks.task_key, ids), *map(tasks.payload_key, ids))
+            await unit.read(
+                *_keys(documents),
+                *map(tasks.task_key, ids),
+                *map(tasks.payload_key, ids),
+                layout.QUEUE_RULES,
+            )
         except InvalidError:
             if len(candidates) == 1:
                 raise
@@ -276,8 +293,21 @@ class Claims:
             if entry is not None
         }
 
+    async def _capacity(self, store: Store, rules: QueueRules, index: Entry, now_ms: int) -> Capacity | None:
+        """Return what the limits of a task allow now; None if it has no limits."""
+        if not rules.limits_of(*_kind_and_key(index)):
+            return None
+        capacity = Capacity(self._executor, store, rules, now_ms)
+        await capacity.load([_kind_and_key(index)])
+        return capacity
+
     async def _take(
-        self, index: Entry, request: ClaimRequest, seen: Unit | None
+        self,
+        index: Entry,
+        request: ClaimRequest,
+        seen: Unit | None,
+        capacity: Capacity | None,
+        rules_version: int,
     ) -> Claimed | KeepstateError | None:
         """Claim one task. Return it, the error of its payload, or None if another worker was first.
 
@@ -285,29 +315,45 @@ class Claims:
             index: The task's index entry.
             request: The worker's request.
             seen: The unit that read the task for `match`, if any. The claim is then conditional on that read.
+            capacity: What the limits of the task allow, if it has limits.
+            rules_version: The version of the rules by which the task may be claimed.
         """
         task_id = tasks.id_in(index)
-        keys = (tasks.task_key(task_id), tasks.payload_key(task_id))
+        keys = (tasks.task_key(task_id), tasks.payload_key(task_id), layout.QUEUE_RULES)
+        cache = claimer_of(self._executor).known
 
-        async def work(unit: Unit) -> _Won | KeepstateError | None:
+        ended: list[str] = []
+
+        async def work(unit: Unit) -> Won | KeepstateError | None:
             if seen is not None and seen.revision is not None:
                 known = {key: seen.as_read(key) for key in (*keys, *_keys(request.documents))}
                 unit.require_no_loss(seen.losses)
                 unit.assume_cached(known, seen.revision, await seen.now_ms())
-            stored, payload_entry = await unit.read(*keys)
+            stored, payload_entry, rules = await unit.read(*keys)
             record = ready_record(self._executor, stored, index)
+            if not cache.learn_rules(rules, unit, rules_version):
+                return None
             if stored is None or record is None or payload_entry is None:
+                return None
+            if tasks.is_expired(record, now_ms := await unit.now_ms()):
+                ended.append(followers.die(unit, record, now_ms, tasks.EXPIRED, version=stored.version).id)
                 return None
             try:
                 payload = decode_value(self._executor, payload_entry.key, await unit.value(payload_entry))
             except UNREADABLE as error:
                 return error
-            return await _write_claim(unit, record, stored.version, request), payload
+            slots = () if capacity is None else capacity.take(record.kind, record.key)
+            write_slots(unit, slots)
+            if capacity is not None:
+                capacity.write(unit)
+            claimed = await _write_claim(unit, record, stored.version, request, slots)
+            return claimed, payload, payload_entry.value
 
         try:
             won, revision = await self._take_shielded(lambda: self._executor.run(work, attempts=1), request)
         except ConflictError:
             return None
+        await followers.resume(self._executor, ended)
         return (*won, revision) if isinstance(won, tuple) else won
 
     async def _take_shielded(
@@ -320,7 +366,7 @@ class Claims:
 
         async def give_back(answer: tuple[T, int]) -> None:
             if isinstance(answer[0], tuple):
-                await self._give_back([(*cast("_Won", answer[0]), 0)], request.losses)
+                await self._give_back([(*cast("Won", answer[0]), 0)], request.losses)
 
         if self._executor.gathers:  # the claim is part of the transaction's batch
             return await take()
@@ -361,14 +407,18 @@ class Claims:
             TransitionError: The task is done or dead, or became dead because its last attempt's lease
                 expired.
         """
+        ended: list[str] = []
 
-        async def work(unit: Unit) -> _Won | ConflictError | TransitionError:
+        async def work(unit: Unit) -> Won | ConflictError | TransitionError:
+            ended.clear()
             stored, payload_entry = await unit.read(tasks.task_key(task_id), tasks.payload_key(task_id))
             if stored is None:
                 raise NotFoundError(f"no task of {self._executor.name!r} has the id {task_id!r}")
             record = tasks.decode_record(stored.value, f"task {task_id!r} of {self._executor.name!r}")
-            if payload_entry is None or record.state in ("done", "dead"):
+            if payload_entry is None or record.state in tasks.ENDED:
                 raise self._over_error(record)
+            if record.waits_for and not record.is_suspended:
+                return self._early_error(record)
             now_ms = await unit.now_ms()
             if record.state == "claimed" and now_ms < record.due_at_ms:
                 return ConflictError(
@@ -382,16 +432,35 @@ class Claims:
                 raise InvalidError(
                     f"task {task_id!r} was put by this transaction; claim it after the transaction"
                 )
-            if attempts_exhausted(record):
-                return self._over_error(put_ready_or_dead(unit, record, now_ms))
+            if attempts_exhausted(record) or tasks.is_expired(record, now_ms):
+                ended.append(task_id)
+                if record.state == "ready":
+                    dead = followers.die(unit, record, now_ms, tasks.EXPIRED, version=stored.version)
+                else:
+                    dead = await put_ready_or_dead(unit, record, now_ms)
+                return self._over_error(dead)
             payload = decode_value(self._executor, payload_entry.key, await unit.value(payload_entry))
-            return await _write_claim(unit, record, stored.version, request), payload
+            if record.state == "claimed":  # its lease expired
+                error = f"the lease of worker {shorten(record.worker or '')!r} expired"
+                record = await note_attempt(unit, record, now_ms, error)
+            claimed = await _write_claim(unit, record, stored.version, request, ())
+            return claimed, payload, payload_entry.value
 
         taken, revision = await self._take_shielded(lambda: self._executor.run(work), request)
+        if not self._executor.gathers:
+            await followers.resume(self._executor, ended)
         # Returned instead of raised in `work`: a conflict would be retried, and the dead state not written.
         if isinstance(taken, ConflictError | TransitionError):
             raise taken
         return (*taken, revision)
+
+    def _early_error(self, record: TaskRecord) -> TransitionError:
+        return TransitionError(
+            f"task {record.id!r} of {self._executor.name!r} waits for {shorten(record.waits_for[0])!r} and "
+            "cannot be claimed before that is done",
+            current=record.state,
+            wanted="claimed",
+        )
 
     def _over_error(self, record: TaskRecord) -> TransitionError:
         return TransitionError(
@@ -401,12 +470,23 @@ class Claims:
         )
 
 
+def _is_wanted(request: ClaimRequest, rules: QueueRules, kind: str) -> bool:
+    return (request.kinds is None or kind in request.kinds) and rules.permits(kind)
+
+
+def _kind_and_key(index: Entry) -> tuple[str, str | None]:
+    record = tasks.index_in(index)
+    return record.kind, record.key
+
+
 def _keys(documents: Sequence[str]) -> list[bytes]:
     return [layout.named_key(layout.DOCUMENTS, name) for name in documents]
 
 
-async def _write_claim(unit: Unit, record: TaskRecord, version: int, request: ClaimRequest) -> TaskRecord:
-    """Move a task to claimed, and return its record."""
+async def _write_claim(
+    unit: Unit, record: TaskRecord, version: int, request: ClaimRequest, slots: Sequence[bytes]
+) -> TaskRecord:
+    """Move a task to claimed, and return its record. A claim that expired leaves its slots to the next."""
     assert unit.revision is not None  # the record was read
     now_ms = await unit.now_ms()
     claimed = tasks.move(
@@ -419,6 +499,10 @@ async def _write_claim(unit: Unit, record: TaskRecord, version: int, request: Cl
         due_at_ms=now_ms + request.lease_ms,
         began_at_ms=now_ms,
         worker=request.worker,
+        waits_for=(),
+        waits_on=(),
+        is_suspended=False,
+        slots=(*record.slots, *slots),
     )
     if request.on_claim is not None:
         await request.on_claim(unit, record.id, record.worker)

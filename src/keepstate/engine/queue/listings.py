@@ -18,7 +18,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_flag, check_text
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.positions import Positions
-from keepstate.engine.kernel.stored import corrupt_error, describe
+from keepstate.engine.kernel.stored import corrupt_error, describe, to_datetime
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.tasks import STATES, TaskInfo, TaskRecord, TaskState
@@ -153,10 +153,10 @@ async def read_tasks(
         records = [record for record, _ in filter(None, known)]
         values = [tasks.result_key(record.id) for record in records if record.has_result]
         if payloads:
-            values += [tasks.payload_key(record.id) for record in records if record.state != "done"]
+            values += [tasks.payload_key(record.id) for record in records]
         read = await _read_values(executor, unit, values)
         return [
-            None if each is None else _info(*each, cursor, read)
+            None if each is None else _info(executor, *each, cursor, read)
             for each, cursor in zip(known, cursors.values(), strict=True)
         ]
 
@@ -188,12 +188,21 @@ def decode_task(executor: Executor, entry: Entry) -> TaskRecord:
     return tasks.decode_record(entry.value, f"a task record of {executor.name!r}")
 
 
-def _info(record: TaskRecord, version: int, cursor: str | None, values: dict[bytes, Any]) -> TaskInfo:
+def _info(
+    executor: Executor, record: TaskRecord, version: int, cursor: str | None, values: dict[bytes, Any]
+) -> TaskInfo:
+    key, progress = tasks.task_key(record.id), None
+    if record.progress is not None:
+        progress = decode_value(executor, key, record.progress)
+    began_at, expires_at = [
+        None if at_ms is None else to_datetime(at_ms) for at_ms in (record.began_at_ms, record.expires_at_ms)
+    ]
     return TaskInfo(
         record.id, record.state, record.priority, record.attempt, record.max_attempts, record.worker,
-        record.error, tasks.to_datetime(record.put_at_ms), tasks.to_datetime(record.due_at_ms),
+        record.error, to_datetime(record.put_at_ms), to_datetime(record.due_at_ms),
         values.get(tasks.result_key(record.id)), cursor, record.token,
-        values.get(tasks.payload_key(record.id)), version, record.kind, record.key,
+        values.get(tasks.payload_key(record.id)), version, record.kind, record.key, began_at, expires_at,
+        record.waits_for, progress, record.cancelled_by,
     )  # fmt: skip
 
 

@@ -10,50 +10,64 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
-from keepstate.engine.kernel import layout
+from keepstate._deferral import defer_imports
 from keepstate.engine.kernel.arguments import (
     check_delay_ms,
     check_duration_ms,
     check_flag,
+    check_moment_ms,
     check_name,
-    check_text,
     check_wait,
     require_instance,
 )
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.shield import finish_despite_cancel
 from keepstate.engine.kernel.store_abilities import LossDetector
+from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
-from keepstate.engine.queue import tasks
-from keepstate.engine.queue.claimer import ClaimRequest, Match, OnClaim, QueueCache, TaskFilter, claimer_of
+from keepstate.engine.queue import followers, tasks
+from keepstate.engine.queue.attempts import attempts_key, note_attempt
+from keepstate.engine.queue.claim_requests import ClaimRequest, Match, OnClaim, TaskFilter
+from keepstate.engine.queue.claimer import claimer_of
 from keepstate.engine.queue.claims import Claims
-from keepstate.engine.queue.listings import (
-    StateSummary,
-    count_tasks,
-    decode_task,
-    list_tasks,
-    read_tasks,
-    summaries,
+from keepstate.engine.queue.endings import (
+    Ends,
+    put_task,
 )
+from keepstate.engine.queue.listings import (
+    decode_task,
+)
+from keepstate.engine.queue.messages import unread
+from keepstate.engine.queue.queue_cache import QueueCache
+from keepstate.engine.queue.retry import Retry
+from keepstate.engine.queue.rules import RuleControl
+from keepstate.engine.queue.step_control import StepControl
+from keepstate.engine.queue.steps import BeginTransaction, StepMemory, TaskSteps
+from keepstate.engine.queue.task_control import TaskControl
+from keepstate.engine.queue.task_reads import TaskReads
 from keepstate.engine.queue.tasks import (
     DONE_KEPT_MS,
-    STATES,
     IfPresent,
     Put,
-    TaskInfo,
     TaskRecord,
     TaskState,
     check_if_present,
-    erase_task,
-    put_task,
 )
-from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
+from keepstate.errors import InvalidError, LeaseLostError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
+
+if TYPE_CHECKING:
+    from keepstate.engine.queue import worker as _worker
+else:
+    defer_imports(globals(), _worker="keepstate.engine.queue.worker")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +78,7 @@ class Claim:
     token: int
 
 
-class Task:
+class Task(TaskSteps):
     """A claimed task, held until its lease expires.
 
     Attributes:
@@ -76,6 +90,7 @@ class Task:
         lease_s: Seconds from each heartbeat until the lease expires.
         kind: The kind given to `put`.
         key: The key given to `put`.
+        cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
     """
 
     id: str
@@ -84,6 +99,9 @@ class Task:
     worker: str | None
     kind: str
     key: str | None
+    cancelled: bool
+    ended_as: str | None = None
+    """The method of this object that has ended the claim; None while the claim is held."""
 
     def __init__(
         self,
@@ -93,12 +111,16 @@ class Task:
         lease_s: float,
         losses: LossDetector,
         *,
+        stored_payload: bytes,
         revision: int = 0,
     ) -> None:
         self._queue, self._losses = queue, losses
         self.id, self.attempt, self.token = record.id, record.attempt, record.token
         self.worker, self.payload, self.lease_s = record.worker, payload, lease_s
-        self.kind, self.key = record.kind, record.key
+        self.kind, self.key, self.cancelled = record.kind, record.key, False
+        self._stored_payload: bytes = stored_payload
+        self._executor, self._begin = queue.executor, queue.begin_transaction
+        self._steps = StepMemory(record)
         self._stored = (
             Entry(tasks.task_key(self.id), tasks.encode_record(record), revision, 0) if revision else None
         )
@@ -120,29 +142,80 @@ class Task:
         unit.require_no_loss(self._losses)
         return True
 
-    async def heartbeat(self, lease_s: float | None = None) -> None:
+    async def heartbeat(self, lease_s: float | None = None, *, progress: object = None) -> None:
         """Renew the lease for `lease_s` seconds from now; see `Queue.heartbeat`."""
-        await self._queue.heartbeat(self, self.lease_s if lease_s is None else lease_s)
+        await self._queue.heartbeat(self, self.lease_s if lease_s is None else lease_s, progress=progress)
 
     async def complete(self, result: object = None) -> None:
-        """Complete the task with a result; see `Queue.complete`."""
-        await self._queue.complete(self, result)
+        """Complete the task with a result; see `Queue.complete`. Running steps end first.
 
-    async def fail(self, error: object, retry_in_s: float | None = None) -> None:
-        """Return the task to the queue as failed; see `Queue.fail`."""
-        await self._queue.fail(self, error, retry_in_s)
+        Raises:
+            InvalidError: The handler has caught `Suspended`.
+        """
+        await self._prepare_end()
+        await self._end("completed", self._queue.complete(self, result))
+
+    async def fail(self, error: object, retry_in_s: float | None = None, *, is_final: bool = False) -> None:
+        """Return the task to the queue as failed; see `Queue.fail`. Running steps end first."""
+        await self._finish_running()
+        await self._end("failed", self._queue.fail(self, error, retry_in_s, is_final=is_final))
 
     async def release(self) -> None:
         """Return the task to the queue as if it had not been claimed; see `Queue.release`."""
-        await self._queue.release(self)
+        await self._end("released", self._queue.release(self))
+
+    async def _suspend(self, wait_s: float | None, *, messages: Sequence[str], after: Sequence[str]) -> None:
+        await self._end("waiting", self._queue.suspend(self, wait_s, messages=messages, after=after))
+
+    async def _change_steps(
+        self, work: Callable[[Unit, TaskRecord, int], Awaitable[T]], known: Mapping[bytes, Entry | None]
+    ) -> T:
+        return await self._queue.change_steps(self, work, known)
+
+    async def _fence(self, unit: Unit) -> tuple[TaskRecord, int]:
+        return await self._queue.held_record(self, unit)
+
+    async def later(self, seconds: float) -> None:
+        """Return the task to the queue for some seconds, as if it had not been claimed.
+
+        Raises:
+            LeaseLostError: This claim no longer holds the task.
+        """
+        check_delay_ms("seconds", seconds)
+        await self._end("waiting", self._queue.suspend(self, seconds))
+
+    @property
+    def executor(self) -> Executor:
+        """The executor of the task's space."""
+        return self._queue.executor
+
+    async def _end(self, what: str, ending: Awaitable[None]) -> None:
+        """End the claim; told before, so that a worker does not take the end for a loss."""
+        former, self.ended_as = self.ended_as, what
+        try:
+            await ending
+        except BaseException:  # also a cancellation; raised again
+            self.ended_as = former
+            raise
 
 
-class Queue:
+class Queue(TaskReads, TaskControl, RuleControl, StepControl):
     """The tasks of a space, or of a transaction on it."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, executor: Executor, begin_transaction: BeginTransaction | None = None) -> None:
+        super().__init__(executor)
+        self._begin_transaction = begin_transaction
         self._claims = Claims(executor)
+
+    @property
+    def executor(self) -> Executor:
+        """The executor of the space; for its tasks."""
+        return self._executor
+
+    @property
+    def begin_transaction(self) -> BeginTransaction | None:
+        """The function that begins a transaction on the space, for steps; None in a transaction."""
+        return self._begin_transaction
 
     @property
     def _known(self) -> QueueCache:
@@ -162,7 +235,10 @@ class Queue:
         key: str | None = None,
         priority: int = 0,
         delay_s: float = 0,
+        at: datetime | None = None,
+        after: Sequence[str] = (),
         max_attempts: int = 5,
+        expires_s: float | None = None,
         keep_s: float | None = DONE_KEPT_MS / 1000,
         if_present: IfPresent = "keep",
     ) -> Put:
@@ -170,20 +246,27 @@ class Queue:
 
         Args:
             payload: The task's payload; any value that the codec stores.
-            id: An id that makes the put idempotent, until `keep_s` after the task was completed.
+            id: An id that makes the put idempotent, until `keep_s` after the task was completed or cancelled.
             kind: The kind of work, at most 200 bytes of UTF-8, by which workers can claim.
             key: The subject of the work, such as a customer; 1 to 200 bytes of UTF-8. The index has it
                 too.
             priority: Tasks with a higher priority are claimed first; equal ones in order of arrival.
             delay_s: Seconds before the task can be claimed.
+            at: The time from which the task can be claimed, instead of `delay_s`.
+            after: The ids of at most 100 tasks that have to be done before this one. If one of them becomes
+                dead or is cancelled, this task becomes dead.
             max_attempts: The number of failed attempts after which the task is dead.
-            keep_s: Seconds for which the task and its result are stored once it is done; None for ever.
+            expires_s: Seconds after which the task is dead unless a worker has begun it.
+            keep_s: Seconds for which the task, its payload and its result are stored once it is done or
+                cancelled; None for ever.
             if_present: The rule for an id that has a task: `keep` the existing task in any state, `replace`
                 it unless a worker holds it, or `raise`.
 
         Raises:
             AlreadyExistsError: The id has a task, and `if_present` is `raise`.
-            TransitionError: A worker holds that task, and `if_present` is `replace`.
+            NotFoundError: `after` names a task that does not exist.
+            TransitionError: A worker holds that task, or other tasks wait for it and this one would wait too,
+                and `if_present` is `replace`.
         """
         check_if_present(if_present)
         task_id = str(UUID(bytes=self._executor.clock.random_bytes(16), version=4)) if id is None else id
@@ -191,23 +274,28 @@ class Queue:
             raise InvalidError(f"`priority` is {priority!r}; it must be an int of 32 bits")
         limits.admit_count("max_attempts", max_attempts)
         wait_ms = check_delay_ms("delay_s", delay_s)
+        at_ms = None if at is None else check_moment_ms("at", at)
+        if at_ms is not None and wait_ms:
+            raise InvalidError("`at` and `delay_s` both say when the task can be claimed; give one of them")
         tasks.task_key(task_id)
-        state: TaskState = "waiting" if wait_ms else "ready"
         record = TaskRecord(
-            task_id, state, priority, 0, max_attempts, 0, put_at_ms=0, due_at_ms=wait_ms,
+            task_id, "ready", priority, 0, max_attempts, 0, put_at_ms=0, due_at_ms=wait_ms,
             kind=tasks.check_kind("kind", kind) if kind != "" else "",
             key=None if key is None else tasks.check_kind("key", key),
             keep_ms=None if keep_s is None else check_duration_ms("keep_s", keep_s),
+            expires_at_ms=None if expires_s is None else check_duration_ms("expires_s", expires_s),
+            waits_for=_check_ids("after", after, task_id) if after else (),
         )  # fmt: skip
         stored = self._executor.encode(payload, tasks.payload_key(task_id))
 
         async def work(unit: Unit) -> Put:
-            return await put_task(self._executor, unit, record, stored, if_present)
+            return await put_task(self._executor, unit, record, stored, if_present, at_ms=at_ms)
 
         if self._executor.gathers:
             return (await self._executor.run(work))[0]
         # A delay counts from the space's present time, which only the store knows exactly.
-        supposed = {} if wait_ms else {tasks.task_key(task_id): None}
+        is_timed = wait_ms or at_ms is not None or expires_s is not None
+        supposed = {} if is_timed or record.waits_for else {tasks.task_key(task_id): None}
         return (await self._known.change(self._executor, work, task_id, supposed))[0]
 
     # ---- claiming
@@ -279,8 +367,8 @@ class Queue:
             ClaimRequest(worker, lease_ms, losses, count, wait_s, match, documents, on_claim, wanted)
         )
         return [
-            Task(self, record, payload, lease_s, losses, revision=revision)
-            for record, payload, revision in claimed
+            Task(self, record, payload, lease_s, losses, stored_payload=stored, revision=revision)
+            for record, payload, stored, revision in claimed
         ]
 
     async def take(self, id: str, worker: str, *, lease_s: float) -> Task:
@@ -289,14 +377,16 @@ class Queue:
         Raises:
             ConflictError: A worker holds the task.
             NotFoundError: No task has this id.
-            TransitionError: The task is done or dead, or became dead because its last attempt's lease
-                expired.
+            TransitionError: The task has ended, became dead because its last attempt's lease expired, or
+                waits for other tasks.
         """
         tasks.task_key(id)
         worker, lease_ms = check_name("worker", worker), check_duration_ms("lease_s", lease_s)
         losses = await self._executor.loss_detector()
-        record, payload, revision = await self._claims.take(id, ClaimRequest(worker, lease_ms, losses))
-        return Task(self, record, payload, lease_s, losses, revision=revision)
+        record, payload, stored, revision = await self._claims.take(
+            id, ClaimRequest(worker, lease_ms, losses)
+        )
+        return Task(self, record, payload, lease_s, losses, stored_payload=stored, revision=revision)
 
     async def work(
         self,
@@ -325,18 +415,76 @@ class Queue:
             for task in found:
                 yield task
 
+    async def run(
+        self,
+        handlers: _worker.Handler | Mapping[str, _worker.Handler],
+        *,
+        concurrency: int = 10,
+        lease_s: float = 60,
+        timeout_s: float | None = None,
+        drain_s: float = 30,
+        retry: Retry | None = None,
+        worker: str | None = None,
+        stop: _worker.StopEvent | None = None,
+        idle_s: float | None = None,
+    ) -> _worker.RunReport:
+        """Claim tasks and call their handlers, until the process is asked to stop by SIGTERM or SIGINT.
+
+        A handler is a function of the `Task`. A coroutine function runs in the event loop, a plain function
+        in a thread, where the methods of the task block. What the handler returns is the result of the task.
+        If it raises, the task fails, and is tried again by `retry`. Leases are renewed by a thread of their
+        own. If the task is cancelled or lost, the handler is cancelled, and what it returns is dropped.
+
+        A signal that the application handles itself is left to it; set `stop` then. At the end, handlers have
+        `drain_s` to finish. Tasks that are left are released, which uses no attempt.
+
+        Args:
+            handlers: A handler for all tasks, or handlers by kind. Tasks of other kinds are not claimed.
+            concurrency: The largest number of tasks at once.
+            lease_s: Seconds after which another worker may claim a task of this one if this one has died.
+            timeout_s: Seconds after which an attempt fails. A thread cannot be ended: its result is dropped.
+            drain_s: Seconds that handlers have to finish at the end.
+            retry: The rules for errors. The default pauses for 1, 2, 4 … seconds, up to 5 minutes.
+            worker: The name of the worker. Default: the process and the machine.
+            stop: An `asyncio.Event` that ends the worker.
+            idle_s: End the worker after this many seconds without a task.
+
+        Raises:
+            ClosedError: The handle was closed.
+        """
+        self._executor.require_outside_transaction("running a worker")
+        options = _worker.check_options(
+            handlers, concurrency=concurrency, lease_s=lease_s, timeout_s=timeout_s, drain_s=drain_s,
+            retry=retry, worker=worker, stop=stop, idle_s=idle_s,
+        )  # fmt: skip
+        return await _worker.Worker(self._executor, self.claim, options).run()
+
     # ---- calls of a holder
 
-    async def heartbeat(self, task: Task | Claim, lease_s: float) -> None:
+    async def heartbeat(self, task: Task | Claim, lease_s: float, *, progress: object = None) -> None:
         """Renew the lease of a task for `lease_s` seconds from now.
+
+        Args:
+            task: The task, or its claim.
+            lease_s: Seconds until the lease expires.
+            progress: A value of at most 4 KiB that listings show, for example how far the work is. None
+                leaves the last one.
 
         Raises:
             LeaseLostError: This claim no longer holds the task.
         """
         lease_ms = check_duration_ms("lease_s", lease_s)
+        require_instance("task", task, Task, Claim)
+        told: dict[str, Any] = {}
+        if progress is not None:
+            told["progress"] = self._executor.encode(progress, tasks.task_key(task.id))
+            if len(told["progress"]) > limits.PROGRESS_BYTES:
+                raise InvalidError(
+                    f"`progress` has {len(told['progress'])} bytes; it may have {limits.PROGRESS_BYTES}"
+                )
 
         async def change(unit: Unit, record: TaskRecord) -> None:
-            tasks.move(unit, record, "claimed", due_at_ms=await unit.now_ms() + lease_ms)
+            tasks.move(unit, record, "claimed", due_at_ms=await unit.now_ms() + lease_ms, **told)
 
         await self._change_held(task, change)
 
@@ -349,17 +497,23 @@ class Queue:
             LeaseLostError: This claim no longer holds the task.
         """
         stored = None if result is None else self._executor.encode(result, tasks.result_key(task.id))
+        payload = task._stored_payload if isinstance(task, Task) else None  # pyright: ignore[reportPrivateUsage]
+        ends = Ends(self._executor)
 
         async def change(unit: Unit, record: TaskRecord) -> None:
-            unit.delete(tasks.payload_key(record.id))
             if stored is not None:
                 unit.put(tasks.result_key(record.id), stored, ttl_ms=record.keep_ms)
-            now_ms = await unit.now_ms()
-            tasks.move(unit, record, "done", due_at_ms=now_ms, error=None, has_result=stored is not None)
+            await ends.end(
+                unit, record, "done", payload=payload, due_at_ms=await unit.now_ms(), error=None,
+                has_result=stored is not None,
+            )  # fmt: skip
 
         await self._change_held(task, change, is_idempotent=True)
+        await ends.resume()
 
-    async def fail(self, task: Task | Claim, error: object, retry_in_s: float | None = None) -> None:
+    async def fail(
+        self, task: Task | Claim, error: object, retry_in_s: float | None = None, *, is_final: bool = False
+    ) -> None:
         """Return a task to the queue as failed, to be retried later; dead if its attempts are used up.
 
         Args:
@@ -367,23 +521,29 @@ class Queue:
             error: The error; stored as text, cut to 16 KiB.
             retry_in_s: Seconds until the task can be claimed again. The default is 1 s, 2 s, 4 s … up to 5
                 minutes.
+            is_final: Whether the task is dead at once, because another attempt cannot succeed.
 
         Raises:
             LeaseLostError: This claim no longer holds the task.
         """
+        require_instance("task", task, Task, Claim)
         text = tasks.format_error(error)
         given_ms = None if retry_in_s is None else check_delay_ms("retry_in_s", retry_in_s)
+        check_flag("is_final", is_final)
+        ends = Ends(self._executor)
 
         async def change(unit: Unit, record: TaskRecord) -> None:
             now_ms = await unit.now_ms()
-            if record.attempt >= record.max_attempts:
-                tasks.move(unit, record, "dead", due_at_ms=now_ms, error=text)
+            record = await note_attempt(unit, record, now_ms, text)
+            if is_final or record.attempt >= record.max_attempts:
+                await ends.end(unit, record, "dead", due_at_ms=now_ms, error=text)
                 return
             wait_ms = tasks.retry_delay_ms(record.attempt) if given_ms is None else given_ms
             state: TaskState = "waiting" if wait_ms else "ready"
             tasks.move(unit, record, state, due_at_ms=now_ms + wait_ms, error=text)
 
-        await self._change_held(task, change)
+        await self._change_held(task, change, also=attempts_key(task.id))
+        await ends.resume()
 
     async def release(self, task: Task | Claim) -> None:
         """Return a task to the queue as if it had not been claimed, after the others of its priority.
@@ -397,12 +557,56 @@ class Queue:
 
         await self._change_held(task, change)
 
+    async def suspend(
+        self,
+        task: Task | Claim,
+        wait_s: float | None,
+        *,
+        messages: Sequence[str] = (),
+        after: Sequence[str] = (),
+    ) -> None:
+        """Return a task to the queue until something happens, as if it had not been claimed.
+
+        The task becomes ready after `wait_s`, with the first message of one of the names, or when all of the
+        other tasks have ended, however. If one of these is the case already, it is ready at once.
+
+        Args:
+            task: The task, or its claim.
+            wait_s: Seconds after which it becomes ready in any case; None for never.
+            messages: The names of messages.
+            after: The ids of tasks. One that does not exist has ended.
+
+        Raises:
+            LeaseLostError: This claim no longer holds the task.
+        """
+        wait_ms = None if wait_s is None else check_delay_ms("wait_s", wait_s)
+
+        async def change(unit: Unit, record: TaskRecord) -> None:
+            now_ms = await unit.now_ms()
+            due_at_ms = tasks.FOREVER_MS if wait_ms is None else now_ms + wait_ms
+            record = tasks.replaced(
+                record, attempt=record.attempt - 1, due_at_ms=due_at_ms, is_suspended=True,
+                waits_for=tuple(after), waits_on=tuple(messages),
+            )  # fmt: skip
+            has_message = False
+            for name in messages:
+                has_message = has_message or bool(await unread(self._executor, unit, record, name))
+            if after:
+                record, _ = await followers.follow(self._executor, unit, record, is_new=False)
+            if has_message or due_at_ms <= now_ms or (after and not record.waits_for):
+                followers.wake(unit, record, now_ms)
+            else:
+                tasks.move(unit, record, "waiting")
+
+        await self._change_held(task, change)
+
     async def _change_held(
         self,
         task: Task | Claim,
         change: Callable[[Unit, TaskRecord], Awaitable[None]],
         *,
         is_idempotent: bool = False,
+        also: bytes | None = None,
     ) -> None:
         require_instance("task", task, Task, Claim)
         if type(task.token) is not int:
@@ -412,7 +616,7 @@ class Queue:
         async def work(unit: Unit) -> None:
             if isinstance(task, Task) and not task._bind_to(unit):  # pyright: ignore[reportPrivateUsage]
                 raise self._lost_error(task, None)
-            entry = await unit.get(key)
+            entry = (await unit.read(key, *([] if also is None else [also])))[0]
             record = None if entry is None else self._record(entry)
             if record is None or record.token != task.token or record.state != "claimed":
                 is_repeated = record is not None and record.state == "done" and record.token == task.token
@@ -438,10 +642,59 @@ class Queue:
 
         await finish_despite_cancel(self._executor.runner, once)
 
+    async def change_steps(
+        self,
+        task: Task,
+        change: Callable[[Unit, TaskRecord, int], Awaitable[T]],
+        known: Mapping[bytes, Entry | None],
+    ) -> T:
+        """Run work in a batch that commits only while a claim holds its task; for the steps of the task.
+
+        Args:
+            task: The task.
+            change: The work, given the task's record and its version.
+            known: Entries by key that the work reads, as this process knows them; empty to read at once.
+        """
+        answers: list[T] = []
+
+        async def work(unit: Unit) -> None:
+            answers.clear()
+            await unit.read(tasks.task_key(task.id), *known)
+            answers.append(await change(unit, *await self.held_record(task, unit)))
+
+        async def once() -> None:
+            stored = task._stored  # pyright: ignore[reportPrivateUsage]
+            supposed = {} if stored is None or not known else {stored.key: stored, **known}
+            _, written = await self._known.change(self._executor, work, task.id, supposed)
+            if written is not None:
+                task._stored = written  # pyright: ignore[reportPrivateUsage]
+
+        await finish_despite_cancel(self._executor.runner, once)
+        return answers[-1]
+
+    async def held_record(self, task: Task, unit: Unit) -> tuple[TaskRecord, int]:
+        """Return the record of a task with its version, and make the commit depend on the claim.
+
+        Raises:
+            LeaseLostError: The claim no longer holds the task.
+        """
+        if not task._bind_to(unit):  # pyright: ignore[reportPrivateUsage]
+            raise self._lost_error(task, None)
+        entry = await unit.get(tasks.task_key(task.id))
+        record = None if entry is None else self._record(entry)
+        if entry is None or record is None or record.token != task.token or record.state != "claimed":
+            raise self._lost_error(task, record)
+        return record, entry.version
+
     def _lost_error(self, task: Task | Claim, record: TaskRecord | None) -> LeaseLostError:
         now = "deleted"
         if record is not None:
             now = record.state if record.token == task.token else "claimed by another worker"
+            if record.token == task.token and record.state == "cancelled":
+                if isinstance(task, Task):
+                    task.cancelled = True
+                by = f" by {shorten(record.cancelled_by)}" if record.cancelled_by else ""
+                now = f"cancelled{by}{f': {shorten(record.error)}' if record.error else ''}"
         return LeaseLostError(
             f"task {task.id!r} of {self._executor.name!r} is no longer held by this claim (now: {now}). "
             "Stop working on it",
@@ -453,156 +706,18 @@ class Queue:
     def _record(self, entry: Entry) -> TaskRecord:
         return decode_task(self._executor, entry)
 
-    # ---- reading
 
-    async def counts(self) -> dict[TaskState, int]:
-        """Return the number of tasks in each state, all at one revision, in one read.
-
-        Inside a transaction it reads the index of all tasks.
-        """
-        if not self._executor.gathers:
-            return await count_tasks(await self._executor.store(), self._executor.stored_name)
-        found: dict[TaskState, int] = {
-            state: len([entry async for entry in self._executor.scan(layout.INDEXES[state])])
-            for state in STATES
-        }
-        found["ready"] += len(self._executor.appended_under(layout.READY))
-        return found
-
-    async def summaries(
-        self, prefix: str = "", *, newest: int = 100, payloads: bool = False
-    ) -> dict[TaskState, StateSummary]:
-        """Return the number of tasks in each state, all at one revision, and the newest tasks of each.
-
-        The newest tasks are read after that revision. The rest reads the index of all tasks in pages of
-        1,024, and holds their keys in memory.
-
-        Args:
-            prefix: Include only tasks whose ids start with this prefix.
-            newest: The largest number of tasks per state: those that entered it last, the latest first.
-            payloads: Whether to read the payloads too.
-
-        Raises:
-            CompactedError: More was written during the reads than the log holds.
-        """
-        if newest != 0 or type(newest) is not int:
-            limits.admit_count("newest", newest)
-        return await summaries(
-            self._executor, prefix=check_text("prefix", prefix), newest=newest, payloads=payloads
-        )
-
-    async def list(
-        self,
-        state: TaskState | None = None,
-        *,
-        id_prefix: str | None = None,
-        after: str | None = None,
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 100,
-        payloads: bool = False,
-    ) -> Sequence[TaskInfo]:
-        """Return tasks: ready ones in the order of claiming, those of another state by time.
-
-        With `id_prefix`, or without a state, the order is that of the ids, and the records of all tasks with
-        that prefix are read.
-
-        Args:
-            state: `ready`, `waiting`, `claimed`, `done` or `dead`; the default is all.
-            id_prefix: List only tasks whose ids start with this text.
-            after: Only tasks after the one with this `cursor`. In another process, verifying the cursor costs
-                one additional read.
-            before: Only tasks before the one with this `cursor`.
-            reverse: Whether to return the last task first. To read on, pass the last cursor as `before`.
-            limit: The largest number of tasks to return.
-            payloads: Whether to read the payloads too.
-
-        Raises:
-            CompactedError: The log no longer reaches back to the page of a cursor from another process.
-            HistoryLostError: The store lost the history that the cursor belongs to.
-            InvalidError: The cursor belongs to another space, state or order.
-        """
-        if state is not None and state not in STATES:
-            raise InvalidError(f"`state` is {state!r}; it is one of {', '.join(STATES)}")
-        limits.admit_count("limit", limit)
-        return await list_tasks(
-            self._executor,
-            state,
-            id_prefix=id_prefix,
-            after=after,
-            before=before,
-            reverse=reverse,
-            limit=limit,
-            payloads=payloads,
-        )
-
-    async def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
-        """Return the tasks whose attempts are used up; `requeue` makes one ready again."""
-        return await self.list("dead", after=after, limit=limit)
-
-    async def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
-        """Return one task, or None if no task has this id; with `payload=True`, including its payload."""
-        return (await self.get_each(id, payloads=check_flag("payload", payload)))[0]
-
-    async def get_each(self, *ids: str, payloads: bool = False) -> Sequence[TaskInfo | None]:
-        """Return tasks in the order of the given ids, all at one revision; None if a task does not exist.
-
-        Args:
-            ids: At most 1,000 ids.
-            payloads: Whether to read the payloads too.
-        """
-        for id in ids:
-            tasks.task_key(id)
-        cursors = dict.fromkeys(ids)
-        found = await read_tasks(self._executor, cursors, payloads=check_flag("payloads", payloads))
-        by_id = dict(zip(cursors, found, strict=True))
-        return [by_id[id] for id in ids]
-
-    async def requeue(self, id: str) -> None:
-        """Make a dead task ready again, with all its attempts.
-
-        Raises:
-            NotFoundError: No dead task has this id.
-        """
-
-        async def work(unit: Unit) -> None:
-            entry = await unit.get(tasks.task_key(id))
-            record = None if entry is None else self._record(entry)
-            if record is None or record.state != "dead":
-                raise NotFoundError(f"no dead task of {self._executor.name!r} has the id {id!r}; see dead()")
-            tasks.move(unit, record, "ready", attempt=0, due_at_ms=await unit.now_ms())
-
-        await self._executor.run(work)
-
-    async def remove(self, id: str) -> bool:
-        """Delete a done or dead task, and return whether it existed. Its id can be used again.
-
-        Raises:
-            TransitionError: The task is not done or dead.
-        """
-        return await self._remove(id, only_finished=True)
-
-    async def discard(self, id: str) -> bool:
-        """Delete a task in any state, and return whether it existed. A worker that holds it loses it."""
-        return await self._remove(id, only_finished=False)
-
-    async def _remove(self, id: str, *, only_finished: bool) -> bool:
-        async def work(unit: Unit) -> bool:
-            entry = await unit.get(tasks.task_key(id))
-            if entry is None:
-                return False
-            record = self._record(entry)
-            if only_finished and record.state not in ("done", "dead"):
-                raise TransitionError(
-                    f"task {id!r} of {self._executor.name!r} is {record.state}, not done or dead. Call "
-                    "discard() to delete it in any state",
-                    current=record.state,
-                    wanted="removed",
-                )
-            erase_task(unit, entry, record)
-            return True
-
-        return (await self._executor.run(work))[0]
+def _check_ids(what: str, ids: object, own: str) -> tuple[str, ...]:
+    if isinstance(ids, str) or not isinstance(ids, Sequence):
+        raise InvalidError(f"`{what}` is {ids!r}; give a list of ids")
+    given = tuple(dict.fromkeys(cast("Sequence[str]", ids)))
+    for id in given:
+        tasks.task_key(id)
+    if own in given:
+        raise InvalidError(f"`{what}` names {own!r} itself; a task cannot wait for its own end")
+    if len(given) > limits.AFTER_TASKS:
+        raise InvalidError(f"`{what}` names {len(given)} tasks; it may name {limits.AFTER_TASKS}")
+    return given
 
 
 def _check_kinds(kinds: Sequence[str]) -> list[str]:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_name
-from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, describe, shorten
 from keepstate.engine.kernel.stored import decode_stored as stored_struct
+from keepstate.engine.kernel.subjects import QUEUE, Subject
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
-from keepstate.errors import AlreadyExistsError, InvalidError, TransitionError
+from keepstate.engine.queue.slots import release_slots
+from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 from keepstate.values.key import pack, stamp_suffix, unpack
 
-TaskState = Literal["ready", "waiting", "claimed", "done", "dead"]
+TaskState = Literal["ready", "waiting", "claimed", "done", "dead", "cancelled"]
 STATES: Final[tuple[TaskState, ...]] = get_args(TaskState)
+EndState = Literal["done", "dead", "cancelled"]
+ENDED: Final[tuple[EndState, ...]] = get_args(EndState)
 
 DONE_KEPT_MS: Final = 7 * 24 * 3600 * 1000
-"""How long a completed task is stored, and its id cannot be used again: a week."""
+"""Milliseconds for which a completed or cancelled task is stored: a week. Its id is taken until then."""
+FOREVER_MS: Final = 253_402_300_799_999
+"""The time at which a task is due that waits for something other than time: the last of the year 9999."""
+EXPIRED: Final = "it expired before a worker began it"
 _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 300_000
 
 
@@ -55,13 +61,32 @@ class TaskRecord(msgspec.Struct, array_like=True, frozen=True):
     kind: str = ""
     key: str | None = None
     keep_ms: int | None = DONE_KEPT_MS
-    """How long the task is stored once it is done; None if without end."""
+    """Milliseconds for which the task is stored once it is done or cancelled; None for ever."""
     expires_at_ms: StoredMs | None = None
     """The time after which the task is not begun any more."""
     began_at_ms: StoredMs | None = None
-    """The time of the latest claim."""
+    """The time of the latest claim; None before the first one."""
     waits_for: tuple[str, ...] = ()
-    """The ids of the tasks that have to be done before this one."""
+    """The ids of the tasks that have to end before this one goes on."""
+    waits_on: tuple[str, ...] = ()
+    """The names of the messages of which the first one wakes the task."""
+    is_suspended: bool = False
+    """True if the task was begun and waits. A task that ends in any state wakes it."""
+    is_followed: bool = False
+    """True if other tasks may wait for this one."""
+    has_attempts: bool = False
+    """True if ended attempts are stored."""
+    messages: int = 0
+    """The number of stored messages to the task."""
+    placed_at: int = 0
+    """The revision in the stamp of a ready task's index key, if the record was written again; otherwise 0."""
+    cancelled_by: str | None = None
+    progress: bytes | None = None
+    """The encoded progress that the holder told last."""
+    slots: tuple[bytes, ...] = ()
+    """The names of the slots that the task holds while it is claimed."""
+    has_steps: bool = False
+    """True if steps may be stored."""
     later: tuple[Any, ...] = ()
     """Fields added by a later version of keepstate. They are written back unchanged."""
 
@@ -87,20 +112,27 @@ class TaskInfo:
         id: The task's id.
         state: The task's state.
         priority: Tasks with a higher priority are claimed first.
-        attempt: The number of claims since the task was last put or requeued.
+        attempt: The number of claims since the task was last put or requeued, without those that were
+            released.
         max_attempts: The number of failures after which the task is dead.
         worker: The worker that holds the task, or held it last.
-        error: The error of the last failure.
+        error: The error of the last failure; for a cancelled task the reason.
         put_at: The time of the put, by the store's clock.
-        due_at: The time from which the task can be claimed; for a claimed task, when its lease expires.
+        due_at: The time from which the task can be claimed; for a claimed task, when its lease expires; for
+            an ended one, when it ended. The end of the year 9999 if only an event wakes it.
         result: The result passed to `complete`.
         cursor: An opaque text, for a task returned by `list`. With `after=cursor`, in any process, the
             listing continues after this task. None otherwise.
         token: The token that, with the id, proves the current claim; 0 before the first claim.
-        payload: The task's payload, if requested; None for a completed task.
+        payload: The task's payload, if requested.
         version: The revision that last wrote the task; 0 in the transaction that wrote it.
         kind: The kind given to `put`.
         key: The key given to `put`.
+        began_at: The time of the latest claim; None before the first one.
+        expires_at: The time after which the task is not begun any more; None if there is none.
+        waits_for: The ids of the tasks that the task waits for.
+        progress: The progress that the holder told last.
+        cancelled_by: The name of the person or program that cancelled the task; None if `cancel` got no name.
     """
 
     id: str
@@ -119,6 +151,11 @@ class TaskInfo:
     version: int = 0
     kind: str = ""
     key: str | None = None
+    began_at: datetime | None = None
+    expires_at: datetime | None = None
+    waits_for: tuple[str, ...] = ()
+    progress: Any = None
+    cancelled_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +221,7 @@ def ready_prefix(priority: int) -> bytes:
 
 
 def timed_key(part: bytes, at_ms: int, task_id: str) -> bytes:
-    """Return the index key of a waiting, claimed, done or dead task. The earliest sorts first."""
+    """Return the index key of a task that is not ready. The earliest sorts first."""
     return part + pack(at_ms, task_id)
 
 
@@ -199,9 +236,30 @@ def time_in(part: bytes, key: bytes) -> tuple[int, str]:
 
 def index_key(record: TaskRecord, version: int) -> bytes:
     """Return the key of the task's index entry. `version` is the version of the record's entry."""
-    return (
-        record.place + stamp_suffix(version, record.stamp_index) if record.state == "ready" else record.place
-    )
+    if record.state != "ready":
+        return record.place
+    return record.place + stamp_suffix(record.placed_at or version, record.stamp_index)
+
+
+def timed_place(record: TaskRecord) -> bytes:
+    """Return the index key of a task that is not ready: by the time at which it is looked at again."""
+    at_ms = record.due_at_ms
+    if record.state == "waiting":
+        if record.waits_for and not record.is_suspended:
+            at_ms = FOREVER_MS  # until then it may be due, but must not begin
+        if record.expires_at_ms is not None and record.began_at_ms is None:
+            at_ms = min(at_ms, record.expires_at_ms)
+    return timed_key(layout.INDEXES[record.state], at_ms, record.id)
+
+
+def replaced(record: TaskRecord, **changes: Any) -> TaskRecord:
+    """Return a record with changes, not yet written."""
+    return msgspec.structs.replace(record, **changes)
+
+
+def is_expired(record: TaskRecord, now_ms: int) -> bool:
+    """Return whether the task must not be begun any more; one that was begun once never expires."""
+    return record.expires_at_ms is not None and record.began_at_ms is None and record.expires_at_ms <= now_ms
 
 
 def decode_record(stored: bytes, place: str) -> TaskRecord:
@@ -261,11 +319,6 @@ def id_in_value(value: bytes) -> str:
     return stored_struct(value, IndexRecord, "an index entry of a task").id
 
 
-def to_datetime(at_ms: int) -> datetime:
-    """Convert a time of the store to an aware datetime."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC)
-
-
 def retry_delay_ms(attempt: int) -> int:
     """Return the delay after a failed attempt: 1 s, 2 s, 4 s … up to 5 minutes."""
     return min(_FIRST_RETRY_MS << min(attempt - 1, 20), _LONGEST_RETRY_MS)
@@ -274,10 +327,15 @@ def retry_delay_ms(attempt: int) -> int:
 def format_error(error: object) -> str:
     """Format an error as text, cut to the size that a record allows."""
     said = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-    encoded = said.encode("utf-8", "backslashreplace")
-    if len(encoded) <= limits.ERROR_BYTES:
+    return cut_text(said, limits.ERROR_BYTES)
+
+
+def cut_text(text: str, most: int) -> str:
+    """Return a text, cut to a number of bytes of UTF-8."""
+    encoded = text.encode("utf-8", "backslashreplace")
+    if len(encoded) <= most:
         return encoded.decode()
-    return encoded[: limits.ERROR_BYTES - 3].decode("utf-8", "ignore") + "…"
+    return encoded[: most - 3].decode("utf-8", "ignore") + "…"
 
 
 # ---- moves
@@ -295,19 +353,48 @@ def move(unit: Unit, record: TaskRecord, state: TaskState, *, version: int = 0, 
     """
     if record.place:
         unit.delete(index_key(record, version))
-    record = msgspec.structs.replace(record, state=state, **changes)
-    kept_ms = record.keep_ms if state == "done" else None
+    if record.slots and state != "claimed":
+        release_slots(unit, record.slots)
+        changes["slots"] = ()
+    if not record.state == state == "claimed":  # a heartbeat: its lease is over later, not sooner
+        note_queue(unit, record)
+    record = msgspec.structs.replace(record, state=state, placed_at=0, **changes)
+    ttl_ms = kept_ms(record)
     if state == "ready":
         prefix = ready_prefix(record.priority)
         stamp_index = unit.append(prefix, index_value(record))
         record = msgspec.structs.replace(record, place=prefix, stamp_index=stamp_index)
     else:
-        record = msgspec.structs.replace(
-            record, place=timed_key(layout.INDEXES[state], record.due_at_ms, record.id)
-        )
-        unit.put(record.place, index_value(record), ttl_ms=kept_ms)
-    unit.put(task_key(record.id), encode_record(record), ttl_ms=kept_ms)
+        record = msgspec.structs.replace(record, place=timed_place(record))
+        unit.put(record.place, index_value(record), ttl_ms=ttl_ms)
+    unit.put(task_key(record.id), encode_record(record), ttl_ms=ttl_ms)
     return record
+
+
+def note_queue(unit: Unit, record: TaskRecord) -> None:
+    """Note that the unit changes the queue of the tasks of one kind, for the index of subjects."""
+    unit.subjects |= {Subject(QUEUE, record.kind)}
+
+
+def rewrite(unit: Unit, record: TaskRecord, version: int, **changes: Any) -> TaskRecord:
+    """Write the record of a task that has not ended, and leave its place. Return the new record."""
+    placed_at = (record.placed_at or version) if record.state == "ready" else 0
+    record = msgspec.structs.replace(record, placed_at=placed_at, **changes)
+    unit.put(task_key(record.id), encode_record(record))
+    return record
+
+
+def kept_ms(record: TaskRecord) -> int | None:
+    """Return how long the record of a task is stored from now on; None if without end.
+
+    A task that is followed stays until all its followers have been told.
+    """
+    return record.keep_ms if record.state in ("done", "cancelled") and not record.is_followed else None
+
+
+def is_fixed(record: TaskRecord, version: int) -> bool:
+    """Return whether the index key of the task is known: not if this transaction has made it ready."""
+    return record.state != "ready" or version != UNWRITTEN or record.placed_at != 0
 
 
 IfPresent = Literal["keep", "replace", "raise"]
@@ -318,55 +405,3 @@ def check_if_present(if_present: object) -> None:
     """Raise `InvalidError` for a value of `if_present` that is not one of `CHOICES`."""
     if if_present not in CHOICES:
         raise InvalidError(f"`if_present` is {if_present!r}; it is one of {', '.join(CHOICES)}")
-
-
-async def put_task(
-    executor: Executor, unit: Unit, record: TaskRecord, payload: bytes, if_present: IfPresent
-) -> Put:
-    """Write a new task. If its id has one already, `if_present` decides.
-
-    Args:
-        executor: The executor of the space.
-        unit: The unit to write to.
-        record: The new task. Its times are relative to now.
-        payload: Its encoded payload.
-        if_present: See `Queue.put`.
-    """
-    entry = await unit.get(task_key(record.id))
-    if entry is not None:
-        known = decode_record(entry.value, f"task {record.id!r} of {executor.name!r}")
-        if if_present == "keep":
-            return Put(known.id, added=False, state=known.state)
-        if if_present == "raise":
-            raise AlreadyExistsError(
-                f"space {executor.name!r} already has a task {record.id!r}, which is {known.state}; pass "
-                "another id, or if_present='keep'"
-            )
-        if known.state == "claimed":
-            raise TransitionError(
-                f"task {record.id!r} of {executor.name!r} is held by worker "
-                f"{shorten(known.worker or '')!r}. Wait until it is done, or call discard()",
-                current=known.state,
-                wanted="replaced",
-            )
-        erase_task(unit, entry, known)
-    unit.put(payload_key(record.id), payload)
-    now_ms = await unit.now_ms()
-    move(unit, record, record.state, put_at_ms=now_ms, due_at_ms=now_ms + record.due_at_ms)
-    return Put(record.id, added=True, state=record.state)
-
-
-def erase_task(unit: Unit, entry: Entry, record: TaskRecord) -> None:
-    """Delete the record of a task with its index entry, payload and result.
-
-    Raises:
-        InvalidError: The same transaction made the task ready, so its index key is known only after the
-            commit.
-    """
-    if record.state == "ready" and entry.version == UNWRITTEN:
-        raise InvalidError(
-            f"task {record.id!r} was put by this transaction; discard it after the transaction"
-        )
-    index = index_key(record, entry.version)
-    for key in (entry.key, index, payload_key(record.id), result_key(record.id)):
-        unit.delete(key)

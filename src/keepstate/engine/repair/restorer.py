@@ -15,8 +15,9 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.queue import tasks
+from keepstate.engine.queue import tasks, ticks
 from keepstate.engine.queue.tasks import TaskRecord
+from keepstate.engine.queue.ticks import ScheduleRecord
 from keepstate.engine.repair.verifier import Problem, Verifier, head_for
 from keepstate.errors import ConflictError
 from keepstate.stores.protocol import (
@@ -76,6 +77,8 @@ class Restoring:
         now_ms: The last time of the space, or the present if that is later.
         shift_ms: The time that the space is ahead of the clock, if the new space follows the clock again.
         leap: The last leap of the space's time; None if it is lost.
+        right_until: The last revision known to be written by a right clock; 0 if none is.
+        wrong_since: The first revision known to be written ahead of the clock; None if none is.
 
     Attributes:
         problems: Records that are left out or incomplete.
@@ -91,9 +94,13 @@ class Restoring:
         now_ms: int,
         shift_ms: int = 0,
         leap: Leap | None = None,
+        right_until: int = 0,
+        wrong_since: int | None = None,
     ) -> None:
         self._records, self._verifier = records, verifier
         self._now_ms, self._shift_ms, self._leap = now_ms, shift_ms, leap
+        self._clock_ms = now_ms - shift_ms
+        self._right_until, self._wrong_since = right_until, wrong_since
         self.problems: list[Problem] = []
         self.kept = self.expired = 0
         self._kept: dict[bytes, Rewrite] = {}
@@ -120,28 +127,40 @@ class Restoring:
                 self._mend(entry)
         if not self._verifier.is_encrypted:
             self._complete_tasks()
+            self._complete_schedules()
         self.kept = len(self._kept)
+
+    def _present_ms(self, at_ms: int, version: int) -> int | None:
+        """Return the present by the clock that wrote a version and a time in it; None if it is not known.
+
+        If the space is ahead of the clock, it is the clock for what was written before the space went ahead,
+        and the space's time for what was written since. What was written between two leaps ends relative to
+        the time before the second.
+        """
+        leap, since = self._leap, self._wrong_since
+        if not self._shift_ms or version <= self._right_until:
+            return self._clock_ms
+        if leap is not None and version < leap.revision:
+            return leap.from_ms if leap.from_ms < at_ms else self._clock_ms
+        return self._now_ms if since is not None and version >= since else None
 
     def _left_ms(self, at_ms: int, version: int) -> int:
         """Return the remaining time until a time that was stored with a version.
 
-        If the space is ahead of the clock, a time that was stored after the leap is relative to the space's
-        time, and an older one to the clock. If the leap is lost, the time itself decides: only a time that
-        was stored after it can be later than the space's time.
+        Where it is not known which clock wrote the version, nothing is shortened. If the last leap is lost as
+        well, the time itself decides: only one that was stored after it can be later than the space's time.
         """
-        leap, clock_ms = self._leap, self._now_ms - self._shift_ms
-        if at_ms > self._now_ms if leap is None else version >= leap.revision:
-            return at_ms - self._now_ms
-        if leap is not None and clock_ms < leap.from_ms < at_ms:  # stored after an earlier leap
-            return at_ms - leap.from_ms
-        return at_ms - clock_ms
+        present_ms = self._present_ms(at_ms, version)
+        if present_ms is None:
+            present_ms = self._now_ms if self._leap is None and at_ms > self._now_ms else self._clock_ms
+        return at_ms - present_ms
 
     def _mend(self, entry: Entry) -> None:
         """Rebuild what follows from an intact record, and drop a record that is useless without another."""
         key = entry.key
         if key.startswith(layout.EVENTS):
             self._make_head(entry)
-        elif not key.startswith((layout.HEADS, layout.TASKS)):
+        elif not key.startswith((layout.HEADS, layout.TASKS, layout.SCHEDULES)):
             self._kept.pop(key, None)
 
     def _make_head(self, event: Entry) -> None:
@@ -161,7 +180,7 @@ class Restoring:
             record = tasks.decode_record(entry.value, "the record")
             index = tasks.index_key(record, entry.version)
             has_payload = tasks.payload_key(record.id) in self._kept
-            if record.state != "done" and not has_payload:
+            if not has_payload:
                 self._forget_task(record, entry.key, index)
                 continue
             moved = self._moved(record, entry.version)
@@ -178,20 +197,23 @@ class Restoring:
     def _moved(self, record: TaskRecord, version: int) -> TaskRecord:
         """Return a task with its due time by the clock, if the space is ahead of the clock.
 
-        The due time of a task that was written after the leap is relative to the space's time. An older task
-        keeps its due time.
+        Where it is not known which clock wrote it, a delay is not shortened. A claim is, because its worker
+        is gone. Without the last leap, a time up to the space's own was most likely stored after it: the task
+        is due now.
         """
-        clock_ms = self._now_ms - self._shift_ms
-        if not self._shift_ms or record.due_at_ms <= clock_ms:
+        clock_ms = self._clock_ms
+        if not self._shift_ms or record.due_at_ms <= clock_ms or record.due_at_ms == tasks.FOREVER_MS:
             return record
-        # Without the leap, a time up to the space's own was most likely stored after it: the task is due now.
-        left_ms = record.due_at_ms - self._now_ms
-        if self._leap is not None:
-            left_ms = self._left_ms(record.due_at_ms, version)
-        due_at_ms = clock_ms + max(left_ms, 0)
+        present_ms = self._present_ms(record.due_at_ms, version)
+        if present_ms is None:
+            present_ms = self._now_ms if self._leap is None or record.state == "claimed" else clock_ms
+        due_at_ms = clock_ms + max(record.due_at_ms - present_ms, 0)
         if due_at_ms == record.due_at_ms:
             return record
-        return msgspec.structs.replace(record, due_at_ms=due_at_ms)
+        moved = msgspec.structs.replace(record, due_at_ms=due_at_ms)
+        if record.state == "ready":
+            return moved
+        return msgspec.structs.replace(moved, place=tasks.timed_place(moved))
 
     def _forget_task(self, record: TaskRecord, key: bytes, index: bytes) -> None:
         self._kept.pop(key, None)
@@ -199,6 +221,37 @@ class Restoring:
         if key not in {problem.key for problem in self.problems}:
             self.problems.append(Problem(key, "its payload is damaged", is_alone=False))
         self._kept.pop(tasks.result_key(record.id), None)
+
+    def _complete_schedules(self) -> None:
+        """Drop schedules without a payload, and rebuild index entries."""
+        for key in [key for key in self._kept if key.startswith(layout.SCHEDULES)]:
+            (entry,) = self._records.read([key])
+            assert entry is not None
+            former = ticks.decode_schedule(entry.value, "the record")
+            has_payload = ticks.planned_key(former.name) in self._kept
+            record = self._planned_again(former)
+            if former.due_ms is not None and (record is not former or not has_payload):
+                self._kept.pop(ticks.tick_key(former.due_ms, former.name), None)
+            if not has_payload:
+                self._kept.pop(key)
+                if key not in {problem.key for problem in self.problems}:
+                    self.problems.append(Problem(key, "its payload is damaged", is_alone=False))
+                continue
+            if record is not former:
+                self._values[key] = ticks.encode_schedule(record)
+            if record.due_ms is None:
+                continue
+            index = ticks.tick_key(record.due_ms, record.name)
+            if index not in self._kept:
+                self._kept[index] = Rewrite(index, entry.version, entry.version, None)
+                self._values[index] = b""
+
+    def _planned_again(self, record: ScheduleRecord) -> ScheduleRecord:
+        """Return a schedule that a worker looks at now, if the space is ahead of the clock."""
+        clock_ms = self._now_ms - self._shift_ms
+        if not self._shift_ms or record.due_ms is None or record.due_ms <= clock_ms:
+            return record
+        return msgspec.structs.replace(record, last_ms=min(record.last_ms, clock_ms), due_ms=clock_ms)
 
     # ---- writing
 

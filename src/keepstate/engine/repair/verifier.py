@@ -20,9 +20,13 @@ from keepstate.engine.events.record import Cursor, EventRecord
 from keepstate.engine.history.record import decode_grafts
 from keepstate.engine.history.verification import HistoryVerifier, stored_head, verify_commit, verify_object
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.grants import TenantRecord
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, parse_manifest, scan_pages
 from keepstate.engine.kernel.stored import decode_stored, strip_checksum
-from keepstate.engine.queue import tasks
+from keepstate.engine.queue import tasks, ticks
+from keepstate.engine.queue.attempts import AttemptRecord
+from keepstate.engine.queue.rules import decode_rules as decode_queue_rules
+from keepstate.engine.queue.step_records import decode_step
 from keepstate.errors import CompactedError, CorruptError, InvalidError
 from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import Entry, Store
@@ -95,6 +99,8 @@ class Verifier:
             ((layout.HAPPENED,), self._happened),
             ((layout.TASKS,), self._task),
             ((layout.PAYLOADS, layout.RESULTS), self._owned),
+            ((layout.SCHEDULES,), self._schedule),
+            ((layout.PLANNED, layout.TICKS), self._of_schedule),
             ((layout.BRANCHES, layout.TAGS), self._branch_or_tag),
             (tuple(layout.INDEXES.values()), self._index),
         ):
@@ -172,7 +178,7 @@ class Verifier:
             return []
         lost = {
             f"its place among the {record.state} tasks is lost": index is None,
-            "its payload is lost": payload is None and record.state != "done",
+            "its payload is lost": payload is None,
             "its result is lost": result is None and record.has_result,
         }
         return [Problem(entry.key, what, is_alone=False) for what, is_lost in lost.items() if is_lost]
@@ -196,6 +202,37 @@ class Verifier:
         now, stored = await self._source.read(self._space, [entry.key, tasks.task_key(task_id)])
         if stored is None and now is not None and now.expires_at_ms is None:
             return [Problem(entry.key, f"its task {task_id!r} is lost", is_alone=False)]
+        return []
+
+    # ---- schedules
+
+    async def _schedule(self, entry: Entry) -> list[Problem]:
+        record = ticks.decode_schedule(entry.value, "the record")
+        if entry.key != ticks.schedule_key(record.name):
+            raise CorruptError("it is the record of another schedule")
+        keys = [entry.key, ticks.planned_key(record.name)]
+        if record.due_ms is not None:
+            keys.append(ticks.tick_key(record.due_ms, record.name))
+        now, planned, *index = await self._source.read(self._space, keys)
+        if now is None or now.version != entry.version:
+            return []
+        lost = {"its payload is lost": planned is None, "its place among the due ones is lost": None in index}
+        return [Problem(entry.key, what, is_alone=False) for what, is_lost in lost.items() if is_lost]
+
+    async def _of_schedule(self, entry: Entry) -> list[Problem]:
+        """Verify that the schedule of a payload or index entry exists."""
+        if entry.key.startswith(layout.TICKS):
+            due_ms, name = ticks.tick_in(entry.key)
+        else:
+            due_ms, name = None, _one_text(entry.key[len(layout.PLANNED) :])
+        now, stored = await self._source.read(self._space, [entry.key, ticks.schedule_key(name)])
+        if now is None or now.version != entry.version:
+            return []
+        if stored is None:
+            return [Problem(entry.key, f"its schedule {name!r} is lost", is_alone=False)]
+        record = ticks.decode_schedule(stored.value, f"schedule {name!r}")
+        if due_ms is not None and due_ms != record.due_ms:
+            return [Problem(entry.key, f"its schedule {name!r} has another index entry", is_alone=False)]
         return []
 
     # ---- history
@@ -223,8 +260,12 @@ _DECODERS: Final[Mapping[bytes, Callable[[bytes, bytes], object]]] = {
     layout.CURSORS: lambda _, value: Cursor.of(value, "a projection"),
     layout.LEASES: lambda _, value: codec.to_builtin(value),
     layout.RULES: lambda _, value: decode_rules(value),
+    layout.QUEUE_RULES: lambda _, value: decode_queue_rules(value),
     layout.ARCHIVE: lambda _, value: decode_stored(value, str, "the name of the archive"),
+    layout.STEPS: lambda _, value: decode_step(value, "the record"),
+    layout.ATTEMPTS: lambda _, value: decode_stored(value, list[AttemptRecord], "the record"),
     layout.EXPIRING: lambda _, value: decode_stored(value, list[str], "the record"),
+    layout.TENANT: lambda _, value: decode_stored(value, TenantRecord, "the record of the tenant"),
 }
 """Raise an error for a damaged record, given its key and value; by key prefix."""
 
@@ -236,6 +277,9 @@ _WHOLE_DECODERS: Final[Mapping[bytes, Callable[[bytes, bytes], object]]] = {
     layout.FOLDS: lambda _, whole: codec.to_builtin(decode_stored(whole, FoldRecord, "the record").state),
     layout.PAYLOADS: lambda _, whole: codec.to_builtin(whole),
     layout.RESULTS: lambda _, whole: codec.to_builtin(whole),
+    layout.PLANNED: lambda _, whole: codec.to_builtin(whole),
+    layout.STEP_VALUES: lambda _, whole: codec.to_builtin(whole),
+    layout.MESSAGES: lambda _, whole: codec.to_builtin(whole),
     layout.COMMITS: verify_commit,
     layout.STATES: verify_object,
     layout.GRAFTS: lambda _, whole: decode_grafts(whole),

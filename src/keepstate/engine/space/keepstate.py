@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, overload
 
 from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK, Clock
+from keepstate._deferral import defer_imports
 from keepstate._finish import finish
 from keepstate._runner import Mode, Runner
-from keepstate.engine.history.objects import ObjectCache
 from keepstate.engine.history.recording.recorder import Recorder
 from keepstate.engine.kernel.arguments import (
     check_author,
     check_choice,
     check_flag,
     check_meta_function,
+    check_path,
     check_space_name,
     check_tenant,
     check_text,
     reject_with,
+    require_instance,
 )
+from keepstate.engine.kernel.grants import checks_for, read_record, set_quota
 from keepstate.engine.kernel.large_values import collect_parts
 from keepstate.engine.kernel.observation import Observation, Observer, Operation, observe
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.quotas import Quota
 from keepstate.engine.kernel.stored import to_datetime
-from keepstate.engine.space.space import Space
+from keepstate.engine.kernel.subjects import Subject
+from keepstate.engine.space.space import Space, SpaceSize
 from keepstate.errors import CorruptError, InvalidError, NotAllowedError, UnsupportedError
 from keepstate.names import ALL, OWN, TenantScope
 from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, ReportsLastChange, Store
@@ -38,8 +45,22 @@ from keepstate.values import codec, limits
 from keepstate.values.codec import FORMS, STATES, Codec
 
 if TYPE_CHECKING:
-    from keepstate.values.pickles import SignedPickle
-
+    from keepstate.engine.history import objects as _objects
+    from keepstate.engine.index import index as _index
+    from keepstate.engine.index import rows as _rows
+    from keepstate.engine.space import erasure as _erasure
+    from keepstate.engine.space import export as _export
+    from keepstate.values import pickles as _pickles
+else:
+    defer_imports(
+        globals(),
+        _erasure="keepstate.engine.space.erasure",
+        _export="keepstate.engine.space.export",
+        _index="keepstate.engine.index.index",
+        _objects="keepstate.engine.history.objects",
+        _pickles="keepstate.values.pickles",
+        _rows="keepstate.engine.index.rows",
+    )
 
 _INNER_CALLS = frozenset({"close", "opened", "expire", "stored_names", "everywhere"})
 """The calls of a handle that its spaces and managers make."""
@@ -129,7 +150,7 @@ class Keepstate:
         author: str | None = None,
         meta: Callable[[], Mapping[str, str]] | None = None,
         read: Callable[[bytes], Any] | None = None,
-        pickle: SignedPickle | None = None,
+        pickle: _pickles.SignedPickle | None = None,
         observe: Observer | None = None,
     ) -> None:
         self.tenant_id = check_tenant("tenant", tenant)
@@ -139,8 +160,9 @@ class Keepstate:
         self.decode = codec.decode if read is None else partial(_decode_by, read)
         """Decodes a stored value in the form that the handle reads, or as `type` if one is given."""
         self._recorders: dict[str, Recorder] = {}
-        self._kept = ObjectCache()
+        self._cache: _objects.ObjectCache | None = None
         self._lender: Keepstate | None = None
+        self._indexes: _index.Index | None = None
         self._blocking: dict[str, Keepstate] = {}
         self._observer = observe
         self.observation = None if observe is None else _observe(self, observe)
@@ -190,6 +212,8 @@ class Keepstate:
         try:
             for inner in self._blocking.values():
                 await self.runner.call(finish, inner.close())
+            if self._indexes is not None:
+                await self._indexes.close()
         finally:
             self.runner.close()
             await self._source.close()
@@ -446,9 +470,195 @@ class Keepstate:
                     yield name
 
     async def drop(self, space: str) -> bool:
-        """Delete a space with its log. Return whether there was something to delete."""
-        name = self.stored_name(check_space_name("space", space, self.tenant_id))
-        return await (await self.opened()).drop(name)
+        """Delete a space with its log. Return whether there was something to delete.
+
+        Its subjects leave the listing of `find` in the same call. Until then a mark in the index says that
+        the space is being dropped, so a crash leaves nothing that the next delivery does not repair.
+        """
+        return await self.index.drop(self.tenant_id, check_space_name("space", space, self.tenant_id))
+
+    # ---- subjects
+
+    async def find(
+        self,
+        *,
+        kind: str | None = None,
+        state: str | None = None,
+        owner: str | None = None,
+        changed_since: datetime | None = None,
+        under: str = "",
+        order: Literal["-changed", "changed", "due"] = "-changed",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[_rows.Found]:
+        """Return one page of the sessions, threads, agents, workflows, teams, machines and queues.
+
+        They are read from an index of the tenant, which is never wrong for ever, and late by at most one
+        delivery: a writer delivers after its commit, within about a second. What this handle has written is
+        delivered first. The first call of a tenant makes the index, and reads each of its spaces.
+
+        Cost: four round trips.
+
+        Args:
+            kind: Only subjects of this kind; see `Found`.
+            state: Only subjects in this state.
+            owner: Only subjects of this user.
+            changed_since: Only subjects that have changed since this time.
+            under: Only subjects in the space of this name, or in spaces that continue it after a `/`; see
+                `spaces`.
+            order: `-changed` begins with the latest change, `changed` with the earliest. `due` shows only
+                subjects that are due at some time, and begins with the earliest.
+            after: The `next` of a page of the same listing: continue behind that page.
+            limit: The largest number of subjects in the page.
+
+        Raises:
+            CompactedError: The log of the index no longer reaches back to the cursor.
+            HistoryLostError: The store has lost the history that the cursor belongs to.
+            InvalidError: The cursor belongs to another listing.
+        """
+        by = kind, state, owner, changed_since, under, order
+        return await self.index.find(self.tenant_id, by, after, limit)
+
+    async def watch(
+        self,
+        *,
+        kind: str | None = None,
+        state: str | None = None,
+        owner: str | None = None,
+        under: str = "",
+        after: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[_rows.FoundChange]:
+        """Yield the changes of a listing of `find`, in the order in which they reach the index.
+
+        Several changes of one subject within a delivery are yielded as one.
+
+        Args:
+            kind, state, owner, under: As for `find`.
+            after: Start after the `position` of a change, from any process. The default is now.
+            timeout_s: End the iteration after this many seconds without a change. The default never ends.
+
+        Raises:
+            CompactedError: The log of the index no longer reaches back to `after`.
+            HistoryLostError: The store has lost the history that `after` belongs to.
+        """
+        by = kind, state, owner, None, under, "-changed"
+        changes = self.index.watch(self.tenant_id, by, after, timeout_s)
+        async with aclosing(changes):
+            async for change in changes:
+                yield change
+
+    async def deliver(self) -> int:
+        """Deliver all outboxes to the index of `find` now, and return the number of subjects delivered.
+
+        Also completes what a killed process has left. A handle of a tenant delivers for the tenant, any other
+        one for the spaces without a tenant. The first call makes the index, and reads each space; each
+        further one reads the spaces that have changed since.
+        """
+        return await self.index.deliver(self.tenant_id)
+
+    async def size(self) -> SpaceSize:
+        """Return the total size of the handle's spaces, each at a revision of its own.
+
+        Costs one call of the store for each space. A handle without a tenant covers spaces of no tenant.
+        """
+        store, entries, size_bytes = await self.opened(), 0, 0
+        async with aclosing(self._pairs("", OWN, None)) as pairs:
+            async for pair in pairs:
+                parts = (await store.sizes(names.stored_name(*pair))).parts.values()
+                entries += sum(part.entries for part in parts)
+                size_bytes += sum(part.size_bytes for part in parts)
+        return SpaceSize(entries, size_bytes)
+
+    async def set_quota(self, quota: Quota | None) -> None:
+        """Bound what each space of the tenant may hold, in every process, from the return of this call on.
+
+        A batch that would exceed it raises `QuotaExceededError` and writes nothing. The check is exact. It
+        costs two reads for each batch of writes, and a batch for each present space in this call. What is
+        over the quota already stays, and may shrink.
+
+        Args:
+            quota: The quota. None removes it.
+
+        Raises:
+            InvalidError: The handle has no tenant.
+            NotAllowedError: The tenant is being erased or imported.
+        """
+        tenant = self._require_tenant("set_quota")
+        if quota is not None:
+            require_instance("quota", quota, Quota)
+        await set_quota(await self.opened(), names.beginning(tenant), quota)
+
+    async def quota(self) -> Quota | None:
+        """Return the quota of the tenant; None without one."""
+        beginning = names.beginning(self._require_tenant("quota"))
+        record, _, _ = await read_record(await self.opened(), beginning)
+        return None if record is None else record.quota
+
+    async def erase(self, *, confirm: str) -> _erasure.Erased:
+        """Erase the tenant: drop all its spaces, with everything in them and their logs.
+
+        Writers of the tenant, in any process, are rejected until it is complete. So is a write that began
+        before: it raises `NotAllowedError`. If the call is interrupted, writers stay rejected, and the next
+        call continues. After that the tenant is a new one. Embedded stores rewrite their files, so that no
+        erased bytes remain there, while other writers wait.
+
+        Args:
+            confirm: The tenant's id once more, because nothing brings the data back.
+
+        Raises:
+            InvalidError: The handle has no tenant, or `confirm` is not its id.
+        """
+        if self.tenant_id is None:
+            raise InvalidError(f"{self!r} has no tenant to erase; call `ks.tenant(id).erase(confirm=id)`")
+        if check_text("confirm", confirm) != self.tenant_id:
+            raise InvalidError(
+                f"`confirm` is {confirm!r}; give the id of the tenant to erase, {self.tenant_id!r}"
+            )
+        return await _erasure.erase_tenant(await self.opened(), self.tenant_id)
+
+    async def export(self, path: str | PathLike[str]) -> _export.Exported:
+        """Write all spaces of the tenant into a new file of JSON lines, readable by its owner only.
+
+        Each space is of one revision, with its history and its events, without its log and its leases. Spaces
+        may be of different moments.
+
+        Args:
+            path: The file, which must not exist.
+
+        Raises:
+            AlreadyExistsError: The file exists.
+            ConflictError: Writers changed a space all the time while it was read. Nothing was written.
+            InvalidError: The handle has no tenant.
+            UnsupportedError: The store is encrypted.
+        """
+        tenant, name = self._require_tenant("export"), check_path("path", path)
+        return await _export.export_tenant(await self.opened(), tenant, name)
+
+    async def import_(self, path: str | PathLike[str]) -> _export.Imported:
+        """Import a file that `export` wrote into this tenant, which must have no data.
+
+        Versions, fencing tokens and positions of events stay the same. Writers of the tenant, in any process,
+        are rejected until it is complete. If the call is interrupted, the next one with the same file goes
+        on.
+
+        Args:
+            path: The file. A link is not followed.
+
+        Raises:
+            AlreadyExistsError: The tenant has data, or had one of these spaces and dropped it: its revisions
+                cannot be used twice.
+            CorruptError: The file is truncated, or was changed. Nothing was written.
+            InvalidError: It is not an export, or the handle has no tenant.
+            NotFoundError: The file does not exist.
+        """
+        tenant, name = self._require_tenant("import_"), check_path("path", path)
+        return await _export.import_tenant(await self.opened(), self.runner, tenant, name)
+
+    def _require_tenant(self, call: str) -> str:
+        if self.tenant_id is None:
+            raise InvalidError(f"{self!r} has no tenant; call `ks.tenant(id).{call}`")
+        return self.tenant_id
 
     async def sweep(self) -> int:
         """Remove expired entries and unreferenced parts of large values, and return the number removed.
@@ -463,7 +673,10 @@ class Keepstate:
         if isinstance(store, LacksKeys):
             return removed  # without keys, every part would look unreferenced
         async for stored in self.stored_names():
-            removed += await collect_parts(store, stored)
+            try:
+                removed += await collect_parts(store, stored, await checks_for(store, stored))
+            except NotAllowedError:
+                continue  # its tenant is being erased
         return removed
 
     async def rotate(self) -> int:
@@ -482,6 +695,19 @@ class Keepstate:
         return await store.rotate(names.beginning(self.tenant_id))
 
     # ---- for its spaces and managers
+
+    @property
+    def index(self) -> _index.Index:
+        """The indexes of the store, which its handles share."""
+        if self._lender is not None:
+            return self._lender.index
+        if self._indexes is None:
+            self._indexes = _index.Index(self.opened, self.runner, self.clock)
+        return self._indexes
+
+    def note_subjects(self, space: str, subjects: AbstractSet[Subject]) -> None:
+        """Note that a batch has changed subjects of a space, which are then delivered in the background."""
+        self.index.note(self.tenant_id, space, subjects)
 
     def stored_name(self, space: str) -> str:
         """Return the stored name of one of its spaces."""
@@ -526,7 +752,7 @@ class Keepstate:
         return SYSTEM_CLOCK
 
     @property
-    def pickle(self) -> SignedPickle | None:
+    def pickle(self) -> _pickles.SignedPickle | None:
         """The pickler for objects of unregistered classes, if the caller gave one."""
         return self._pickle
 
@@ -549,8 +775,14 @@ class Keepstate:
         if recorder is None:
             if len(self._recorders) >= _RECORDERS:
                 self._recorders = {}
-            recorder = self._recorders.setdefault(space, Recorder(self._kept))
+            recorder = self._recorders.setdefault(space, Recorder(self._objects))
         return recorder
+
+    def _objects(self) -> _objects.ObjectCache:
+        """Return the cache of the objects of histories, for the recorders of all spaces."""
+        if self._cache is None:  # if two threads create one, each keeps its own
+            self._cache = _objects.ObjectCache()
+        return self._cache
 
 
 def _parse_cursor(after: str | None) -> tuple[str | None, str | None]:

@@ -16,7 +16,8 @@ from typing import Final
 from keepstate.engine.documents.record import join_record, split_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.unit import Note, Unit
+from keepstate.engine.kernel.recorded import Note
+from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.space import Space
 from keepstate.errors import AttemptsExhaustedError, ConflictError, InvalidError, UnsupportedError
 from keepstate.stores.protocol import Entry

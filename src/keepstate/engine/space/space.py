@@ -11,17 +11,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from keepstate._clock import Clock
+from keepstate._deferral import defer_imports
 from keepstate._runner import Runner
-from keepstate.engine.documents.collection import Collection, Place, make_collection
 from keepstate.engine.documents.documents import Documents
-from keepstate.engine.events.events import Events
-from keepstate.engine.history.checkout import Checkout, Load
-from keepstate.engine.history.history import History
-from keepstate.engine.history.record import MAIN
-from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import (
     check_attribution,
@@ -39,16 +34,38 @@ from keepstate.engine.kernel.executor import (
     TransactionExecutor,
     call_function,
 )
+from keepstate.engine.kernel.grants import learn_life, needs_grant
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.kernel.observation import observe
 from keepstate.engine.kernel.store_abilities import content_name
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.queue.lease import Lease, Leases, fence, lease_lost_error
-from keepstate.engine.queue.queue import Queue
 from keepstate.errors import ConflictError, InvalidError, OutcomeUnknownError
 from keepstate.stores.protocol import Applied, Conflict, question, revision_in_token
 from keepstate.values import limits
 from keepstate.values.key import pack
+
+if TYPE_CHECKING:
+    from keepstate.engine.documents import collection as _collection
+    from keepstate.engine.events import events as _events
+    from keepstate.engine.history import checkout as _checkout
+    from keepstate.engine.history import history as _history
+    from keepstate.engine.history import revisions as _revisions
+    from keepstate.engine.queue import lease as _lease
+    from keepstate.engine.queue import queue as _queue
+    from keepstate.engine.queue import schedules as _schedules
+else:
+    defer_imports(
+        globals(),
+        _collection="keepstate.engine.documents.collection",
+        _events="keepstate.engine.events.events",
+        _checkout="keepstate.engine.history.checkout",
+        _history="keepstate.engine.history.history",
+        _revisions="keepstate.engine.history.revisions",
+        _lease="keepstate.engine.queue.lease",
+        _queue="keepstate.engine.queue.queue",
+        _schedules="keepstate.engine.queue.schedules",
+    )
 
 _TOKEN_BYTES = 16
 
@@ -97,9 +114,9 @@ class Parts:
         name: str,
         type: type[T],
         *,
-        index: Mapping[str, Callable[[T], Place | None]] | None = None,
+        index: Mapping[str, Callable[[T], _collection.Place | None]] | None = None,
         version: int = 1,
-    ) -> Collection[T]:
+    ) -> _collection.Collection[T]:
         """Return the records of one type, as documents named `name/id`. Makes no call to the store.
 
         With an index, all other writes of these documents are rejected, in every process.
@@ -113,32 +130,42 @@ class Parts:
                 It is stored in plain text, also in an encrypted store.
             version: Raise it when a function changes, or an index is added or removed. Then call `reindex`.
         """
-        return self._part(make_collection(self.documents, name, type, index, version), "collection")
+        return self._part(
+            _collection.make_collection(self.documents, name, type, index, version), "collection"
+        )
 
     @cached_property
-    def events(self) -> Events:
+    def events(self) -> _events.Events:
         """The streams of events of the space."""
-        return self._part(Events(self._executor), "events")
+        return self._part(_events.Events(self._executor), "events")
 
     @cached_property
-    def queue(self) -> Queue:
+    def queue(self) -> _queue.Queue:
         """The tasks of the space. Each is completed once."""
-        return self._part(Queue(self._executor), "queue")
+        return self._part(_queue.Queue(self._executor, self._begin_transaction), "queue")
 
     @cached_property
-    def leases(self) -> Leases:
+    def schedules(self) -> _schedules.Schedules:
+        """The times at which the space puts tasks by itself."""
+        return self._part(_schedules.Schedules(self._executor), "schedules")
+
+    @cached_property
+    def leases(self) -> _lease.Leases:
         """The time-limited locks of the space."""
-        return self._part(Leases(self._executor), "leases")
+        return self._part(_lease.Leases(self._executor), "leases")
 
     @cached_property
-    def history(self) -> History:
+    def history(self) -> _history.History:
         """The commits of a state. Every committed state can be read again."""
-        return self._part(History(self._executor), "history")
+        return self._part(_history.History(self._executor), "history")
+
+    _begin_transaction: Callable[[], AbstractAsyncContextManager[Transaction]] | None = None
+    """Begins a transaction, for the steps of a task; None in a transaction."""
 
     def _part(self, part: T, name: str) -> T:
         return part if self._executor.home.observation is None else observe(part, name)
 
-    async def at(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
+    async def at(self, ref: _revisions.Revision = MAIN, *, load: _checkout.Load = True) -> _checkout.Checkout:
         """Return the documents of a recorded space as of a commit, by name and read-only.
 
         Args:
@@ -236,7 +263,7 @@ class Transaction(Parts):
 def begin_transaction(
     outer: SpaceExecutor,
     *,
-    lease: Lease | None = None,
+    lease: _lease.Lease | None = None,
     message: str = "",
     token: str | None = None,
     unit: Unit | None = None,
@@ -277,22 +304,24 @@ async def _observe(
 
 @asynccontextmanager
 async def _apply_at_end(
-    outer: SpaceExecutor, lease: Lease | None, message: str, token: str | None, unit: Unit | None
+    outer: SpaceExecutor, lease: _lease.Lease | None, message: str, token: str | None, unit: Unit | None
 ) -> AsyncGenerator[Transaction]:
     message = check_message(message)
     if lease is not None:
-        require_instance("lease", lease, Lease)
+        require_instance("lease", lease, _lease.Lease)
     if unit is None:
         # With a token, no two transactions begin with the same key.
-        purpose = message if token is None else None
-        unit = Unit(await outer.store(), outer.stored_name, outer.name, purpose=purpose)
+        purpose, store = message if token is None else None, await outer.store()
+        if needs_grant(outer.stored_name):
+            await learn_life(store, outer.stored_name)
+        unit = Unit(store, outer.stored_name, outer.name, purpose=purpose)
     executor = TransactionExecutor(outer, unit, message=message)
     state = executor.state
     key = None if token is None else _token_key(unit, token)
     if key is not None and (before := await unit.get(key)) is not None:
         state.revision = before.version
     elif lease is not None:
-        await fence(lease, outer, unit)
+        await _lease.fence(lease, outer, unit)
     tx = Transaction(executor)
     try:
         try:
@@ -318,7 +347,9 @@ def _token_key(unit: Unit, token: str) -> bytes:
     return layout.TOKENS + pack(content_name(unit.store, unit.space, content)[:_TOKEN_BYTES])
 
 
-async def _commit_once(executor: TransactionExecutor, lease: Lease | None, key: bytes) -> Applied | None:
+async def _commit_once(
+    executor: TransactionExecutor, lease: _lease.Lease | None, key: bytes
+) -> Applied | None:
     """Apply a transaction with its token. If the token was used meanwhile, set the revision of that time."""
     unit = executor.unit
     if unit.writes:
@@ -339,12 +370,12 @@ async def _commit_once(executor: TransactionExecutor, lease: Lease | None, key: 
         raise
 
 
-async def _commit(executor: TransactionExecutor, lease: Lease | None) -> Applied | None:
+async def _commit(executor: TransactionExecutor, lease: _lease.Lease | None) -> Applied | None:
     try:
         return await executor.commit()
     except ConflictError as conflict:
         if lease is not None:
-            if (lost := lease_lost_error(lease, conflict)) is not None:
+            if (lost := _lease.lease_lost_error(lease, conflict)) is not None:
                 raise lost from conflict
             # If the block has scanned, the store may report the next holder's entry as the first change.
             await lease.check()
@@ -399,6 +430,7 @@ class Space(Parts):
         kind = SpaceExecutor if home.observation is None else ObservedExecutor
         self._own = kind(home, name, author, message=message, record=record, meta=meta)
         super().__init__(self._own)
+        self._begin_transaction = partial(begin_transaction, self._own)
         self.name, self.author = name, author
         if home.observation is not None:
             observe(self, "space")
@@ -441,7 +473,7 @@ class Space(Parts):
 
     @single_use
     async def transaction(
-        self, *, lease: Lease | None = None, message: str = "", token: str | None = None
+        self, *, lease: _lease.Lease | None = None, message: str = "", token: str | None = None
     ) -> AsyncGenerator[Transaction]:
         """Collect the operations of the body and apply them as one batch at its end.
 

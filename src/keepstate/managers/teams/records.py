@@ -19,7 +19,7 @@ from keepstate.managers.records import record
 
 T = TypeVar("T")
 
-TeamTaskStatus = Literal["pending", "delayed", "in_progress", "completed", "dead"]
+TeamTaskStatus = Literal["pending", "delayed", "in_progress", "completed", "dead", "cancelled"]
 Priority = Literal["low", "normal", "high", "critical"]
 
 PRIORITIES: Final[dict[str, int]] = {"low": -10, "normal": 0, "high": 10, "critical": 20}
@@ -62,7 +62,8 @@ class TeamTask:
     Attributes:
         id: Id of the task in the team.
         task: The task as enqueued.
-        status: `pending`, `delayed` (cannot be claimed yet), `in_progress`, `completed` or `dead`.
+        status: `pending`, `delayed` (cannot be claimed yet), `in_progress`, `completed`, `dead` or
+            `cancelled`.
         agent_id: The current or last holder.
         attempt: Attempt number, from 1; 0 before the first.
         max_attempts: Number of failures after which it is dead.

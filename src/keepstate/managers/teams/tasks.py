@@ -17,7 +17,7 @@ from keepstate._runner import Mode
 from keepstate.engine.documents.collection import Collection
 from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.queue.queue import Claim
-from keepstate.engine.queue.tasks import STATES, TaskInfo, TaskState
+from keepstate.engine.queue.tasks import ENDED, STATES, TaskInfo, TaskState
 from keepstate.engine.space.joint_work import read_ahead
 from keepstate.engine.space.space import Transaction, on_claim
 from keepstate.errors import ConflictError, InvalidError, LeaseLostError, NotFoundError, TransitionError
@@ -41,13 +41,13 @@ from keepstate.values import limits
 
 _ANY_LEASE_S: Final = 60
 _PAGE: Final = 1_000
-_ENDED: Final[tuple[TaskState, ...]] = ("done", "dead")
 _STATUS: Final[Mapping[TaskState, TeamTaskStatus]] = {
     "ready": "pending",
     "waiting": "delayed",
     "claimed": "in_progress",
     "done": "completed",
     "dead": "dead",
+    "cancelled": "cancelled",
 }
 
 
@@ -261,7 +261,7 @@ def _make_loader(team: Namespace, states: tuple[TaskState, ...]) -> LoadTasks:
 async def remove_ended(team: Namespace, before: datetime) -> int:
     """Remove tasks that were completed or died before a time, and return their number."""
     removed = 0
-    for state in _ENDED:
+    for state in ENDED:
         async for info in _iterate_state(team, state):
             if info.due_at >= before:  # the oldest come first
                 break

@@ -180,16 +180,27 @@ class SharedJournal:
 
         return self._write_drafts(sweep_due, clock)
 
-    def drop(self, space: str, clock: Clock) -> bool:
-        """Empty a space, if it exists; return whether it did."""
+    def drop(self, space: str, at: int | None, clock: Clock) -> bool:
+        """Empty a space, if it exists, and is at a revision if one is given; return whether it did."""
 
         def drop_it(drafts: dict[str, Draft], clock_ms: int) -> bool:
-            if was_there := self.state_of(space).exists:
+            state = self.state_of(space)
+            if was_there := state.exists and at in (None, state.revision):
                 self._confirm(space, clock, clock_ms)
                 self._draft(space, drafts).drop(clock_ms)
             return was_there
 
         return self._write_drafts(drop_it, clock)
+
+    def scrub(self) -> None:
+        """Rewrite the journal with the present state.
+
+        Raises:
+            StorageError: The rewrite failed. The journal is unchanged.
+        """
+        with self._writing:
+            self._reread()
+            self._journal.rewrite(self._snapshot(), self._journal.format)
 
     def _write_drafts(self, work: Callable[[dict[str, Draft], int], T], clock: Clock) -> T:
         """Run `work`, and return its result once its drafts are durable and published."""

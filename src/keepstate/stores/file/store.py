@@ -191,8 +191,12 @@ class FileStore(StoreBase):
         except StorageError as error:
             return error
 
-    async def _drop(self, space: str) -> bool:
-        return await self._runner.call(self._shared.drop, space, self._clock)
+    async def _drop(self, space: str, at: int | None) -> bool:
+        return await self._runner.call(self._shared.drop, space, at, self._clock)
+
+    async def _scrub(self) -> Sequence[str]:
+        await self._runner.call(self._shared.scrub)
+        return ()
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         return await self._runner.call(self._shared.sweep, prefix, limit, self._clock)

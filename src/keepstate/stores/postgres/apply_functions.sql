@@ -548,11 +548,11 @@ BEGIN
     RETURN int8send(1) || int8send(space.revision) || int8send(now_ms) || int8send(space.revision) || p_nonce;
 END $$;
 
--- name: drop_1
--- Empties a space as its next revision. Returns the space's revision and nonce. Revision -1 is a lost mark;
+-- name: drop_2
+-- Empties a space as its next revision, if that of the space is `p_at` or `p_at` is 0. Returns the space's revision and nonce. Revision -1 is a lost mark;
 -- -2 is a leap in time, to `leapt_ms`, that the client does not confirm.
-CREATE FUNCTION {schema}.drop_1(
-    p_name bytea, p_mark bigint, p_mark_nonce bytea, p_nonce bytea, p_client_ms bigint,
+CREATE FUNCTION {schema}.drop_2(
+    p_name bytea, p_mark bigint, p_mark_nonce bytea, p_nonce bytea, p_client_ms bigint, p_at bigint,
     OUT revision bigint, OUT nonce bytea, OUT leapt_ms bigint
 ) LANGUAGE plpgsql
 {settings} AS $$
@@ -564,6 +564,8 @@ BEGIN
     nonce := coalesce(space.nonce, '');
     IF p_mark > 0 AND (space.id IS NULL OR {schema}.lost_1(space, p_mark, p_mark_nonce)) THEN
         revision := -1;
+    ELSIF p_at NOT IN (0, revision) THEN
+        NULL;
     ELSIF space.revision > space.floor
         AND {schema}.leaps_1(space.clock_ms, {schema}.now_1(space.clock_ms), p_client_ms)
     THEN
@@ -575,9 +577,9 @@ BEGIN
         revision := space.revision + 1;
         nonce := p_nonce;
         UPDATE {schema}.space x SET
-            revision = drop_1.revision, floor = drop_1.revision, clock_ms = {schema}.now_1(space.clock_ms),
+            revision = drop_2.revision, floor = drop_2.revision, clock_ms = {schema}.now_1(space.clock_ms),
             log_bytes = 0, next_expiry_ms = DEFAULT, parts = DEFAULT, part_sizes = DEFAULT, nonce = p_nonce, floor_nonce = p_nonce,
-            leap = {schema}.leap_1(x.leap, drop_1.revision, x.clock_ms, {schema}.now_1(x.clock_ms))
+            leap = {schema}.leap_1(x.leap, drop_2.revision, x.clock_ms, {schema}.now_1(x.clock_ms))
         WHERE x.id = space.id;
     END IF;
 END $$;

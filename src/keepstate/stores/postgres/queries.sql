@@ -16,7 +16,7 @@ SELECT {schema}.apply_1(
 SELECT {schema}.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 -- name: drop
-SELECT {schema}.drop_1($1, $2, $3, $4, $5)
+SELECT {schema}.drop_2($1, $2, $3, $4, $5, $6)
 
 -- name: get
 SELECT {schema}.get_1($1, $2, $3)

@@ -174,10 +174,11 @@ class PostgresStore(MarkedStore):
                 self._revisions.pop(batch.space, None)
         return outcomes
 
-    async def _drop(self, space: str) -> bool:
+    async def _drop(self, space: str, at: int | None) -> bool:
         mark = self._marks.of(space)
         fresh, clock_ms = self._clock.random_bytes(NONCE_BYTES), self._clock.now_ms()
-        answer = await self._client.change("drop", space.encode(), *_marked(mark), fresh, int8(clock_ms))
+        values = space.encode(), *_marked(mark), fresh, int8(clock_ms), int8(at or 0)
+        answer = await self._client.change("drop", *values)
         revision, nonce, leapt_ms = from_record(answer.get_value(0, 0))
         if leapt_ms is not None:
             raise self._leap_error(space, from_int8(leapt_ms), clock_ms)
@@ -185,6 +186,9 @@ class PostgresStore(MarkedStore):
             raise self._record_loss(space, mark)
         self._marks.record(space, from_int8(revision), nonce or b"")
         return nonce == fresh
+
+    async def _scrub(self) -> Sequence[str]:
+        return ("deleted rows of the database, until VACUUM", "the server's write-ahead log and standbys")
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         removed, start = 0, prefix.encode()

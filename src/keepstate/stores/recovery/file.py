@@ -28,7 +28,7 @@ from keepstate.stores.file.durable_mark import DurableMark, End, read_mark_file
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Format, Head, crc_of, is_torn
 from keepstate.stores.file.journal import ZSTD_MAGIC, decode_items
 from keepstate.stores.protocol import Entry, Leap
-from keepstate.stores.recovery.remains import Damage, SpaceRemains
+from keepstate.stores.recovery.remains import Damage, RevisionTimes, SpaceRemains
 from keepstate.values.compression import decompress
 
 _FRAME_HEAD: Final = re.compile(rb"frame ([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{8})\n")
@@ -183,6 +183,7 @@ class _Space:
         self.entries: dict[bytes, Entry] = {}
         self.revision = self.floor = self.now_ms = 0
         self.leap: Leap | None = None
+        self.times = RevisionTimes()
 
 
 class JournalRemains:
@@ -219,7 +220,14 @@ class JournalRemains:
     def spaces(self) -> list[SpaceRemains]:
         """Return the spaces, dropped ones included, in the order of their names' bytes."""
         return [
-            SpaceRemains(name, space.revision, space.now_ms, space.revision > space.floor, space.leap)
+            SpaceRemains(
+                name,
+                space.revision,
+                space.now_ms,
+                space.revision > space.floor,
+                space.leap,
+                times=space.times,
+            )
             for name, space in sorted(self._spaces.items(), key=lambda item: item[0].encode())
         ]
 
@@ -357,6 +365,7 @@ class JournalRemains:
                 # This adds something only if the head of a snapshot is lost.
                 space.revision = max(space.revision, item.revision)
                 space.now_ms = max(space.now_ms, item.now_ms)
+                space.times.add(item.revision, item.now_ms)
 
     @staticmethod
     def _install(item: items.Revision, space: _Space) -> None:
@@ -370,6 +379,7 @@ class JournalRemains:
             space.entries.pop(key, None)
         space.leap = detect_leap(record.revision, space.now_ms, record.now_ms) or space.leap
         space.revision, space.now_ms = record.revision, record.now_ms
+        space.times.add(record.revision, record.now_ms)
 
     def _at(self, at: int) -> str:
         return f"{self.path} at byte {at}"

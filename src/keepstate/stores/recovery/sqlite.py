@@ -24,7 +24,7 @@ from keepstate.errors import CorruptError, UnsupportedError
 from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import Entry, Leap
 from keepstate.stores.recovery.pagefile import MAGIC, PageFile
-from keepstate.stores.recovery.remains import Damage, SpaceRemains
+from keepstate.stores.recovery.remains import Damage, RevisionTimes, SpaceRemains
 from keepstate.stores.recovery.trees import Leaf, Record, Trees
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.connection import execute_on
@@ -67,6 +67,7 @@ class _Head:
         self.sizes: tuple[int, bytes] = (0, b"")
         """A revision, and the encoded sizes of the space's parts at that revision."""
         self.logged: set[int] = set()
+        self.times = RevisionTimes()
         self.last_missing = 0
         """The newest revision that the log lacks."""
 
@@ -122,7 +123,11 @@ class DatabaseRemains:
                 if head.sizes[0] == head.revision and not self.damages:
                     with suppress(msgspec.MsgspecError):
                         sizes = PartSizes.decode(head.sizes[1])
-                found.append(SpaceRemains(name.decode(), head.revision, head.now_ms, exists, leap, sizes))
+                found.append(
+                    SpaceRemains(
+                        name.decode(), head.revision, head.now_ms, exists, leap, sizes, times=head.times
+                    )
+                )
         return sorted(found, key=lambda space: space.name.encode())
 
     def entries(self, space: str) -> Iterator[Entry]:
@@ -255,6 +260,8 @@ class DatabaseRemains:
                     head = self._heads[row >> schema.REVISION_BITS]
                     revision = row & schema.LAST_REVISION
                     head.logged.add(revision)
+                    if leaf.is_sound:  # the seal does not cover the time
+                        head.times.add(revision, now_ms)
                     if revision >= head.revision:
                         head.revision = revision
                         if leaf.is_sound:

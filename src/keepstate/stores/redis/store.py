@@ -440,16 +440,22 @@ class RedisStore(MarkedStore):
         except OutcomeUnknownError as error:
             raise unread_error(error) from error
 
-    async def _drop(self, space: str) -> bool:
+    async def _drop(self, space: str, at: int | None) -> bool:
         nonce = self._clock.random_bytes(NONCE_BYTES)
         _, revision, marked = await self._run(
-            "drop", space, self._marks.of(space), (nonce, self._clock_now())
+            "drop", space, self._marks.of(space), (nonce, self._clock_now(), b"%d" % (at or 0))
         )
         self._marks.record(space, cast("int", revision), cast("bytes", marked))
         return marked == nonce
 
     def _clock_now(self) -> bytes:
         return b"%d" % self._clock.now_ms()
+
+    async def _scrub(self) -> Sequence[str]:
+        return (
+            "the append-only file and snapshots of the server, until it rewrites them",
+            "its replicas' files",
+        )
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         removed, last = 0, self._swept_last

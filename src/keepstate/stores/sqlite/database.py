@@ -76,6 +76,10 @@ class Database:
         """Run `work`, and return its result after the commit; raises the errors of `Writer.write`."""
         return self._writer.write(work, clock)
 
+    def scrub(self) -> bool:
+        """Rewrite the file without what was deleted, and return whether the log could be emptied too."""
+        return self._writer.scrub()
+
     def read(self, work: Callable[[Execute], T]) -> T:
         """Run `work` on one snapshot, and return its result.
 

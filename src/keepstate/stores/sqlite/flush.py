@@ -210,13 +210,13 @@ class Flush:
         ).get
         return found
 
-    def drop(self, space: str) -> bool:
-        """Empty the space as its next revision; return whether it was there.
+    def drop(self, space: str, at: int | None = None) -> bool:
+        """Empty the space as its next revision, if it is at revision `at`; return whether it was there.
 
         Its rows keep the old number, which loses its name.
         """
         head = self.head(space)
-        if head.revision == head.floor:
+        if head.revision == head.floor or at not in (None, head.revision):
             return False
         old = head.id
         self._execute("UPDATE spaces SET name = NULL WHERE id = ?", (old,))

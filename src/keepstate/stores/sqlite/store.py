@@ -229,11 +229,11 @@ class SqliteStore(StoreBase):
             database.handles.notify(space)
         return answer
 
-    async def _drop(self, space: str) -> bool:
-        return await self._runner.call(self._drop_here, space)
+    async def _drop(self, space: str, at: int | None) -> bool:
+        return await self._runner.call(self._drop_here, space, at)
 
-    def _drop_here(self, space: str) -> bool:
-        was_there = self._write(lambda flush: flush.drop(space))
+    def _drop_here(self, space: str, at: int | None) -> bool:
+        was_there = self._write(lambda flush: flush.drop(space, at))
         self._collect()
         return was_there
 
@@ -241,6 +241,15 @@ class SqliteStore(StoreBase):
         """Remove the rows of dropped spaces, including those left by a process that was killed."""
         while self._open_database.read(queries.has_garbage):
             self._write(lambda flush: flush.collect(_COLLECTED_AT_ONCE))
+
+    async def _scrub(self) -> Sequence[str]:
+        return await self._runner.call(self._scrub_here)
+
+    def _scrub_here(self) -> Sequence[str]:
+        self._collect()
+        if self._open_database.scrub():
+            return ()
+        return (f"{self._path}-wal, until no process reads it: erase again, or close the store everywhere",)
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         return await self._runner.call(self._sweep_here, prefix, limit)

@@ -47,6 +47,8 @@ _CLOCKS: Final = 4096
 _log = logging.getLogger("keepstate.stores")
 
 
+_FILLER_BYTES: Final = 1 << 20
+
 CHECKPOINT_BYTES: Final = 4 << 20
 """Size of the log at which a writer checkpoints."""
 
@@ -234,6 +236,48 @@ class Writer:
         else:  # a reader still needs it, so the next attempt is after the same growth again
             self._checkpoint_at = self._log_pages + self._checkpoint_pages
 
+    def scrub(self) -> bool:
+        """Rewrite the file without what was deleted, and empty the log, while writers wait.
+
+        Returns:
+            Whether the log was emptied; another process may still read it.
+        """
+        with self._writing:
+            self._check_usable()
+            try:
+                self._lock.acquire(self._wait_s)
+                self.files.begin()
+                self._left = {}
+                self._rewrite()
+                self.files.check()
+                is_empty = empty_log(self._checkpointer)
+                if is_empty:
+                    self._newest.take_back()
+                    self._log_pages, self._checkpoint_at = 0, self._checkpoint_pages
+            except apsw.Error as error:
+                raise self._map_error(error, is_committing=False) from error
+            finally:
+                self._lock.release()
+        return is_empty
+
+    def _rewrite(self) -> None:
+        """Copy the content into fresh pages, and fill the rest of the file with zeros.
+
+        The file does not become shorter: other processes could not tell that from a file that was cut off.
+        """
+        execute = self._execute
+        execute("DROP TABLE IF EXISTS filler")
+        pages: int = execute("PRAGMA page_count").get
+        execute("PRAGMA temp_store = FILE").fetchall()  # a copy in memory might not fit
+        try:
+            execute("VACUUM").fetchall()
+        finally:
+            execute("PRAGMA temp_store = MEMORY").fetchall()
+        execute("CREATE TABLE filler (zeros BLOB)")
+        while execute("PRAGMA page_count").get < pages:
+            execute("INSERT INTO filler VALUES (zeroblob(?))", (_FILLER_BYTES,))
+        execute("DROP TABLE filler")
+
     def close(self, *, moves_log: bool = True) -> None:
         """Wait for the write under way, move the whole log into the file, and close it."""
         with self._writing:
@@ -297,12 +341,18 @@ def move_log(checkpointer: apsw.Connection, path: str) -> bool:
     return in_log == moved
 
 
-def empty_log(checkpointer: apsw.Connection) -> None:
-    """Move the whole log and empty its file, or as much as other processes' readers allow."""
+def empty_log(checkpointer: apsw.Connection) -> bool:
+    """Move the whole log and empty its file, or as much as other processes' readers allow.
+
+    Returns:
+        Whether the file is empty.
+    """
     open_log(checkpointer)
     checkpointer.set_busy_timeout(0)
     with suppress(apsw.BusyError):
         checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        return True
+    return False
 
 
 def open_log(checkpointer: apsw.Connection) -> None:

@@ -59,10 +59,10 @@ class StoreWithRecord(StoreWrapper):
         names = await self._store.spaces(prefix, after=after, limit=min(limit + 1, limits.COUNT))
         return [name for name in names if name != ENCRYPTION_SPACE][:limit]
 
-    async def drop(self, space: str) -> bool:
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
         """Remove a space; return whether it was there."""
         reject_record_space(space)
-        return await self._store.drop(space)
+        return await self._store.drop(space, at=at)
 
 
 class KeylessStore(StoreWithRecord):

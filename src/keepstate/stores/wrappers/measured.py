@@ -109,9 +109,9 @@ class MeasuredStore(StoreWrapper):
         """List spaces."""
         return await self._measure("spaces", self._store.spaces(prefix, after=after, limit=limit), len)
 
-    async def drop(self, space: str) -> bool:
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
         """Empty a space; return whether it was there."""
-        return await self._measure("drop", self._store.drop(space), lambda _: 0)
+        return await self._measure("drop", self._store.drop(space, at=at), lambda _: 0)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Remove expired entries."""

@@ -219,12 +219,17 @@ class TieredStore(StoreWrapper):
                 self._hot.expire(batch.space)  # the next attempt must read what caused the conflict
         return outcomes
 
-    async def drop(self, space: str) -> bool:
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
         """Empty a space; return whether it was there."""
         try:
-            return await self._store.drop(space)
+            return await self._store.drop(space, at=at)
         finally:
             self._hot.lose(space)
+
+    async def scrub(self) -> Sequence[str]:
+        """Rewrite the cold store's files. Return what may still have bytes of deleted data."""
+        left = await self._store.scrub()
+        return left if self._warm is None else (*left, "the shared cache, until it evicts the entries")
 
     # ---- reading
 

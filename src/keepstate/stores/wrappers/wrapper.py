@@ -131,13 +131,17 @@ class StoreWrapper:
         """List spaces."""
         return await self._store.spaces(prefix, after=after, limit=limit)
 
-    async def drop(self, space: str) -> bool:
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
         """Empty a space; return whether it was there."""
-        return await self._store.drop(space)
+        return await self._store.drop(space, at=at)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Remove expired entries."""
         return await self._store.sweep(prefix, limit=limit)
+
+    async def scrub(self) -> Sequence[str]:
+        """Rewrite the files without what was deleted. Return what may still have bytes of it."""
+        return await self._store.scrub()
 
     def losses(self, space: str) -> int:
         """Return the number of losses that the store found in the space's history."""

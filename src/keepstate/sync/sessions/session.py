@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar, Unpack
 
 from keepstate._finish import entered, finish
-from keepstate.engine.history.record import MAIN
 from keepstate.engine.history.revisions import Revision
+from keepstate.engine.kernel.layout import MAIN
 from keepstate.sessions import session as sessions
 from keepstate.sessions.namespace import AnyUser
 from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState

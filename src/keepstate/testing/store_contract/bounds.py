@@ -100,6 +100,12 @@ class Bounds(Stage):
         ):
             await is_invalid(call)
 
+    @pytest.mark.parametrize("wrong", [0, -1, True, "1", 1.0, 2**63])
+    async def test_a_space_is_dropped_at_no_wrong_revision(
+        self, store: StoreBase, space: str, wrong: Any
+    ) -> None:
+        await is_invalid(store.drop(space, at=wrong))
+
     async def test_a_name_of_200_bytes_is_a_name(self, store: StoreBase) -> None:
         name = "é" * 99 + "!!"
 

@@ -152,6 +152,21 @@ class Spaces(Stage):
             await store.changes(space, 1)
         assert caught.value.floor == 2
 
+    async def test_a_space_is_dropped_only_at_the_revision_that_was_named(
+        self, store: StoreBase, space: str
+    ) -> None:
+        await applied(store, space, Put(A, b"1"))
+        await applied(store, space, Put(A, b"2"))
+
+        assert not await store.drop(space, at=1)
+        assert not await store.drop(space, at=3)
+        assert await value_of(store, space, A) == b"2"
+        assert await store.drop(space, at=2)
+
+        assert await store.spaces(space) == []
+        assert not await store.drop(space, at=3)
+        assert await revision_of(store, space) == 3
+
     async def test_a_space_made_again_continues_its_revisions(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(A, b"1"))
         await applied(store, space, Put(A, b"2"))

@@ -85,7 +85,9 @@ class Times(Stage):
         entry = await entry_of(store, space, DOC)
         assert entry is not None
         assert (entry.created, entry.value) == (done.revision, b"new")
-        assert (await changed(store, space, done.revision - 1))[0].expired
+        told = [change for change in await changed(store, space, 1) if change.key == DOC]
+        # If the writes take longer than the time to live, the last of them has removed the entry already.
+        assert told[-1].expired or told[-2].deleted
 
     async def test_a_rewrite_without_a_ttl_stays(self, store: StoreBase, space: str) -> None:
         short, lasting = [Put(A, b"1", ttl_ms=SHORT_MS)], [Put(A, b"2")]

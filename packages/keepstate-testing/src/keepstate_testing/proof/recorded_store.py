@@ -152,7 +152,7 @@ class RecordedStore(StoreWrapper):
         self._recorder.write(Followed(page))
         return changes
 
-    async def drop(self, space: str) -> bool:
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
         """Reject the call, because a dropped space has no log."""
         raise InvalidError(f"{space!r} is recorded and cannot be dropped; take another space")
 

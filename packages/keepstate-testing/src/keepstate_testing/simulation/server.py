@@ -56,10 +56,11 @@ class Server(MemoryStore):
             self.applied_at_s[space, new] = self._time.monotonic_s()
         self._timed[space] = revision
 
-    async def drop(self, space: str) -> bool:
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
         """Drop a space; return whether it was there."""
-        was_there = await self._drop(space)
-        self.oracle.drop(space)
+        was_there = await self._drop(space, at)
+        if was_there or at is None:
+            self.oracle.drop(space)
         self._follow(space)
         return was_there
 

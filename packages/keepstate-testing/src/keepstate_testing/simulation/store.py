@@ -91,10 +91,10 @@ class SimulatedStore(StoreBase):
             self._witness.told_page(space, asked, prefix, after, page, at_ms)
         return page
 
-    async def drop(self, space: str) -> bool:
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
         """Drop through the line."""
         self._witness.forget(space)
-        return await super().drop(space)
+        return await super().drop(space, at=at)
 
     # ---- the line
 
@@ -135,8 +135,8 @@ class SimulatedStore(StoreBase):
             self._process, lambda: self._server.spaces(prefix, after=after, limit=limit)
         )
 
-    async def _drop(self, space: str) -> bool:
-        return await self._network.order(self._process, lambda: self._server.drop(space))
+    async def _drop(self, space: str, at: int | None) -> bool:
+        return await self._network.order(self._process, lambda: self._server.drop(space, at=at))
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         return await self._network.ask(self._process, lambda: self._server.sweep(prefix, limit=limit))

@@ -8,5 +8,5 @@ documents that have expired since the last change. Each batch that changes docum
 is recorded, even in a handle that does not know it. If it is, the applied batch contains a commit that is
 based on the head that it checks. Other callers cannot move `main`.
 
-To add something to these commits: `Recorder` writes them all.
+To add something to these commits: `RecordedCommits` writes them all.
 """

@@ -14,7 +14,8 @@ from keepstate.engine.history.recording import expiry
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.unit import Note, Unit
+from keepstate.engine.kernel.recorded import Note
+from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.values import limits
 from keepstate.values.codec import canonical, pack_body

@@ -1,0 +1,147 @@
+"""Background delivery: what a handle has written is carried after its commit, and never during it.
+
+A subject is carried at most once a second, and at once if a queue may have become ready. Errors do not
+reach the writer: the outbox stays, and the next writer, worker or sweep carries it. While a tenant has
+no index, nothing is carried: the first `find` makes the index from the outboxes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from keepstate._clock import Clock
+from keepstate._deferral import defer_imports
+from keepstate._runner import Runner, Signal, Work, fork_generation, reentrant_lock
+from keepstate.engine.kernel.subjects import QUEUE, Subject
+from keepstate.errors import KeepstateError
+
+if TYPE_CHECKING:
+    from keepstate.engine.index import carrier as _carrier
+else:
+    defer_imports(globals(), _carrier="keepstate.engine.index.carrier")
+
+_log = logging.getLogger("keepstate.engine")
+
+INTERVAL_S: Final = 1.0
+"""The shortest time between two deliveries of one subject."""
+_STEP_S: Final = 0.05
+_ABSENT_S: Final = 10.0
+"""The time for which a tenant is taken to have no index, after it was looked for."""
+_REST_FACTOR: Final = 3
+"""The pause after a delivery is at least this many times its duration, unless a queue became ready."""
+_WAITING: Final = 10_000
+"""The largest number of subjects that wait; the outboxes of further ones are left to others."""
+
+Waiting = tuple[str | None, tuple[str, Subject]]
+"""A tenant, and a subject that waits to be carried."""
+
+
+class Delivery:
+    """Carries the subjects that the handles of one store change.
+
+    Args:
+        runner: The runner of the handles' mode.
+        clock: The clock.
+        carrier_of: Returns the carrier of a tenant.
+    """
+
+    def __init__(
+        self, runner: Runner, clock: Clock, carrier_of: Callable[[str | None], Awaitable[_carrier.Carrier]]
+    ) -> None:
+        self._runner, self._clock, self._carrier_of = runner, clock, carrier_of
+        self._lock = reentrant_lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._generation = fork_generation()
+        self._due_s: dict[Waiting, float] = {}
+        """The time at which each waiting subject is carried."""
+        self._carried_s: dict[Waiting, float] = {}
+        """The time at which each subject was carried last, for a second."""
+        self._absent_s: dict[str | None, float] = {}
+        """The time until which a tenant is taken to have no index."""
+        self._present = set[str | None]()
+        """The tenants that are known to have an index."""
+        self._work: Work | None = None
+        self._is_closed = False
+
+    def note(self, tenant: str | None, space: str, subjects: Iterable[Subject]) -> None:
+        """Note that a batch has changed subjects. Returns at once."""
+        if self._generation != fork_generation():
+            self._begin()  # the work belongs to the parent process
+        now_s = self._clock.monotonic_s()
+        if self._is_closed or self._absent_s.get(tenant, now_s) > now_s:
+            return
+        with self._lock:
+            for subject in subjects:
+                waiting = tenant, (space, subject)
+                if len(self._due_s) >= _WAITING:
+                    return
+                pause_s = 0.0 if subject.kind == QUEUE else _STEP_S
+                if tenant not in self._present:
+                    pause_s = INTERVAL_S  # the index is looked for once the first writes are over
+                last_s = self._carried_s.get(waiting)
+                due_s = now_s + pause_s if last_s is None else max(last_s + INTERVAL_S, now_s)
+                self._due_s.setdefault(waiting, due_s)
+            if self._work is None:
+                self._work = self._runner.start(self._run, "delivery")
+
+    async def flush(self, tenant: str | None) -> None:
+        """Carry what waits of a tenant now."""
+        with self._lock:
+            waiting = [each for each in self._due_s if each[0] == tenant]
+        await self._carry(waiting)
+
+    async def close(self) -> None:
+        """Stop carrying. What still waits keeps its outbox."""
+        self._is_closed, work = True, self._work
+        if work is not None and self._generation == fork_generation():
+            await work.stop()
+
+    async def _run(self, signal: Signal) -> None:
+        rest_s = 0.0
+        while not await signal.wait(max(_STEP_S, rest_s)):
+            with self._lock:
+                if not self._due_s:
+                    self._work = None
+                    return
+                now_s = self._clock.monotonic_s()
+                due = [waiting for waiting, due_s in self._due_s.items() if due_s <= now_s]
+            if due:
+                await self._carry(due)
+                rest_s = min(INTERVAL_S, _REST_FACTOR * (self._clock.monotonic_s() - now_s))
+        self._work = None
+
+    async def _carry(self, waiting: list[Waiting]) -> None:
+        for tenant in {tenant for tenant, _ in waiting}:
+            mine = [location for of, location in waiting if of == tenant]
+            with self._lock:
+                now_s = self._clock.monotonic_s()
+                for location in mine:
+                    self._due_s.pop((tenant, location), None)
+                    self._carried_s[tenant, location] = now_s
+                self._forget(now_s)
+            try:
+                carrier = await self._carrier_of(tenant)
+                if await carrier.meta() is None:
+                    raise _carrier.NoIndexError
+                self._present.add(tenant)
+                await carrier.carry(mine)
+            except _carrier.NoIndexError:
+                self._present.discard(tenant)
+                self._absent_s[tenant] = now_s + _ABSENT_S
+            except KeepstateError:
+                _log.debug("delivery of %d subjects failed; their outboxes stay", len(mine), exc_info=True)
+
+    def found_index(self, tenant: str | None) -> None:
+        """Note that a tenant has an index."""
+        self._absent_s.pop(tenant, None)
+        self._present.add(tenant)
+
+    def _forget(self, now_s: float) -> None:
+        if len(self._carried_s) > _WAITING:
+            self._carried_s = {
+                waiting: at_s for waiting, at_s in self._carried_s.items() if now_s - at_s < INTERVAL_S
+            }

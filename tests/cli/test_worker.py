@@ -1,0 +1,76 @@
+"""The worker command, and what the queue command does with single tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import keepstate as ks_package
+from tests.cli.conftest import Keepstate, Started
+
+HANDLERS = """
+import time
+
+def handle(task):
+    if task.payload == "bad":
+        raise ValueError("no such page")
+    return task.payload * 2
+
+def wait(task):
+    time.sleep(0.3)
+    return "waited"
+
+handlers = {"": handle, "wait": wait}
+"""
+
+
+def _put(url: str, *payloads: object, kind: str = "") -> None:
+    async def main() -> None:
+        async with ks_package.open(url) as ks:
+            for payload in payloads:
+                await ks.space("pool").queue.put(payload, id=str(payload), kind=kind, max_attempts=1)
+
+    asyncio.run(main())
+
+
+def test_a_worker_works_and_its_tasks_are_shown_and_run_again(
+    keepstate: Keepstate, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs_of_a_worker.py").write_text(HANDLERS)
+    _put(url, "good", "bad")
+
+    ended = keepstate("worker", "pool", "jobs_of_a_worker:handlers", "--idle-s", "0.1", "--json")
+    shown = keepstate("queue", "pool", "--show", "bad").json()
+
+    assert (ended.json()["completed"], ended.json()["failed"]) == (1, 1)
+    assert (shown["state"], [each["error"] for each in shown["attempts"]]) == (
+        "dead",
+        ["ValueError: no such page"],
+    )
+    assert keepstate("queue", "pool", "--rerun", "bad", "--json").json()["ready"] == 1
+    assert keepstate("queue", "pool", "--cancel", "bad", "--reason", "bad", "--json").json()["cancelled"] == 1
+    assert keepstate("queue", "pool", "--cancel", "bad").code != 0
+    assert keepstate("queue", "pool", "--show", "nobody").code != 0
+    assert keepstate("queue", "pool", "dead", "--cancel", "bad").code == 2
+    assert keepstate("queue", "pool", "--cancel", "bad", "--rerun", "bad").code == 2
+    assert keepstate("queue", "pool", "--reason", "bad").code == 2
+
+
+def test_a_worker_that_gets_sigterm_ends_its_task_first(started: Started, url: str, tmp_path: Path) -> None:
+    (tmp_path / "slow_jobs_of_a_worker.py").write_text(HANDLERS)
+    _put(url, "slow", kind="wait")
+    worker = started("worker", "pool", "slow_jobs_of_a_worker:handlers", "--json")
+
+    async def claimed() -> bool:
+        async with ks_package.open(url) as ks:
+            info = await ks.space("pool").queue.get("slow")
+            return info is not None and info.state == "claimed"
+
+    while not asyncio.run(claimed()):
+        time.sleep(0.01)
+    worker.send_signal(signal.SIGTERM)
+    out, _ = worker.communicate(timeout=60)
+
+    assert worker.returncode == 0 and '"completed": 1' in out.replace('":1', '": 1')

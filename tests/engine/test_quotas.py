@@ -1,0 +1,113 @@
+"""Quotas of a tenant on every backend: exact for each space, in every process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+import keepstate
+from keepstate import Quota, QuotaExceededError
+from keepstate.engine.kernel import grants
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.errors import InvalidError
+from keepstate.names import beginning
+
+
+async def test_each_space_holds_at_most_its_quota(ks: Keepstate) -> None:
+    tenant = ks.tenant("a")
+    await tenant.space("other").documents.put("x", 1)
+    await tenant.set_quota(Quota(documents=2, queued=2, streams=1))
+    space = tenant.space("run/1")
+
+    for name in ("one", "two", "two"):
+        await space.documents.put(name, 1)
+    with pytest.raises(
+        QuotaExceededError, match="may have 2 of documents, has 2, and this would add 1"
+    ) as caught:
+        await space.documents.put("three", 1)
+    await space.events.append(1)
+    with pytest.raises(QuotaExceededError, match="of streams"):
+        await space.events.stream("second").append(1)
+    for number in range(2):
+        await space.queue.put(number)
+    with pytest.raises(QuotaExceededError, match="of queued"):
+        await space.queue.put(3)
+
+    error = caught.value
+    assert (error.quota, error.most, error.used) == ("documents", 2, 2)
+    await space.documents.delete("one")
+    await space.documents.put("three", 1)
+    (task,) = await space.queue.claim("w", lease_s=60)
+    await task.complete()
+    await space.queue.put(3)
+    await ks.tenant("b").space("run/1").documents.put("x", 1)
+    assert await tenant.quota() == Quota(documents=2, queued=2, streams=1)
+    await tenant.set_quota(None)
+    await space.documents.put("four", 1)
+    assert await tenant.quota() is None
+
+
+async def test_bytes_are_counted_with_large_values_and_may_shrink(ks: Keepstate) -> None:
+    tenant = ks.tenant("a")
+    space = tenant.space("run/1")
+    await space.documents.put("large", random.Random(0).randbytes(3_000_000))
+    await tenant.set_quota(Quota(size_bytes=3_500_000))
+
+    with pytest.raises(QuotaExceededError, match="of size_bytes"):
+        await space.documents.put("next", random.Random(1).randbytes(600_000))
+    await space.documents.put("large", 1)
+
+    assert (await space.size()).size_bytes <= 3_500_000
+
+
+@pytest.mark.slow
+async def test_writers_at_once_never_exceed_a_quota(shared_url: str) -> None:
+    async with keepstate.open(shared_url) as one, keepstate.open(shared_url) as other:
+        await one.tenant("a").space("run/1").documents.put("first", 1)
+        await other.tenant("a").space("run/1").documents.put("second", 1)
+        await other.tenant("a").set_quota(Quota(documents=10))
+
+        async def put(handle: Keepstate, name: str) -> bool:
+            try:
+                await handle.tenant("a").space("run/1").documents.put(name, 1)
+            except QuotaExceededError:
+                return False
+            return True
+
+        done = await asyncio.gather(*(put((one, other)[n % 2], f"d{n}") for n in range(24)))
+
+        assert sum(done) == 8
+        assert len([key async for key in one.tenant("a").space("run/1").documents.keys()]) == 10  # noqa: SIM118
+
+
+async def test_a_quota_that_only_new_writers_hear_of_is_found(
+    ks: Keepstate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(store: object, space: str) -> None:
+        return
+
+    monkeypatch.setattr(grants, "_renew", nothing)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        await bound_a_known_writer(ks)
+
+
+async def bound_a_known_writer(ks: Keepstate) -> None:
+    async with ks:
+        space = ks.tenant("a").space("run/1")
+        await space.documents.put("one", 1)
+        await ks.tenant("a").set_quota(Quota(documents=1))
+        grants.cache_of(ks.store).part(grants.Grants).of(beginning("a")).quota = None  # as another process
+        with pytest.raises(QuotaExceededError):
+            await space.documents.put("two", 1)
+
+
+async def test_a_writer_that_knows_the_space_is_bounded_too(ks: Keepstate) -> None:
+    await bound_a_known_writer(ks)
+
+
+def test_a_quota_is_a_number_that_is_not_negative() -> None:
+    for wrong in (-1, 1.0, "1", True, 2**53):
+        with pytest.raises(InvalidError):
+            Quota(documents=wrong)  # type: ignore[arg-type]

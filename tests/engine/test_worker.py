@@ -1,0 +1,498 @@
+"""Workers: what becomes of a task by what its handler does, and by what happens to the task meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import keepstate
+from keepstate.engine.queue.queue import Task
+from keepstate.engine.queue.retry import Retry
+from keepstate.engine.queue.worker import RunReport
+from keepstate.engine.space.space import Space
+from keepstate.errors import (
+    InvalidError,
+    StoreUnavailableError,
+    Suspended,
+    TaskCancelledError,
+    TaskFailedError,
+)
+
+AT_ONCE = Retry(first_s=0, jitter=0)
+
+
+async def work(space: Space, handlers: Any, **options: Any) -> RunReport:
+    """Work until there is nothing to do."""
+    async with asyncio.timeout(60):
+        return await space.queue.run(handlers, **({"idle_s": 0.05, "retry": AT_ONCE} | options))
+
+
+async def state_of(space: Space, id: str = "t") -> str | None:
+    info = await space.queue.get(id)
+    return None if info is None else info.state
+
+
+async def test_what_a_handler_returns_is_the_result(space: Space) -> None:
+    for number in range(20):
+        await space.queue.put(number, id=f"t{number}")
+
+    async def double(task: Task) -> int:
+        return 2 * int(task.payload)
+
+    report = await work(space, double)
+
+    assert (report.completed, report.ended) == (20, "idle")
+    assert [await space.queue.result(f"t{number}") for number in range(20)] == list(range(0, 40, 2))
+
+
+async def test_a_plain_function_runs_in_a_thread_and_its_task_blocks_there(space: Space) -> None:
+    await space.queue.put(3, id="t")
+
+    def triple(task: Any) -> int:
+        task.heartbeat(progress="half")
+        assert threading.current_thread() is not threading.main_thread()
+        return 3 * int(task.payload)
+
+    await work(space, triple)
+
+    info = await space.queue.get("t")
+    assert info is not None and (info.result, info.progress) == (9, "half")
+
+
+async def test_only_kinds_with_a_handler_are_claimed(space: Space) -> None:
+    for kind in ("mail", "sms", ""):
+        await space.queue.put(kind, id=f"{kind}-task", kind=kind)
+
+    async def handle(task: Task) -> str:
+        return f"handled {task.kind}"
+
+    report = await work(space, {"mail": handle, "": handle})
+
+    assert report.completed == 2
+    assert [await state_of(space, f"{kind}-task") for kind in ("mail", "sms", "")] == [
+        "done",
+        "ready",
+        "done",
+    ]
+
+
+async def test_an_error_is_tried_again_and_then_dead(space: Space) -> None:
+    await space.queue.put(1, id="t", max_attempts=3)
+
+    async def fail(task: Task) -> None:
+        raise ValueError(f"attempt {task.attempt}")
+
+    report = await work(space, fail)
+
+    assert report.failed == 3
+    errors = [each.error for each in await space.queue.attempts("t")]
+    assert errors == [f"ValueError: attempt {number}" for number in (1, 2, 3)]
+    with pytest.raises(TaskFailedError):
+        await space.queue.result("t")
+
+
+@pytest.mark.parametrize(
+    ("retry", "failed"),
+    [(Retry(never=(LookupError,)), 1), (Retry(first_s=0, rules={KeyError: Retry(never=(KeyError,))}), 1)],
+)
+async def test_some_errors_are_never_tried_again(space: Space, retry: Retry, failed: int) -> None:
+    await space.queue.put(1, id="t")
+
+    async def fail(_: Task) -> None:
+        raise KeyError("no")
+
+    report = await work(space, fail, retry=retry)
+
+    assert (report.failed, await state_of(space)) == (failed, "dead")
+
+
+def test_pauses_grow_to_the_longest_and_vary() -> None:
+    retry = Retry(first_s=1, factor=3, longest_s=20, jitter=0.5)
+
+    assert [retry.pause_s(number, ValueError(), 0.5) for number in (1, 2, 3, 4, 999)] == [1, 3, 9, 20, 20]
+    assert [retry.pause_s(2, ValueError(), spread) for spread in (0.0, 0.25)] == [1.5, 2.25]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"first_s": -1},
+        {"factor": 0.5},
+        {"longest_s": 0},
+        {"jitter": 2},
+        {"never": [ValueError]},
+        {"rules": {1: 2}},
+    ],
+    ids=str,
+)
+def test_wrong_rules_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError, match=next(iter(wrong))):
+        Retry(**wrong)
+
+
+async def test_a_result_that_cannot_be_stored_fails_the_task_in_clear_words(space: Space) -> None:
+    await space.queue.put(1, id="t")
+
+    async def handle(_: Task) -> object:
+        return object()
+
+    report = await work(space, handle)
+
+    info = await space.queue.get("t")
+    assert info is not None and (report.failed, info.state) == (1, "dead")
+    assert info.error is not None and "the result of the handler of task 't' cannot be stored" in info.error
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
+)
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_a_handler_that_raises_no_exception_fails_only_its_task(
+    space: Space, error: BaseException, kind: str
+) -> None:
+    await space.queue.put(1, id="t", max_attempts=1)
+    await space.queue.put(2, id="other", kind="other")
+
+    async def raise_it(_: Task) -> None:
+        raise error
+
+    def raise_in_thread(_: Any) -> None:
+        raise error
+
+    async def handle(_: Task) -> str:
+        return "done"
+
+    report = await work(space, {"": raise_it if kind == "coroutine" else raise_in_thread, "other": handle})
+
+    assert (report.failed, report.completed, await state_of(space)) == (1, 1, "dead")
+
+
+async def test_a_handler_that_never_ends_fails_after_its_timeout(space: Space) -> None:
+    await space.queue.put(1, id="t", max_attempts=1)
+    await space.queue.put(1, id="stubborn", kind="stubborn", max_attempts=1)
+    ended = asyncio.Event()
+
+    async def hang(_: Task) -> None:
+        await asyncio.sleep(1000)
+
+    async def hang_stubbornly(_: Task) -> None:
+        while not ended.is_set():
+            try:
+                await asyncio.sleep(0.1)
+            except asyncio.CancelledError:
+                continue
+
+    try:
+        report = await work(space, {"": hang, "stubborn": hang_stubbornly}, timeout_s=0.05)
+    finally:
+        ended.set()
+
+    assert report.failed == 2
+    for id in ("t", "stubborn"):
+        info = await space.queue.get(id)
+        assert info is not None and info.state == "dead" and "did not end in 0.05 s" in (info.error or "")
+
+
+# ---- waiting
+
+
+async def test_a_suspended_handler_waits_without_an_attempt_and_goes_on(space: Space) -> None:
+    await space.queue.put(1, id="t", max_attempts=1)
+    runs: list[int] = []
+
+    async def handle(task: Task) -> str:
+        runs.append(task.attempt)
+        if len(runs) == 1:
+            raise task.suspended(None, messages=["go"])
+        return "done"
+
+    report = await work(space, handle)
+    assert (report.waiting, await state_of(space)) == (1, "waiting")
+    await space.queue.send("t", "go", 1)
+    await work(space, handle)
+
+    assert (runs, await space.queue.result("t")) == ([1, 1], "done")
+
+
+@pytest.mark.parametrize("after", ["returns", "raises"])
+async def test_a_handler_that_swallows_its_suspension_fails(space: Space, after: str) -> None:
+    await space.queue.put(1, id="t")
+
+    async def handle(task: Task) -> str:
+        try:
+            raise task.suspended(100)
+        except BaseException:  # noqa: BLE001 - what is tested
+            if after == "raises":
+                raise ValueError("mine") from None
+            return "done"
+
+    await work(space, handle)
+
+    info = await space.queue.get("t")
+    assert info is not None and info.state == "dead"
+    assert info.error is not None and "caught Suspended" in info.error
+    assert not issubclass(Suspended, Exception)
+
+
+async def test_a_handler_ends_its_claim_itself(space: Space) -> None:
+    for id in ("later", "done", "failed", "joined"):
+        await space.queue.put(1, id=id, kind=id)
+
+    async def later(task: Task) -> None:
+        await task.later(100)
+
+    async def complete(task: Task) -> str:
+        await task.complete("own")
+        return "dropped"
+
+    async def fail(task: Task) -> None:
+        await task.fail("own", is_final=True)
+
+    async def join(task: Task) -> str:
+        async with space.transaction() as tx:
+            await tx.events.append("done")
+            await tx.queue.complete(task, "joined")
+        return "dropped"
+
+    report = await work(space, {"later": later, "done": complete, "failed": fail, "joined": join})
+
+    assert (report.waiting, report.completed, report.failed, report.lost) == (1, 2, 1, 0)
+    assert [await state_of(space, id) for id in ("later", "failed")] == ["waiting", "dead"]
+    assert [await space.queue.result(id) for id in ("done", "joined")] == ["own", "joined"]
+
+
+# ---- leases
+
+
+async def test_leases_are_renewed_while_a_handler_blocks_the_loop(shared_url: str) -> None:
+    async with keepstate.open(shared_url) as ks:
+        queue = ks.space("run/1").queue
+        await queue.put(1, id="t")
+        stolen: list[str] = []
+
+        def steal() -> None:
+            async def claim() -> None:
+                async with keepstate.open(shared_url) as other:
+                    for _ in range(12):
+                        stolen.extend(
+                            task.id for task in await other.space("run/1").queue.claim("thief", lease_s=60)
+                        )
+                        await asyncio.sleep(0.1)
+
+            asyncio.run(claim())
+
+        async def block(_: Task) -> str:
+            thief = threading.Thread(target=steal)
+            thief.start()
+            thief.join()  # blocks the loop for four leases
+            return "done"
+
+        report = await work(ks.space("run/1"), block, lease_s=0.3)
+
+    assert (stolen, report.completed) == ([], 1)
+
+
+async def test_a_blocked_loop_loses_its_task_after_the_timeout(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keepstate.engine.queue.held_tasks._LATE_S", 0.1)
+    await space.queue.put(1, id="t", max_attempts=1)
+
+    async def block(_: Task) -> str:
+        time.sleep(1.5)
+        return "too late"
+
+    report = await work(space, block, timeout_s=0.1, lease_s=0.3)
+
+    assert (report.completed, report.lost + report.failed, await state_of(space)) == (0, 1, "dead")
+
+
+async def test_a_task_that_another_worker_got_is_cancelled_in_its_handler(space: Space) -> None:
+    await space.queue.put(1, id="t")
+    seen: list[str] = []
+
+    async def handle(task: Task) -> None:
+        try:
+            await space.queue.discard(task.id)  # the loss may be known before this call returns
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            seen.append("lost")
+            raise
+
+    report = await work(space, handle)
+
+    assert (seen, report.lost, report.failed) == (["lost"], 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_cancelling_reaches_a_running_handler_at_once(space: Space, kind: str) -> None:
+    await space.queue.put(1, id="t")
+    began, seen = asyncio.Event(), list[float]()
+    loop = asyncio.get_running_loop()
+
+    async def handle(task: Task) -> None:
+        began.set()
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            assert task.cancelled
+            seen.append(time.monotonic())
+            raise
+
+    def handle_in_thread(task: Any) -> str:
+        loop.call_soon_threadsafe(began.set)
+        while not task.cancelled:
+            time.sleep(0.005)
+        seen.append(time.monotonic())
+        return "dropped"
+
+    working = asyncio.create_task(
+        work(space, handle if kind == "coroutine" else handle_in_thread, lease_s=600)
+    )
+    await began.wait()
+    assert await space.queue.cancel("t", by="ann")
+    report = await working
+
+    assert (len(seen), report.cancelled, report.failed, report.completed) == (1, 1, 0, 0)
+    with pytest.raises(TaskCancelledError, match="ann"):
+        await space.queue.result("t")
+
+
+# ---- ends of workers
+
+
+async def test_a_stopped_worker_lets_handlers_end_and_claims_nothing_more(space: Space) -> None:
+    for id in ("a", "b"):
+        await space.queue.put(1, id=id)
+    stop = asyncio.Event()
+
+    async def handle(_: Task) -> str:
+        stop.set()
+        await asyncio.sleep(0.05)
+        return "done"
+
+    report = await work(space, handle, concurrency=1, stop=stop, idle_s=None)
+
+    assert (report.ended, report.completed, await state_of(space, "b")) == ("stopped", 1, "ready")
+
+
+async def test_what_does_not_end_in_time_is_released_without_an_attempt(space: Space) -> None:
+    await space.queue.put(1, id="t", max_attempts=1)
+    stop = asyncio.Event()
+
+    async def handle(_: Task) -> None:
+        stop.set()
+        await asyncio.sleep(1000)
+
+    report = await work(space, handle, stop=stop, drain_s=0, idle_s=None)
+
+    info = await space.queue.get("t")
+    assert info is not None and (report.released, info.state, info.attempt) == (1, "ready", 0)
+
+
+async def test_a_cancelled_worker_releases_its_tasks(space: Space) -> None:
+    await space.queue.put(1, id="t", max_attempts=1)
+    began = asyncio.Event()
+
+    async def handle(_: Task) -> None:
+        began.set()
+        await asyncio.sleep(1000)
+
+    working = asyncio.create_task(work(space, handle, idle_s=None))
+    await began.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    info = await space.queue.get("t")
+    assert info is not None and (info.state, info.attempt) == ("ready", 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_a_worker_and_its_handler_is_put_back(
+    space: Space, number: signal.Signals
+) -> None:
+    await space.queue.put(1, id="t")
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+
+    async def handle(_: Task) -> str:
+        signal.raise_signal(number)
+        await asyncio.sleep(0.05)
+        return "done"
+
+    report = await work(space, handle, idle_s=None)
+
+    assert (report.ended, report.completed) == ("stopped", 1)
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+async def test_a_worker_outlasts_tasks_that_it_cannot_read(
+    space: Space, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = 0
+    claim = space.queue.claim
+
+    async def refuse_twice(*args: Any, **options: Any) -> Any:
+        nonlocal refused
+        refused += 1
+        if refused <= 2:
+            raise StoreUnavailableError("away")
+        return await claim(*args, **options)
+
+    monkeypatch.setattr(space.queue, "claim", refuse_twice)
+    monkeypatch.setattr("keepstate.engine.queue.worker._LONGEST_CLAIM_S", 0.01)
+    await space.queue.put(1, id="t")
+
+    async def handle(_: Task) -> str:
+        return "done"
+
+    with caplog.at_level(logging.WARNING):
+        report = await work(space, handle)
+
+    assert report.completed == 1
+    assert [
+        record.getMessage().count("away") for record in caplog.records if "cannot claim" in record.message
+    ] == [1]
+
+
+async def test_the_end_of_a_task_is_stored_although_the_store_was_away(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await space.queue.put(1, id="t")
+    refused = 0
+    complete = Task.complete
+
+    async def refuse_once(task: Task, result: object = None) -> None:
+        nonlocal refused
+        refused += 1
+        if refused == 1:
+            raise StoreUnavailableError("away")
+        await complete(task, result)
+
+    monkeypatch.setattr(Task, "complete", refuse_once)
+
+    async def handle(_: Task) -> str:
+        return "done"
+
+    assert (await work(space, handle)).completed == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"handlers": None}, {"handlers": {}}, {"handlers": {"a": 1}}, {"handlers": {1: print}}),
+        *({"concurrency": 0}, {"concurrency": 1001}, {"lease_s": 0}, {"timeout_s": 0}, {"drain_s": -1}),
+        *({"retry": 3}, {"worker": ""}, {"stop": 1}, {"idle_s": 0}),
+    ],
+    ids=str,
+)
+async def test_wrong_options_of_a_worker_are_refused(space: Space, wrong: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"handlers": print} | wrong
+    with pytest.raises(InvalidError, match=next(iter(wrong))):
+        await space.queue.run(**options)
