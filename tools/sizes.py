@@ -34,7 +34,7 @@ BUDGETS = {
     "sessions": 3_200,
     "stores": 11_780,
     "sync": 2_965,
-    "testing": 2_720,
+    "testing": 2_950,
     "typed": 3_050,
     "values": 4_410,
     "workspace": 1_650,

@@ -426,7 +426,7 @@ class OpenStore:
                 return self._shared
             key = self._key()
             shared = _registry.get(key)
-            if shared is None:
+            if shared is None or (shared.is_open and not shared.store.is_open):  # closed below its handles
                 # No other process can have encrypted a private store.
                 is_keyless = self._encryption is None and not self._is_private
                 folder = os.path.dirname(self._path) if self._makes_folder else None

@@ -17,7 +17,7 @@ REASONS = {
     "engine/history/part.py": "the base of the four classes of a history, each in its own file",
     "kv.py": "the public import path of `KVStore`",
     "managers/arguments.py": "checks for all domains of managers, which do not import one another",
-    "testing/clocks.py": "imported without pytest, by worlds and worker processes",
+    "testing/plugin.py": "loaded by every pytest where keepstate is installed, and so imports nothing else",
     "testing/store_contract/contract.py": "joins the parts of the contract, which know nothing of each other",
     "testing/store_contract/incrementer.py": "a program that the contract starts as a process",
 }

@@ -108,6 +108,10 @@ class Handles:
             if (handle := reference()) is not None:
                 handle.notify(space)
 
+    def living(self) -> list[NotifiedHandle]:
+        """Return the handles that still exist."""
+        return [handle for reference in self._handles if (handle := reference()) is not None]
+
 
 class SharedUse(Generic[S]):
     """A handle's use of shared state, released once, even if the handle stopped waiting for it.

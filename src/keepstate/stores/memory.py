@@ -40,6 +40,7 @@ class MemoryHeap:
     """The spaces of a memory store, and the open stores to notify of changes."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.clock = clock
         self.lock = threading.Lock()
         self._nonce = clock.random_bytes(NONCE_BYTES)
         """The nonce of every revision: a heap is lost only as a whole."""
@@ -60,6 +61,10 @@ class MemoryHeap:
     def state_of(self, name: str) -> SpaceState:
         """Return the space to read from, without creating it."""
         return self.spaces.get(name) or SpaceState(self._nonce)
+
+    def store(self, name: str, runner: Runner) -> MemoryStore:
+        """Return an unopened store on these spaces."""
+        return MemoryStore(name=name, runner=runner, clock=self.clock, heap=self)
 
 
 _named: dict[str, MemoryHeap] = {}
@@ -84,6 +89,15 @@ def _heap(name: str) -> MemoryHeap:
         return _named.setdefault(name, MemoryHeap())
 
 
+def name_heap(name: str, heap: MemoryHeap | None) -> None:
+    """Let `memory://NAME` open this heap, or forget the name with None."""
+    with _naming:
+        if heap is None:
+            _named.pop(name, None)
+        else:
+            _named[name] = heap
+
+
 class MemoryStore(StoreBase):
     """A store in memory: `memory://` is private to its opener, `memory://NAME` is shared in the process."""
 
@@ -106,11 +120,11 @@ class MemoryStore(StoreBase):
         url.reject_options()
         if url.path or url.user is not None:
             raise InvalidError(f"{url} has more than a name. Use memory:// or memory://NAME.")
-        return cls(name=url.host, runner=runner)
+        return _heap(url.host).store(url.host, runner)
 
     def twin(self, runner: Runner) -> MemoryStore:
         """Return an unopened store on the same spaces for another mode."""
-        return MemoryStore(name=self._name, runner=runner, clock=self._clock, heap=self._heap)
+        return type(self)(name=self._name, runner=runner, clock=self._clock, heap=self._heap)
 
     async def _open(self) -> Capabilities:
         self._heap.handles.join(self)
