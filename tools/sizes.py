@@ -28,7 +28,7 @@ TOP = "(top)"
 SHORT = 50
 BUDGETS = {
     "adapters": 4_050,
-    "cli": 3_130,
+    "cli": 3_260,
     "engine": 19_900,
     "managers": 5_300,
     "sessions": 3_200,

@@ -59,16 +59,21 @@ def age_of(keep_last: int | None, older_than: str | None) -> datetime | timedelt
         if keep_last is None:
             raise InvalidError("prune needs --keep-last N or --older-than 30d")
         return None
-    if span := _SPAN.fullmatch(older_than):
+    return read_moment("--older-than", older_than)
+
+
+def read_moment(option: str, text: str) -> datetime | timedelta:
+    """Return the age or the time that an option gives."""
+    if span := _SPAN.fullmatch(text):
         return timedelta(**{_UNITS[span[2]]: int(span[1])})
     try:
-        moment = datetime.fromisoformat(older_than)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidError(
-            f"--older-than {older_than} is not a time; write 90s, 30m, 12h, 30d, 8w, or 2026-11-21T10:00:00Z"
+            f"{option} {text} is not a time; write 90s, 30m, 12h, 30d, 8w, or 2026-11-21T10:00:00Z"
         ) from None
     if moment.tzinfo is None:
-        raise InvalidError(f"--older-than {older_than} has no time zone; for UTC write {moment.isoformat()}Z")
+        raise InvalidError(f"{option} {text} has no time zone; for UTC write {moment.isoformat()}Z")
     return moment
 
 

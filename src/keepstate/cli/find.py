@@ -1,0 +1,96 @@
+"""Command on subjects: list sessions, threads, agents, workflows, teams, machines and queues."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from keepstate._clock import SYSTEM_CLOCK
+from keepstate.cli import exits
+from keepstate.cli.display import fields_of, plain, said, seconds, write_json, write_table
+from keepstate.cli.maintenance import read_moment
+from keepstate.cli.session import PLAIN, Session
+from keepstate.engine.index.rows import Found
+from keepstate.engine.kernel.stored import to_datetime
+from keepstate.engine.kernel.subjects import KINDS
+
+_LIMIT = 100
+_HEADS = ("kind", "id", "state", "owner", "changed", "due", "space", "title")
+
+
+async def find(
+    under: str = "",
+    *,
+    kind: Annotated[str | None, Parameter(help=f"Only this kind: {', '.join(KINDS)}.")] = None,
+    state: Annotated[str | None, Parameter(help="Only in this state.")] = None,
+    owner: Annotated[str | None, Parameter(help="Only of this user.")] = None,
+    since: Annotated[
+        str | None,
+        Parameter(help="Only changed since then: 90s, 30m, 12h, 30d, 8w, or a time with its zone."),
+    ] = None,
+    order: Annotated[
+        Literal["changed", "due"] | None,
+        Parameter(help="The earliest change first, or what is due, the earliest first."),
+    ] = None,
+    after: Annotated[
+        str | None, Parameter(help="Continue behind the page that ended with this cursor.")
+    ] = None,
+    limit: Annotated[int | None, Parameter(help="List at most N, instead of 100.")] = None,
+    session: Session = PLAIN,
+) -> int:
+    """List sessions, threads, agents, workflows, teams, machines and queues, the latest change first.
+
+    Args:
+        under: List only those in this space and those below it: user/1 also lists user/1/…, but not user/10.
+    """
+    moment = None if since is None else _moment(since)
+    async with session.opened() as ks:
+        page = await ks.find(
+            kind=kind,
+            state=state,
+            owner=owner,
+            changed_since=moment,
+            under=under,
+            order=order or "-changed",
+            after=after,
+            limit=_LIMIT if limit is None else limit,
+        )
+    if session.json:
+        for found in page:
+            write_json(fields_of(found, *Found.__slots__))
+        if page.next is not None:
+            write_json({"next": page.next})
+        return exits.OK
+    write_table(_HEADS, map(_row, page))
+    if page.next is not None:
+        options = {
+            "--kind": kind,
+            "--state": state,
+            "--owner": owner,
+            "--since": None if moment is None else moment.isoformat(),
+            "--order": order,
+            "--after": page.next,
+            "--limit": None if limit is None else str(limit),
+        }
+        given = [word for option in options.items() if option[1] is not None for word in option]
+        words = [word for word in (under, *given) if word]
+        said().print(plain(f"there are more: {session.command('find', *words)}"))
+    return exits.OK
+
+
+def _moment(since: str) -> datetime:
+    """Return the time that `--since` gives. A cursor belongs to one time, so an age becomes a time once."""
+    moment = read_moment("--since", since)
+    if isinstance(moment, timedelta):
+        return to_datetime(SYSTEM_CLOCK.now_ms()) - moment
+    return moment
+
+
+def _row(found: Found) -> tuple[object, ...]:
+    return (
+        *(found.kind, found.id, found.state, found.owner or ""),
+        *(seconds(found.changed_at), "" if found.due_at is None else seconds(found.due_at)),
+        *(found.space, found.title or ""),
+    )
