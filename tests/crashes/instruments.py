@@ -44,8 +44,8 @@ from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
 from keepstate.stores.wrappers.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.schedules import Schedule
-from tests.crashes import cut_and_bound, history_stage, kept_rows_stories, power_workload, supposed_stories
+from tests.crashes import cut_and_bound, history_stage, kept_rows_stories, power_workload, restored, supposed_stories
+from tests.crashes.test_expiring_scans import play
 from tests.crashes.test_power_cuts import folder, refuse
 
 SPACE, KEY = "space", b"\x01key"
@@ -350,51 +350,9 @@ def _resumed_watches(_place: Path, _request: pytest.FixtureRequest) -> None:
 
 
 def _restored_journals(place: Path, _request: pytest.FixtureRequest) -> None:
-    """Put a copy of a journal back, lets strangers write, and go on behind what is gone."""
-    chance = random.Random(0)
-    for number in range(6):
-        folder = place / f"restored-{number}"
-        folder.mkdir()
-        url, copy = f"file:///{folder}/journal", folder / "copy"
-        _fill(url, chance.randint(1, 3), "kept")
-        shutil.copy(folder / "journal", copy)
-        lost = _fill(url, chance.randint(1, 3), "lost")
-        for path in folder.glob("journal*"):
-            path.unlink()
-        shutil.copy(copy, folder / "journal")
-        _fill(url, chance.randint(3, 6), "strangers")
-        for read in (_watched, _followed):
-            for position in lost:
-                try:
-                    found = read(url, position)
-                except (HistoryLostError, InvalidError):  # it is of the other kind
-                    continue
-                raise AssertionError(f"another history was followed: {found} came after {position}")
-
-
-def _fill(url: str, count: int, author: str) -> list[str]:
-    """Write documents and events, and return the positions behind them."""
-    positions: list[str] = []
-    with sync.open(url) as ks:
-        space = ks.space(SPACE)
-        with space.documents.watch(timeout_s=0) as watch:
-            for number in range(count):
-                with space.transaction() as tx:
-                    tx.documents.put("plan", f"{author} {number}")
-                    tx.events.append({"by": author})
-            positions += [change.position for change in watch]
-        positions += [event.position or "" for event in space.events.read()[-count:]]
-    return positions
-
-
-def _watched(url: str, after: str) -> list[Any]:
-    with sync.open(url) as ks, ks.space(SPACE).documents.watch(after=after, timeout_s=0) as watch:
-        return [change.new for change in watch]
-
-
-def _followed(url: str, after: str) -> list[Any]:
-    with sync.open(url) as ks:
-        return [event.data for event in ks.space(SPACE).events.read(after=after)]
+    """Put copies of journals back, let strangers write, and go on behind what is gone."""
+    for seed in range(6):
+        restored.go_on("file", place / f"restored-{seed}", random.Random(seed))
 
 
 RESUMED_WATCHES = Instrument("watches that go on", _resumed_watches)
@@ -405,17 +363,12 @@ MOMENTS = Instrument("collections at their worst moments", _moments)
 
 def _schedules(_place: Path, _request: pytest.FixtureRequest) -> None:
     """Play transactions over entries that expire, and looks for a serial order of each."""
-    for seed in range(80):
-        clock = ManualClock(seed=seed)
-        store = finish(MemoryStore(runner=ThreadRunner(), clock=clock).open())
-
-        async def pass_time(ms: int, clock: ManualClock = clock) -> None:
-            clock.advance(ms)
-
-        try:
-            finish(Schedule(store, SPACE, seed, pass_time).play())
-        finally:
-            finish(store.close())
+    clock = ManualClock()
+    store = finish(MemoryStore(runner=ThreadRunner(), clock=clock).open())
+    try:
+        finish(play(store, clock, range(80)))
+    finally:
+        finish(store.close())
 
 
 class _InterruptedRunner(ThreadRunner):

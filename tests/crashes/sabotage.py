@@ -7,6 +7,7 @@ from itertools import count
 
 import msgspec
 
+from keepstate.engine.kernel.unit import Unit
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Conflict, Outcome, Reading
 
@@ -88,6 +89,11 @@ def read_from_a_cache() -> None:
         return known[place]
 
     StoreBase.read = read  # type: ignore[method-assign]
+
+
+def guard_scans_by_revision_alone() -> None:
+    """Remember no expiry of the entries that a transaction has found."""
+    Unit._note_expiry = lambda self, entries: None  # type: ignore[method-assign]
 
 
 def _break(broken: Callable[[StoreBase, Batch, Apply], Awaitable[Outcome]]) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from keepstate.engine.documents.watch import Watch
 from keepstate.engine.kernel import large_values, layout, store_abilities
 from keepstate.engine.kernel.executor import SpaceExecutor
+from keepstate.engine.kernel.glob import Glob
 from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.unit import NotWrittenError, Unit
 from keepstate.errors import ConflictError
@@ -81,6 +82,13 @@ def expiry_unguarded() -> Planted:
         return msgspec.structs.replace(right(self, beside), alive_until_ms=None)
 
     with patch.object(Unit, "batch", batch):
+        yield
+
+
+@contextmanager
+def expiry_of_scanned_entries_forgotten() -> Planted:
+    """Guard a scan by the revision alone: remember no expiry of the entries that it found."""
+    with patch.object(Unit, "_note_expiry", lambda self, entries: None):
         yield
 
 
@@ -165,6 +173,19 @@ def change_not_logged() -> Planted:
         right(self, told, [*olds[: len(told.entries)], *olds[len(record.entries) :]])
 
     with patch.object(SpaceState, "_append_to_log", keep_in_log):
+        yield
+
+
+@contextmanager
+def star_stops_at_slash() -> Planted:
+    """Let `*` of a pattern match no `/`, as the patterns of a shell do."""
+    right = Glob.matches
+
+    def matches(self: Glob, name: str) -> bool:
+        parts, names = self.text.split("/"), name.split("/")
+        return right(self, name) and ("*" not in self.text or len(names) == len(parts))
+
+    with patch.object(Glob, "matches", matches):
         yield
 
 

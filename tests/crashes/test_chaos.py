@@ -51,6 +51,7 @@ class Size:
     """Of workers, and of the server if there is one: with fewer, a run has proven little."""
 
 
+_TRIALS = 20
 SHORT = Size(1.2, (0.15, 0.35))
 DEEP = [pytest.mark.deep, pytest.mark.timeout(600)]
 BACKENDS = {
@@ -108,21 +109,35 @@ def test_kills_lose_nothing(kind: str, size: Size, tmp_path: Path, tally: Tally)
         (sabotage.apply_twice, {"applied_twice"}),
         (sabotage.apply_what_was_refused, {"ghosts"}),
         (sabotage.read_from_a_cache, {"disordered"}),
+        (sabotage.guard_scans_by_revision_alone, {"disordered"}),
     ],
 )
 def test_a_broken_store_is_found_guilty(broken: Callable[[], None], kinds: set[str], tmp_path: Path) -> None:
-    with arena("SQLite, normal", tmp_path) as at:
-        report = chaos(at, tmp_path, Size(0.6, (0.2, 0.3)), first_seed(), sabotaged=broken)
+    size, found = Size(0.6, (0.2, 0.3)), set[str]()
+    for attempt in range(_TRIALS):  # a loaded machine may let the workers do too little in one of them
+        folder = tmp_path / f"trial-{attempt}"
+        folder.mkdir()
+        with arena("SQLite, normal", folder) as at:
+            report = chaos(at, folder, size, first_seed() + attempt, sabotaged=broken)
+        found |= {name for name, count in report.findings.counts().items() if count}
+        if kinds <= found:
+            return
 
-    assert kinds <= {name for name, count in report.findings.counts().items() if count}, str(report)
+    pytest.fail(f"{kinds} expected, {found} found: {report}")
 
 
 @pytest.mark.slow
 def test_the_search_that_trusts_no_revision_finds_it_too(tmp_path: Path) -> None:
-    with arena("SQLite, normal", tmp_path) as at:
-        report = chaos(at, tmp_path, Size(1.0, (0.3, 0.4)), first_seed(), sabotaged=sabotage.drop_checks)
+    for attempt in range(_TRIALS):
+        folder = tmp_path / f"trial-{attempt}"
+        folder.mkdir()
+        with arena("SQLite, normal", folder) as at:
+            seed = first_seed() + attempt
+            report = chaos(at, folder, Size(1.0, (0.3, 0.4)), seed, sabotaged=sabotage.drop_checks)
+        if any("no order explains" in finding.text for finding in report.findings.found):
+            return
 
-    assert any("no order explains" in finding.text for finding in report.findings.found), str(report)
+    pytest.fail(f"no search found it: {report}")
 
 
 def chaos(

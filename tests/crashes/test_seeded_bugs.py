@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from keepstate_testing.simulation import BrokenPromiseError, Dials, simulate
+from keepstate_testing.simulation.workloads.booking import Booking
 from keepstate_testing.simulation.workloads.counting import Counting
 from keepstate_testing.simulation.workloads.dropping import Dropping
 from keepstate_testing.simulation.workloads.keeping import Keeping
@@ -54,6 +55,7 @@ pytestmark = pytest.mark.searched
 
 WORLDS = worlds("worlds", 50)
 RANGES = worlds("worlds of ranges", 5, Dials(delayed=0.8), [Limiting])
+BOOKED = worlds("worlds of bookings", 5, Dials(delayed=0.5), [Booking])
 CALM = worlds("calm worlds", 20, Dials(delayed=0.8), [Playing, Dropping])
 IMPATIENT = worlds("worlds whose callers give up", 2, Dials(delayed=0.5, cancelled=0.3), [Counting])
 LARGE = worlds("worlds of large values", 2, Dials(delayed=0.5), [Keeping])
@@ -65,6 +67,7 @@ BUGS: list[tuple[Bug, Instrument, str]] = [
     (seeded_bugs.check_after_write, WORLDS, r"has no writer|answered Conflict.* should be \d+"),
     (seeded_bugs.scan_unguarded, RANGES, "a transaction found .*, more than 3"),
     (seeded_bugs.expiry_unguarded, SCHEDULES, "which never was at"),
+    (seeded_bugs.expiry_of_scanned_entries_forgotten, BOOKED, "renewed a booking that had ended"),
     (seeded_bugs.expiry_judged_at_each_reading, SCHEDULES, "which never was"),
     (seeded_bugs.end_of_life_not_judged, SCHEDULES, "which never was at"),
     (seeded_bugs.token_ignored, WORLDS, r"answered (Conflict|Applied).* should be \d+|and again at"),
@@ -76,6 +79,7 @@ BUGS: list[tuple[Bug, Instrument, str]] = [
     ),
     (seeded_bugs.revision_skipped, WORLDS, r"answered Applied.* should be \d+"),
     (seeded_bugs.change_not_logged, WORLDS, "told .* and should tell"),
+    (seeded_bugs.star_stops_at_slash, WORLDS, "a watch has told .* too little|watches have heard up to"),
     (seeded_bugs.lost_wake_up, CALM, "a player heard of .* after .* without loss"),
     (seeded_store_bugs.stale_rows_believed, KEPT_ROWS, "a stale row was believed"),
     (seeded_store_bugs.rows_dated_after_the_commit, KEPT_ROWS, "a stale row was believed"),

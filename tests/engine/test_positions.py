@@ -21,6 +21,7 @@ from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.values import limits
 from tests.processes import PROCESSES, run
+from tests.tally import Tally
 
 WRAPPED = ("encrypted", "tiered", "warm")
 KINDS = ("file", "sqlite", "redis", "valkey", "postgres", *WRAPPED)
@@ -111,8 +112,11 @@ def kept_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.searched
 @pytest.mark.parametrize("strangers", [0, LOST, STRANGERS])
-def test_a_position_tells_another_process_that_its_history_is_gone(kept_url: str, strangers: int) -> None:
+def test_a_position_tells_another_process_that_its_history_is_gone(
+    kept_url: str, strangers: int, tally: Tally
+) -> None:
     process(kept_url, "write", first=0, count=KEPT, author="kept")
     early = process(kept_url, "cursors")
     put_back = backup(kept_url)
@@ -130,6 +134,7 @@ def test_a_position_tells_another_process_that_its_history_is_gone(kept_url: str
     assert told["put"] == ("history_lost" if strangers == LOST else "conflict")
     assert told["profile"] == [told["put"]] * 2
     assert told["listed"] == [*kept, *["history_lost"] * late]
+    tally("Other processes: positions after lost history", positions=2 * LOST + late + 2, misreported=0)
 
 
 async def test_a_cursor_goes_on_in_another_handle_also_where_its_task_has_gone(shared_url: str) -> None:
@@ -260,8 +265,10 @@ async def test_a_printed_version_is_of_one_value(ks: Keepstate) -> None:
     for place, key in ((space, "e"), (other, "d")):
         with pytest.raises(InvalidError, match="but of another space"):
             await place.documents.put(key, 2, expected_version=printed)
-    with pytest.raises(InvalidError, match="is not a position; give a printed version"):
-        await space.documents.put("d", 2, expected_version="1")
+    with pytest.raises(InvalidError, match="'3', which is not a printed version. Give the `pri") as refused:
+        await space.documents.put("d", 2, expected_version="3")
+    assert f"has {len(printed)} characters and begins with {printed[:2]!r}" in str(refused.value)
+    assert "position" not in str(refused.value)
 
     version = await space.documents.put("d", 2, expected_version=printed)
 

@@ -7,7 +7,7 @@ import pytest
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.space.keepstate import Keepstate, SpaceInfo, TenantInfo
 from keepstate.errors import InvalidError, NotAllowedError
-from keepstate.names import ALL, OWN
+from keepstate.names import ALL, OWN, parts_of
 
 PAIRS = [
     (None, "a"),
@@ -106,3 +106,16 @@ async def test_dropping_says_whether_there_was_something(ks: Keepstate) -> None:
     assert not await ks.drop("s")
     assert await handle.drop("s")
     assert not await handle.drop("s")
+
+
+async def test_a_walk_over_all_spaces_leaves_out_those_of_keepstate(ks: Keepstate) -> None:
+    await filled(ks)
+    for handle in (ks, ks.tenant("t")):
+        await handle.space("user/1").queue.put("work")
+        await handle.deliver()
+    own = {parts_of(name) async for name in ks.stored_names()} - set(PAIRS)
+
+    walked = [(tenant, space.name) async for tenant, space in ks.everywhere()]
+
+    assert walked == PAIRS
+    assert {None, "t"} <= {tenant for tenant, _ in own}, f"the store has no spaces of keepstate but {own}"

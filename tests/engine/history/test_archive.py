@@ -386,6 +386,28 @@ async def test_in_a_confirmed_folder_only_a_regular_bundle_is_read(
         await history.checkout("main~9")
 
 
+async def test_an_archive_is_read_up_to_its_length_when_it_was_opened(
+    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old.archive"
+    history, _ = await filled(space)
+    await history.archive(path, keep_last=3)
+    whole, size_bytes, right = archive.read_archive(str(path)), path.stat().st_size, archive.is_bundle
+
+    def grow(begin: bytes) -> bool:
+        """Let another process add to the file after it was opened, and before the rest of it is read."""
+        with path.open("ab") as file:
+            file.write(bytes(1_000_000))
+        return right(begin)
+
+    monkeypatch.setattr(archive, "is_bundle", grow)
+
+    read = archive.read_archive(str(path))
+
+    assert (read.commits, read.objects) == (whole.commits, whole.objects)
+    assert path.stat().st_size == size_bytes + 1_000_000
+
+
 async def test_a_stored_name_of_any_length_makes_a_short_error(space: Space, tmp_path: Path) -> None:
     path = tmp_path / ("a" * 100_000)
     history = await naming(space, path)

@@ -140,3 +140,36 @@ def test_a_write_of_a_former_holder_is_a_disorder() -> None:
         await space.documents.put(GUARDED, 1)
 
     assert counts_of(work) == {"disordered": 1}
+
+
+def booking(holder: str, *, is_renewed: bool) -> dict[str, object]:
+    return {"holder": holder, "is_renewed": is_renewed}
+
+
+async def book_in_turn(space: Space) -> None:
+    await space.documents.put("slot/a", booking("x", is_renewed=False))
+    await space.documents.put("slot/a", booking("x", is_renewed=True))
+    await space.documents.delete("slot/a")
+    await space.documents.put("slot/a", booking("y", is_renewed=False))
+
+
+def test_a_slot_may_have_one_holder_after_another() -> None:
+    assert counts_of(book_in_turn) == {}
+
+
+@pytest.mark.parametrize(("holder", "is_renewed"), [("x", False), ("y", False), ("x", True)])
+def test_a_slot_with_two_live_holders_is_a_disorder(holder: str, is_renewed: bool) -> None:
+    async def work(space: Space) -> None:
+        await book_in_turn(space)
+        await space.documents.put("slot/a", booking(holder, is_renewed=is_renewed))
+
+    assert counts_of(work) == {"disordered": 1}
+
+
+def test_a_renewal_of_a_booking_that_has_ended_is_a_disorder() -> None:
+    async def work(space: Space) -> None:
+        await book_in_turn(space)
+        await space.documents.delete("slot/a")
+        await space.documents.put("slot/a", booking("y", is_renewed=True))
+
+    assert counts_of(work) == {"disordered": 1}

@@ -64,6 +64,9 @@ _trusted: WeakKeyDictionary[Store, dict[tuple[str, Mark], int | None]] = WeakKey
 """Marks that a store of this process has issued or verified, with the number of losses known at that time."""
 _trusted_lock = reentrant_lock()
 
+_VERSION_BEGIN: Final = urlsafe_b64encode(bytes((_FORM, Kind.VERSION, 0)))[:2].decode()
+_VERSION_CHARS: Final = -(-(_HEAD.size + _VERSION.size + _CRC_BYTES) * 4 // 3)
+
 _SIZES: Final = {Kind.CHANGES: _MARK.size, Kind.EVENT: _EVENT.size, Kind.VERSION: _VERSION.size}
 
 
@@ -304,7 +307,7 @@ class Positions:
         return LossDetector(self._store, self._space, self._name).known
 
     def _body(self, what: str, text: str, kind: Kind, part: bytes) -> bytes:
-        actual, target, body = _decode(what, text, _NAMES[kind])
+        actual, target, body = _decode(what, text, kind)
         if actual is not kind:
             raise InvalidError(f"`{what}` is {_NAMES[actual]}; give {_NAMES[kind]}")
         if target != self.target(part):
@@ -341,9 +344,9 @@ def encode_position(kind: Kind, target: bytes, body: bytes) -> str:
     return urlsafe_b64encode(data + crc32(data).to_bytes(_CRC_BYTES)).rstrip(b"=").decode()
 
 
-def _decode(what: str, text: str, wanted: str) -> tuple[Kind, bytes, bytes]:
+def _decode(what: str, text: str, wanted: Kind) -> tuple[Kind, bytes, bytes]:
     """Decode a position into its kind, target and body."""
-    wrong = InvalidError(f"`{what}` is {text[:_SHOWN_CHARS]!r}, which is not a position; give {wanted}")
+    wrong = _not_one(what, text, wanted)
     try:
         data = b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
     except (Base64Error, ValueError) as error:
@@ -362,3 +365,15 @@ def _decode(what: str, text: str, wanted: str) -> tuple[Kind, bytes, bytes]:
     if len(rest) != _SIZES.get(kind, max(len(rest), _MARK.size + 1)):
         raise wrong
     return kind, target, rest
+
+
+def _not_one(what: str, text: str, wanted: Kind) -> InvalidError:
+    """Return the error for a text that is not a position of any kind."""
+    shown = f"`{what}` is {text[:_SHOWN_CHARS]!r}"
+    if wanted is not Kind.VERSION:
+        return InvalidError(f"{shown}, which is not a position; give {_NAMES[wanted]}")
+    return InvalidError(
+        f"{shown}, which is not a printed version. Give the `printed_version` of an entry, which has "
+        f"{_VERSION_CHARS} characters and begins with {_VERSION_BEGIN!r}. Its `version` is an int, and is valid within "
+        "one handle only"
+    )

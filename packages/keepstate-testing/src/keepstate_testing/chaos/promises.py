@@ -1,4 +1,4 @@
-"""The promises of a space's parts to the workload: counters, accounts, the queue, leases.
+"""The promises of a space's parts to the workload: counters, accounts, the queue, leases, bookings.
 
 Pure functions of the clients' records and of the space's end. The log has each step of a document, so every
 value is judged and not only the last one.
@@ -16,6 +16,7 @@ from keepstate.stores.protocol import Change
 from keepstate.values import codec
 from keepstate.values.key import unpack
 from keepstate_testing.chaos.workload import ACCOUNTS, COUNTER, DONE, FIRST_BALANCE, GUARDED
+from keepstate_testing.proof.bookings import double_bookings
 from keepstate_testing.proof.ending import End
 from keepstate_testing.proof.findings import Findings, Kind
 from keepstate_testing.proof.operations import History
@@ -30,6 +31,8 @@ def promises(history: History, end: End) -> Findings:
     _accounts(history, end, found)
     _queue(history, end, found)
     _leases(history, end, found)
+    for text in double_bookings(end.log):
+        found.add(Kind.DISORDERED, history.space, text)
     return found
 
 

@@ -24,6 +24,7 @@ from keepstate.errors import (
 )
 from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Put, Write
 from keepstate.values.key import BY_KEY, WITH_VALUES, stored_key
+from keepstate_testing.proof.bookings import book
 from keepstate_testing.proof.recorded_store import RecordedStore
 from keepstate_testing.proof.recorder import Recorder
 
@@ -43,6 +44,7 @@ _FLEETING: Final = tuple(stored_key(BY_KEY, "fleeting", number) for number in ra
 _SECTION: Final = stored_key(WITH_VALUES, "hot")
 _TTL_MS: Final = (20, 400)
 _LEASE_S: Final = (0.05, 0.4)
+_BOOKING_S: Final = (0.01, 0.03)
 _PAUSE_S: Final = 0.02
 _IMPATIENT_SHARE: Final = 0.02
 _PATIENCE_S: Final = (0.0, 0.02)
@@ -53,6 +55,11 @@ Action = Callable[[], Awaitable[None]]
 def space_name(number: int) -> str:
     """Return the name of the run's space with this number."""
     return f"chaos/{number}"
+
+
+def _bookings_name(number: int) -> str:
+    """Return the name of the space of the bookings that are made beside the run's space with this number."""
+    return f"bookings/{number}"
 
 
 class Client:
@@ -96,6 +103,7 @@ class Client:
             (self._put_task, 4),
             (self._do_task, 4),
             (self._hold, 2),
+            (self._book, 2),
             (self._tell, 2),
             (self._sweep, 1),
         )
@@ -105,6 +113,7 @@ class Client:
     def _enter(self, number: int) -> None:
         self._number = number
         self._space: Space = self._ks.space(space_name(number))
+        self._bookings: Space = self._ks.space(_bookings_name(number))
         self._versions: dict[bytes, int] = {}
 
     async def work(self, is_over: Callable[[], bool]) -> None:
@@ -264,6 +273,16 @@ class Client:
                 await lease.renew()
         if self._random.random() < 0.7:
             await lease.release()
+
+    # ---- bookings
+
+    async def _book(self) -> None:
+        for _ in range(2):
+            ttl_s = self._random.uniform(*_BOOKING_S)
+            wait_s = ttl_s * self._random.choice((0, 0.5, 1.2))
+            await book(
+                self._bookings, self._name, ttl_s=ttl_s, wait=lambda wait_s=wait_s: self._runner.sleep(wait_s)
+            )
 
 
 def _plus_one(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keepstate_testing.simulation.workloads.booking import Booking
 from keepstate_testing.simulation.workloads.counting import Counting
 from keepstate_testing.simulation.workloads.dropping import Dropping
 from keepstate_testing.simulation.workloads.expiring import Expiring
@@ -17,6 +18,7 @@ EVERY = (
     Counting,
     Transferring,
     Limiting,
+    Booking,
     Leasing,
     WorkingCopy,
     Recording,
