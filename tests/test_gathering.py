@@ -61,7 +61,7 @@ def test_works_know_the_context_of_the_caller(kind: type[Runner]) -> None:
 
 
 def test_threads_work_at_once() -> None:
-    both_here = threading.Barrier(2, timeout=10)
+    both_here = threading.Barrier(2, timeout=60)
 
     async def work() -> int:
         return both_here.wait()

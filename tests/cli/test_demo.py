@@ -81,7 +81,7 @@ def test_a_worker_that_could_not_be_killed_in_time_is_told(shell: Keepstate) -> 
 def test_a_worker_that_fails_says_why_in_one_line(started: Started, url: str, code: int, words: str) -> None:
     worker = started(command=WORKER)
 
-    out, err = worker.communicate(url, timeout=30)
+    out, err = worker.communicate(url, timeout=60)
 
     assert (worker.returncode, err) == (code, "")
     assert words in out

@@ -38,7 +38,7 @@ def _closed_after_one_line(process: subprocess.Popen[str]) -> tuple[int, str, st
     assert process.stderr is not None
     line = process.stdout.readline()
     process.stdout.close()
-    return process.wait(30), line, process.stderr.read()
+    return process.wait(60), line, process.stderr.read()
 
 
 def test_ctrl_c_ends_a_watch_quietly(keepstate: Keepstate, started: Started) -> None:
@@ -48,7 +48,7 @@ def test_ctrl_c_ends_a_watch_quietly(keepstate: Keepstate, started: Started) -> 
     assert process.stderr.readline().startswith("watching * in run")
 
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out, err) == (INTERRUPTED, "", "")
 
@@ -87,7 +87,7 @@ def test_what_an_encoding_lacks_is_escaped_as_json_does(shell: Keepstate) -> Non
 def test_ctrl_c_while_it_still_starts_is_as_quiet(started: Started) -> None:
     process = started("spaces", command=(sys.executable, "-c", INTERRUPTED_AT_ONCE))
 
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out, err) == (INTERRUPTED, "", "")
 
@@ -105,7 +105,7 @@ def test_ctrl_c_ends_the_demo_with_its_workers_and_its_space(
     assert workers
 
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (INTERRUPTED, "")
     assert "Traceback" not in err

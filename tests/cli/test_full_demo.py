@@ -196,7 +196,7 @@ def test_an_agent_that_could_not_be_killed_in_time_is_told(play: Keepstate) -> N
 def test_a_worker_that_fails_says_why_in_one_line(started: Started, url: str, code: int, words: str) -> None:
     worker = started(command=WORKER)
 
-    out, err = worker.communicate(url, timeout=30)
+    out, err = worker.communicate(url, timeout=60)
 
     assert (worker.returncode, err) == (code, "")
     assert words in out
@@ -247,7 +247,7 @@ def test_ctrl_c_ends_the_demo_with_its_workers_and_its_space(
     assert workers
 
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (INTERRUPTED, "")
     assert "Traceback" not in err
@@ -269,6 +269,6 @@ def test_the_demo_ends_quietly_when_the_reader_of_its_output_is_gone(
 
     text = other.read()
 
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert "Traceback" not in text and "BrokenPipeError" not in text
     assert not list(tmp_path.glob("keepstate-demo-*"))

@@ -145,7 +145,7 @@ def test_the_form_that_shows_another_type_is_not_stored_as_a_dict(keepstate: Kee
 def test_the_package_runs_as_the_command(keepstate: Keepstate, started: Started) -> None:
     keepstate("put", "run", "plan", "1")
 
-    out, err = started("spaces", command=(sys.executable, "-m", "keepstate")).communicate(timeout=30)
+    out, err = started("spaces", command=(sys.executable, "-m", "keepstate")).communicate(timeout=60)
 
     assert (out, err) == ("run\n", "")
 

@@ -28,7 +28,6 @@ from keepstate._runner import Signal, ThreadRunner
 from keepstate.errors import (
     CorruptError,
     HistoryLostError,
-    InvalidError,
     OutcomeUnknownError,
     StorageError,
 )
@@ -44,11 +43,20 @@ from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
 from keepstate.stores.wrappers.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
-from tests.crashes import cut_and_bound, history_stage, kept_rows_stories, power_workload, restored, supposed_stories
+from tests.crashes import (
+    cut_and_bound,
+    history_stage,
+    kept_rows_stories,
+    power_workload,
+    restored,
+    supposed_stories,
+)
 from tests.crashes.test_expiring_scans import play
 from tests.crashes.test_power_cuts import folder, refuse
 
 SPACE, KEY = "space", b"\x01key"
+LEADS_END_WITHIN_S = 60.0
+"""A guard against hangs. A planted bug hangs, so its test shortens this."""
 
 
 @dataclass(frozen=True)
@@ -470,7 +478,7 @@ def _handed_leads(_place: Path, _request: pytest.FixtureRequest) -> None:
         threads = [threading.Thread(target=call, args=(f"{n}",), daemon=True) for n in range(8)]
         for thread in threads:
             thread.start()
-        until_s = time.monotonic() + 5
+        until_s = time.monotonic() + LEADS_END_WITHIN_S
         for thread in threads:
             thread.join(max(0.0, until_s - time.monotonic()))
             runner.is_over |= thread.is_alive()

@@ -11,7 +11,7 @@ from typing import Self
 from keepstate_testing.faults import Proxy
 from keepstate_testing.servers import Redis
 
-_IN_SYNC_WITHIN_S = 30.0
+_IN_SYNC_WITHIN_S = 60.0
 
 
 class RedisPair:

@@ -382,7 +382,7 @@ async def test_an_error_that_cannot_be_copied_reaches_every_claim() -> None:
 
     with patch.object(Counted, "scan", side_effect=error):
         claims = [queue.claim(worker, lease_s=60) for worker in ("a", "b")]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             found = await asyncio.gather(*claims, return_exceptions=True)
 
     assert found == [error, error]
@@ -417,7 +417,7 @@ def test_an_interrupted_thread_leaves_no_task_claimed_that_another_thread_took_f
         def __enter__(self) -> bool:
             if threading.current_thread() is interrupted:
                 waits.set()
-                assert serves.wait(30)
+                assert serves.wait(60)
                 raise KeyboardInterrupt
             return True
 
@@ -426,7 +426,7 @@ def test_an_interrupted_thread_leaves_no_task_claimed_that_another_thread_took_f
 
     async def serve_slowly(self: claimer.ClaimExecutor, tickets: Sequence[PendingClaim]) -> None:
         serves.set()
-        interrupted.join(30)
+        interrupted.join(60)
         await serve(self, tickets)
 
     def claim() -> None:
@@ -443,7 +443,7 @@ def test_an_interrupted_thread_leaves_no_task_claimed_that_another_thread_took_f
         for number in range(2):
             queue.put(number)
         interrupted.start()
-        assert waits.wait(30)
+        assert waits.wait(60)
 
         (task,) = queue.claim("w", lease_s=600)
 
@@ -504,7 +504,7 @@ async def test_a_claim_does_not_wait_for_the_search_of_a_rare_kind() -> None:
     with patch.object(Counted, "scan", wait_within):
         rare = asyncio.create_task(queue.claim("w", lease_s=60, kinds=["rare"]))
         await searching.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             (task,) = await queue.claim("w", lease_s=60)
         go_on.set()
 

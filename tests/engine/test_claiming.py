@@ -117,7 +117,7 @@ async def test_who_waits_behind_what_it_cannot_read_gets_the_next_task(space: Sp
     await asyncio.sleep(0.02)
     await space.queue.put("a", id="a")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert [task.id for task in await waiting] == ["a"]
 
 

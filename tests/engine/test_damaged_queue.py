@@ -24,7 +24,7 @@ async def test_a_ready_task_without_its_record_is_passed_over(space: Space) -> N
         await space.queue.put(name, id=name)
     await lose(space, ["gone"])
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         found = await space.queue.claim("w", lease_s=60, count=5)
     assert sorted(task.id for task in found) == ["a", "b"]
 
@@ -47,7 +47,7 @@ async def test_a_claim_among_nothing_but_lost_tasks_ends(space: Space) -> None:
         await space.queue.put(name, id=name, delay_s=0.001 if name == "waiting" else 0)
     await lose(space, ["gone", "waiting"])
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await space.queue.claim("w", lease_s=60, count=2, wait_s=0.05) == []
 
 

@@ -265,7 +265,7 @@ async def test_a_printed_version_is_of_one_value(ks: Keepstate) -> None:
     for place, key in ((space, "e"), (other, "d")):
         with pytest.raises(InvalidError, match="but of another space"):
             await place.documents.put(key, 2, expected_version=printed)
-    with pytest.raises(InvalidError, match="'3', which is not a printed version. Give the `pri") as refused:
+    with pytest.raises(InvalidError, match=r"'3', which is not a printed version\. Give the `pri") as refused:
         await space.documents.put("d", 2, expected_version="3")
     assert f"has {len(printed)} characters and begins with {printed[:2]!r}" in str(refused.value)
     assert "position" not in str(refused.value)

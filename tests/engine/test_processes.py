@@ -100,7 +100,7 @@ async def test_a_watch_misses_nothing_of_what_another_process_changes_in_three_s
                 found.append(change)
                 if change.key == "end":
                     break
-        steps = int(writer.communicate(timeout=30)[0])
+        steps = int(writer.communicate(timeout=60)[0])
         reached = changes.revision
 
     expected = [change for step in range(steps) for change in changes_of(step)]

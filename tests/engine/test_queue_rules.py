@@ -74,7 +74,7 @@ async def test_a_waiting_claim_wakes_when_its_kind_is_resumed(space: Space) -> N
 
     await space.queue.resume("a")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await waiting == ["task"]
 
 

@@ -78,7 +78,7 @@ async def test_a_function_that_updates_may_use_the_transaction_from_tasks_of_its
         async def total(n: int) -> int:
             return n + sum(await asyncio.gather(*(plus("inner") for _ in range(4))))
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(tx.documents.update("n", total, default=0) for _ in range(3)))
 
     assert await space.documents.get("inner") == 12
@@ -99,7 +99,7 @@ async def test_a_cancelled_caller_lets_the_others_of_its_transaction_go_on(space
         await asyncio.sleep(0)
         waiting[0].cancel()
         going_on.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             ended = await asyncio.gather(first, *waiting, return_exceptions=True)
 
     assert [type(end) for end in ended] == [int, asyncio.CancelledError, int, int]
@@ -120,7 +120,7 @@ async def test_a_caller_that_is_cancelled_when_its_turn_has_come_passes_it_on(tu
         waiting = [asyncio.create_task(tx.documents.put(f"d{number}", number)) for number in range(2)]
         await asyncio.sleep(0)
         going_on.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(first, *waiting, return_exceptions=True)
 
         assert await tx.documents.get("d1") == 1
@@ -154,7 +154,7 @@ async def test_transactions_in_one_another_wait_for_nobody(space: Space) -> None
                 await inner.documents.put("inner", n)
             return n + 1
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await outer.documents.update("n", change, default=0)
 
     assert [key async for key in space.documents.keys("*")] == ["inner", "n"]
@@ -164,7 +164,7 @@ async def test_a_call_that_raises_lets_the_next_one_in(space: Space) -> None:
     async with space.transaction() as tx:
         with pytest.raises(NotFoundError):
             await tx.documents.update("absent", {"a": 1})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await tx.documents.put("a", 1)
 
     assert await space.documents.get("a") == 1

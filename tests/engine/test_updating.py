@@ -150,7 +150,7 @@ async def test_updates_that_update_each_other_s_documents_end(space: Space) -> N
 
         await space.documents.update(mine, change, default=0)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await asyncio.gather(crossing("a", "b"), crossing("b", "a"))
 
     assert [await space.documents.get(name) for name in "ab"] == [1, 1]

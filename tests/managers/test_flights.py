@@ -34,7 +34,7 @@ def test_threads_get_the_answer_of_the_first() -> None:
 
     async def lead() -> str:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return "answer"
 
     def ask() -> None:
@@ -42,12 +42,12 @@ def test_threads_get_the_answer_of_the_first() -> None:
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     threads[0].start()
-    begun.wait(10)
+    begun.wait(60)
     for thread in threads[1:]:
         thread.start()
     go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
 
     assert answers == ["answer"] * 4
 

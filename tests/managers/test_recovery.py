@@ -72,7 +72,7 @@ async def test_who_has_lost_an_agent_renews_its_claim_no_more() -> None:
         async def restore_from_checkpoint(self, state: Any) -> None:
             before = store.batches
             await store.apply([Batch("agent/a", [Delete(LEASE)])])
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while store.batches == before:  # until a renewal finds it gone
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0.2)  # time for ten more

@@ -46,7 +46,7 @@ def test_a_payment_whose_process_died_is_not_sent_again(url: str, tmp_path: Path
     assert payer.returncode == -signal.SIGKILL
 
     with sync.ToolStateManager(persistence=url) as tools:
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while not (unknown := tools.get_unknown_effects()) and time.monotonic() < deadline_s:
             time.sleep(0.05)
         with pytest.raises(TransitionError, match="settle_effect"):

@@ -153,7 +153,7 @@ async def test_transactions_and_exclusive_blocks_go_on_beside_many_who_write(
         await asyncio.gather(*(one.conversation.append(said(f"inside {n}")) for n in range(8)))
     async with mine().transaction() as together:
         await asyncio.gather(*(together.conversation.append(said(f"joined {n}")) for n in range(8)))
-    await asyncio.wait_for(asyncio.gather(alone(0), *(aside(number) for number in range(3))), 30)
+    await asyncio.wait_for(asyncio.gather(alone(0), *(aside(number) for number in range(3))), 60)
 
     assert await mine().conversation.count() == 1 + 8 + 8 + 2 + 3
     assert await mine().get_state() == {"n0": 0}

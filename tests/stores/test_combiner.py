@@ -32,7 +32,7 @@ def test_an_interrupted_leader_gets_its_interrupt_and_the_others_an_unknown_outc
     async def flush(batches: Sequence[Batch]) -> list[Outcome]:
         if batches[0].space == "first":
             is_leading.set()
-            assert is_queued.wait(30)
+            assert is_queued.wait(60)
             return [Applied(1, now_ms=1)]
         raise hidden(interrupt) if is_hidden else interrupt
 
@@ -46,7 +46,7 @@ def test_an_interrupted_leader_gets_its_interrupt_and_the_others_an_unknown_outc
 
     leader = threading.Thread(target=apply, args=("first",))
     leader.start()
-    assert is_leading.wait(30)
+    assert is_leading.wait(60)
     others = [threading.Thread(target=apply, args=(name,)) for name in ("second", "third")]
     for thread in others:
         thread.start()
@@ -69,9 +69,9 @@ def test_a_leader_flushes_once_and_hands_the_lead_over() -> None:
         flushed.append([batch.space for batch in batches])
         if batches[0].space == "first":
             is_leading.set()
-            assert may_flush.wait(30)
+            assert may_flush.wait(60)
         else:
-            assert first_returned.wait(30), "the first leader flushes for the others too"
+            assert first_returned.wait(60), "the first leader flushes for the others too"
         return [Applied(1, now_ms=1) for _ in batches]
 
     combiner = Combiner(ThreadRunner(), flush)
@@ -83,7 +83,7 @@ def test_a_leader_flushes_once_and_hands_the_lead_over() -> None:
 
     threads = [threading.Thread(target=apply, args=(name,)) for name in ("first", "second", "third")]
     threads[0].start()
-    assert is_leading.wait(30)
+    assert is_leading.wait(60)
     for thread in threads[1:]:
         thread.start()
     while len(combiner._queue) < 2:
@@ -128,7 +128,7 @@ def test_a_woken_thread_that_is_interrupted_wakes_the_next(monkeypatch: pytest.M
 
     async def flush(batches: Sequence[Batch]) -> list[Outcome]:
         is_leading.set()
-        assert may_flush.wait(30)
+        assert may_flush.wait(60)
         return [Applied(1, now_ms=1) for _ in batches]
 
     combiner = Combiner(runner, flush)
@@ -143,14 +143,14 @@ def test_a_woken_thread_that_is_interrupted_wakes_the_next(monkeypatch: pytest.M
         threading.Thread(target=apply, name=name, daemon=True) for name in ("first", "second", "third")
     ]
     threads[0].start()
-    assert is_leading.wait(30)
+    assert is_leading.wait(60)
     for number, thread in enumerate(threads[1:], start=1):
         thread.start()
         while runner.waiting < number:
             threading.Event().wait(0.001)
     may_flush.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
 
     assert sorted(answered) == ["first", "third"]
 

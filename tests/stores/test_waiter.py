@@ -27,7 +27,7 @@ class Watched(MemoryStore):
 
 
 async def rounds_after(store: Watched, rounds: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while store.rounds <= rounds:
             await asyncio.sleep(0.001)
 

@@ -80,7 +80,7 @@ def test_threads_share_a_state_and_lose_nothing() -> None:
 
 
 def test_a_run_works_with_plain_functions_in_threads() -> None:
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=60)
 
     def meets(ctx: sync.ToolCallContext) -> MutationBatch:
         both.wait()

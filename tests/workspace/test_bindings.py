@@ -259,6 +259,17 @@ def test_what_a_task_makes_a_later_one_uses_after_opening_it_again(reopened: Any
 
 
 @pytest.mark.parametrize("kind", REFUSED)
+def test_live_keeps_by_reference_what_every_store_refuses(kind: str) -> None:
+    state = Live()
+
+    run(state, REFUSED[kind][0], "before = id(kept)", "task_success()")
+
+    assert run(state, "task_success(kept)") is state["kept"]
+    assert id(state["kept"]) == state["before"]
+    assert errors(state) == []
+
+
+@pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_kept_is_refused_by_name_at_the_end_of_its_step(place: Place, kind: str) -> None:
     make, reason = REFUSED[kind]
     state = place()

@@ -48,7 +48,7 @@ def both(saver: KeepstateSaver, durability: Any = "sync") -> list[str]:
 
     def wait() -> None:
         with suppress(threading.BrokenBarrierError):  # the other one was refused before it came here
-            gate.wait(5)
+            gate.wait(60)
 
     app, refused = chatting(saver, wait), list[str]()
 

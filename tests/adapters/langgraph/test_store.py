@@ -279,7 +279,7 @@ def test_a_sweeper_goes_on_when_a_server_is_back(caplog: pytest.LogCaptureFixtur
     with KeepstateStore(opened) as store:
         store.start_ttl_sweeper(0.0005)
 
-        assert opened.is_back.wait(10)
+        assert opened.is_back.wait(60)
     assert "is being restarted" in caplog.text
     finish(opened.close())
 

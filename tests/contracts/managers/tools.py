@@ -265,8 +265,14 @@ class ToolContract(ExecutionContract):
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
+
+        async def search_too_long(parameters: dict[str, Any]) -> None:
+            limit.reschedule(asyncio.get_running_loop().time())
+            await asyncio.Event().wait()
+
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(tools.run("search", {}, search, execution_id="late"), 0.1)
+            async with asyncio.timeout(None) as limit:
+                await tools.run("search", {}, search_too_long, execution_id="late")
 
         for id in ("cancelled", "late"):
             found = await tools.get_execution(id)

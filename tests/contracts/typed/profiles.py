@@ -176,7 +176,7 @@ class ProfileContract(TypedStage):
         await access.write(Score, "bob", 1)
         with pytest.raises(InvalidError, match="of another space"):
             await self.profiles().delete(Score, "bob", expected_version=printed)
-        with pytest.raises(InvalidError, match="is not a printed version. Give the"):
+        with pytest.raises(InvalidError, match=r"is not a printed version\. Give the"):
             await self.profiles().delete(Score, "alice", expected_version=str(version))
 
         await self.profiles().write(Score, "alice", 2, expected_version=printed)

@@ -83,7 +83,7 @@ class TypedStage(Stage):
         """Return what a piece of work returns that is done by a tool: such a function is beside the loop."""
         if self._loop is None:
             return finish(work)
-        return asyncio.run_coroutine_threadsafe(work, self._loop.get_loop()).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop.get_loop()).result(60)
 
     def _where(self, options: dict[str, Any]) -> dict[str, Any]:
         return {} if "space" in options else {"persistence": self.url}

@@ -70,7 +70,7 @@ class SlowFiles(Files):
     def sync(self, descriptor: int) -> None:
         if self.is_slow:
             self.reached.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(60)
         super().sync(descriptor)
 
 

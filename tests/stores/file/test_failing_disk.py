@@ -141,7 +141,7 @@ def test_nobody_reads_what_is_not_yet_durable(path: Path) -> None:
     files.is_slow = True
     writer = threading.Thread(target=put, args=(store, Put(A, b"2"), Put(B, b"2")))
     writer.start()
-    assert files.reached.wait(30)
+    assert files.reached.wait(60)
 
     during = values(store), revision(store), finish(store.changes(SPACE, 0)).upto
     pages = [entry.value for entry in finish(store.scan(SPACE, b"\x01")).entries]
@@ -162,7 +162,7 @@ def test_writers_that_wait_for_a_sync_share_the_next_one(path: Path) -> None:
 
     for writer in writers:
         writer.start()
-    assert files.reached.wait(30)
+    assert files.reached.wait(60)
     files.go_on.set()
     for writer in writers:
         writer.join()

@@ -42,7 +42,7 @@ async def cancelled_at(url: str, place: int) -> list[asyncio.Task[Reading]]:
         tasks[place].cancel()
         await asyncio.sleep(0.05)
         assert store.connections == 1
-    await asyncio.wait(tasks, timeout=10)
+    await asyncio.wait(tasks, timeout=60)
     await store.close()
     return tasks
 

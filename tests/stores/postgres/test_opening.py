@@ -138,7 +138,7 @@ def test_many_processes_may_open_an_empty_database_at_once(postgres_url: str) ->
         assert sorted(told) == list(range(1, 9)), complaints
 
     for opener in openers:
-        opener.communicate(timeout=30)
+        opener.communicate(timeout=60)
         assert opener.returncode == 0
 
 

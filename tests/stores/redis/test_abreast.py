@@ -58,7 +58,7 @@ class SlowNode:
                     connection.sendall(self.slots)
                 elif words[0] == b"PING":
                     try:
-                        self._all_asked.wait(2.0)
+                        self._all_asked.wait(60)
                     except threading.BrokenBarrierError:
                         return
                     connection.sendall(b"+%s\r\n" % words[1])

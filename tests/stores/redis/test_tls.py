@@ -80,11 +80,11 @@ class TlsFront:
         """Return the port on which it listens."""
         self._thread.start()
         serving = asyncio.start_server(self._carry, "127.0.0.1", 0, ssl=self._context)
-        self._server = asyncio.run_coroutine_threadsafe(serving, self._loop).result(10)
+        self._server = asyncio.run_coroutine_threadsafe(serving, self._loop).result(60)
         return int(self._server.sockets[0].getsockname()[1])
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

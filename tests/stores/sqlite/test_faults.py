@@ -186,7 +186,7 @@ def test_a_process_that_keeps_the_lock_file_is_named(path: Path, opened: Opens) 
     assert holder.stdout.readline() == "held\n"
 
     [outcome] = put(store, A)
-    holder.communicate("\n", timeout=30)
+    holder.communicate("\n", timeout=60)
 
     assert type(outcome) is StoreUnavailableError
     assert f"{path}.lock" in str(outcome)

@@ -60,7 +60,7 @@ def test_a_commit_wakes_the_other_mode_at_once(path: Path, opened: Opens) -> Non
         store = await SqliteStore(path, runner=TaskRunner()).open()
         listener = store.listen(["s"])
         await listener.wait(0.2)  # the first round of listening ends in a hint of its own
-        waiting = asyncio.create_task(listener.wait(30))
+        waiting = asyncio.create_task(listener.wait(3600))  # without a hint it waits until the guard ends it
         await asyncio.to_thread(finish, blocking.apply([Batch("s", [Put(A, b"")])]))
         await asyncio.wait_for(waiting, 60)
         listener.close()

@@ -253,11 +253,11 @@ def test_a_fork_amid_a_long_read_says_so_in_the_child(
 
     def read(_: object) -> None:
         entered.set()
-        may_end.wait(30)
+        may_end.wait(60)
 
     reader = threading.Thread(target=database.read, args=(read,))
     reader.start()
-    entered.wait(30)
+    entered.wait(60)
 
     said = in_a_child(lambda: str(opened()))
 

@@ -113,7 +113,7 @@ def test_workers_do_not_outlive_who_runs_the_trial(tmp_path: Path) -> None:
         workers = psutil.Process(parent.pid).children(recursive=True)
         parent.kill()
 
-    _, left = psutil.wait_procs(workers, timeout=30)
+    _, left = psutil.wait_procs(workers, timeout=60)
 
     assert len(workers) > 1
     assert left == []

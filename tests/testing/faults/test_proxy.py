@@ -115,7 +115,7 @@ def test_a_cut_request_reaches_the_server_in_part(
 
     answer = said(client, b"word\n")
 
-    assert echo.ended.acquire(timeout=5)
+    assert echo.ended.acquire(timeout=60)
     assert (answer, b"".join(echo.got)) == (b"", b"word\n"[:after])
 
 
@@ -169,7 +169,7 @@ def test_behind_a_half_close_the_client_hears_the_end_and_can_still_send(
     client.sendall(b"two\n")
     client.close()
 
-    assert echo.ended.acquire(timeout=5)
+    assert echo.ended.acquire(timeout=60)
     assert (answer, echo.got) == (b"", [b"one\n", b"two\n"])
 
 

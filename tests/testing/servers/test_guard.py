@@ -42,17 +42,17 @@ def test_servers_and_folders_end_with_a_process_that_is_killed(number: signal.Si
     were_running = [server.is_running for server in servers]
 
     process.send_signal(number)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
 
     assert were_running == [True, True]
-    assert all(server.wait(10) for server in servers)
+    assert all(server.wait(60) for server in servers)
     assert disappears(folder)
 
 
 def test_a_process_that_ends_by_itself_leaves_nothing() -> None:
     process, folder, servers = start(STARTS_SERVERS)
 
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
 
     assert process.returncode == 0
     assert [server.is_running for server in servers] == [False, False]
@@ -62,7 +62,7 @@ def test_a_process_that_ends_by_itself_leaves_nothing() -> None:
 def test_a_forked_child_ends_nothing_of_its_parent() -> None:
     process, _, _ = start(STARTS_SERVERS + FORKS)
 
-    said, _ = process.communicate(timeout=20)
+    said, _ = process.communicate(timeout=60)
 
     assert (said.split(), process.returncode) == (["PONG"], 0)
 
@@ -84,7 +84,7 @@ def test_an_orphan_of_a_server_is_collected(tmp_path: Path) -> None:
     os.kill(servers[1].pid, signal.SIGKILL)
 
     assert children
-    assert all(child.wait(10) for child in children)
+    assert all(child.wait(60) for child in children)
     assert not [child for child in children if (left := find_process(child.pid)) and left.born == child.born]
     process.kill()
     process.communicate()
@@ -108,7 +108,7 @@ def table() -> list[Process]:
 
 
 def disappears(folder: Path) -> bool:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while folder.exists() and time.monotonic() < until:
         time.sleep(0.01)
     return not folder.exists()

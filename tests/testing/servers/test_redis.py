@@ -144,7 +144,7 @@ def test_a_restart_waits_for_its_port(server: Redis) -> None:
     with socket.create_server(("127.0.0.1", server.port)):
         server.launch()
         assert server._process is not None
-        assert server._process.wait(10)
+        assert server._process.wait(60)
 
     server.wait_until_ready()
 

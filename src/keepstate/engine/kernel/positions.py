@@ -374,6 +374,6 @@ def _not_one(what: str, text: str, wanted: Kind) -> InvalidError:
         return InvalidError(f"{shown}, which is not a position; give {_NAMES[wanted]}")
     return InvalidError(
         f"{shown}, which is not a printed version. Give the `printed_version` of an entry, which has "
-        f"{_VERSION_CHARS} characters and begins with {_VERSION_BEGIN!r}. Its `version` is an int, and is valid within "
-        "one handle only"
+        f"{_VERSION_CHARS} characters and begins with {_VERSION_BEGIN!r}. Its `version` is an int, and is "
+        "valid within one handle only"
     )

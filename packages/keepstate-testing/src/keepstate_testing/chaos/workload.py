@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from keepstate._runner import Runner
@@ -58,7 +59,7 @@ def space_name(number: int) -> str:
 
 
 def _bookings_name(number: int) -> str:
-    """Return the name of the space of the bookings that are made beside the run's space with this number."""
+    """Return the name of the space of the bookings next to the space of the run with this number."""
     return f"bookings/{number}"
 
 
@@ -280,9 +281,8 @@ class Client:
         for _ in range(2):
             ttl_s = self._random.uniform(*_BOOKING_S)
             wait_s = ttl_s * self._random.choice((0, 0.5, 1.2))
-            await book(
-                self._bookings, self._name, ttl_s=ttl_s, wait=lambda wait_s=wait_s: self._runner.sleep(wait_s)
-            )
+            wait = partial(self._runner.sleep, wait_s)
+            await book(self._bookings, self._name, ttl_s=ttl_s, wait=wait)
 
 
 def _plus_one(value: Any) -> Any:

@@ -1,9 +1,9 @@
 """Bookings of slots that expire, made by transactions that scan all slots first.
 
-Invariant: no slot has two live holders. A holder books a slot only while it is free, and renews its booking only
-while that is live. The log shows both: a change over an expired value is marked as such. Expiry leaves the
-revision of a space as it is, so a scan that is guarded by the revision alone renews a booking that has ended,
-after other clients have seen the slot free.
+Invariant: no slot has two live holders. A holder books a slot only while it is free, and renews its booking
+only while that is live. The log shows both: a change over an expired value is marked as such. Expiry does not
+change the revision of a space. So a scan that is guarded by the revision alone renews a booking that has
+ended, after other clients have seen the slot free.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def double_bookings(log: Iterable[Change]) -> Iterator[str]:
         before = None if old is None else old[_HOLDER]
         where = f"{_KEYS[change.key]} at revision {change.revision}"
         if new[_IS_RENEWED] and before != new[_HOLDER]:
-            yield f"{where}: {new[_HOLDER]} renewed a booking that had ended, and the slot was {before or 'free'}"
+            now = "free" if before is None else f"of {before}"
+            yield f"{where}: {new[_HOLDER]} renewed a booking that had ended, and the slot was {now}"
         elif not new[_IS_RENEWED] and before is not None:
             yield f"{where}: {new[_HOLDER]} booked it, and {before} still held it"

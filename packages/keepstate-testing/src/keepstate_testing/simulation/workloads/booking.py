@@ -10,7 +10,7 @@ from keepstate_testing.simulation.workloads.workload import Workload
 from keepstate_testing.simulation.world import Actor
 
 _SPACE: Final = "bookings"
-"""A space with few other writers: where a revision changes often, expiry is not what refuses a transaction."""
+"""A space with few other writers: where a revision often changes, a transaction is refused before expiry."""
 _TTLS_S: Final = (0.05, 0.5, 2.0)
 
 
