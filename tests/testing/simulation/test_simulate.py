@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from random import Random
 from typing import ClassVar
 
 import pytest
 from keepstate_testing.simulation import BrokenPromiseError, Dials, simulate
+from keepstate_testing.simulation.loop import VirtualLoop
 from keepstate_testing.simulation.workloads.workload import Workload
-from keepstate_testing.simulation.world import Actor
+from keepstate_testing.simulation.world import Actor, World
+
+from keepstate.stores.protocol import Batch, Put
 
 
 class Losing(Workload):
@@ -57,3 +62,22 @@ def test_a_calm_world_has_no_faults() -> None:
     assert report.faults == 0
     assert report.steps == 100
     assert report.operations >= 100
+
+
+def test_a_sweep_that_removes_nothing_still_advances_the_time_of_a_space() -> None:
+    loop, key = VirtualLoop(Random(0)), b"\x01k"
+    world = World(0, 1, Dials(), loop)
+
+    async def sweep_and_turn_back() -> int:
+        await world.server.open()
+        for ttl_ms in (10, None):  # what the first one would have removed is written again
+            world.server.deliver("p0", [Batch("s", [Put(key, b"", ttl_ms)])])
+        world.wall.jump(50)
+        removed = await world.server.sweep()
+        world.wall.jump(-40)
+        assert (await world.server.read("s", [key])).now_ms > world.wall.now_ms()
+        await world.server.close()
+        return removed
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        assert runner.run(sweep_and_turn_back()) == 0

@@ -75,6 +75,8 @@ class Oracle:
     def follow(self, space: str) -> None:
         """Apply the store's own removals to the model; any other change is a fault."""
         state, model = self._heap.state_of(space), self.model(space)
+        if model.now_ms < state.clock_ms <= self._wall.now_ms():  # a sweep may advance time alone
+            model.now_ms = state.clock_ms
         if state.revision != model.revision:
             self._asked(space)
             changes = state.changes(space, model.revision, 1024)
