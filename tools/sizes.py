@@ -29,11 +29,11 @@ SHORT = 50
 BUDGETS = {
     "adapters": 4_050,
     "cli": 3_260,
-    "engine": 19_900,
+    "engine": 20_900,
     "managers": 5_300,
     "sessions": 3_200,
     "stores": 11_780,
-    "sync": 2_965,
+    "sync": 3_150,
     "testing": 2_950,
     "typed": 3_050,
     "values": 4_410,

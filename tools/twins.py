@@ -13,6 +13,7 @@ MODULES = {
     "engine.history.upkeep": ("Upkeep",),
     "engine.history.history": ("History",),
     "engine.space.keepstate": ("Keepstate",),
+    "engine.space.queues": ("Queues",),
     "engine.queue.lease": ("Lease", "Leases"),
     "engine.queue.task_control": ("TaskControl",),
     "engine.queue.task_reads": ("TaskReads",),
@@ -55,6 +56,7 @@ SEAMS = {
     "Keepstate": {
         *("clock", "decode", "for_blocking", "in_mode", "opened", "pickle", "recorder", "runner", "states"),
         *("everywhere", "expire", "stored_name", "stored_names", "begin_operation", "index", "note_subjects"),
+        *("space_names", "tenant_ids"),
     },
     **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
     "Documents": {"change_of", "convert", "executor", "update_typed"},
@@ -62,7 +64,7 @@ SEAMS = {
     "Events": {"page", "find", "executor"},
     "Lease": {"kept_alive"},
     "Queue": {
-        *("claim_with", "executor", "run", "suspend"),
+        *("claim_with", "executor", "next_look_s", "suspend"),
         *("begin_transaction", "change_steps", "held_record"),
     },
     "Task": {"ended_as", "executor", "suspended", "suspension"},

@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from keepstate.engine.space.keepstate import SpaceInfo as SpaceInfo
     from keepstate.engine.space.keepstate import TenantInfo as TenantInfo
     from keepstate.engine.space.projection import Projection
+    from keepstate.engine.space.queues import Queues as Queues
+    from keepstate.engine.space.queues import SpaceTask as SpaceTask
     from keepstate.engine.space.space import AppliedTransaction as AppliedTransaction
     from keepstate.engine.space.space import Space, Transaction
     from keepstate.engine.space.space import SpaceSize as SpaceSize
@@ -258,6 +260,7 @@ _HOMES = {
     "engine.space.export": ("Exported", "Imported"),
     "engine.space.keepstate": ("Keepstate", "SpaceInfo", "TenantInfo"),
     "engine.space.projection": ("Projection",),
+    "engine.space.queues": ("Queues", "SpaceTask"),
     "engine.space.space": ("AppliedTransaction", "Space", "SpaceSize", "Transaction"),
     "errors": (
         "AlreadyExistsError", "AttemptsExhaustedError", "ClockError", "ClosedError", "CompactedError",

@@ -15,9 +15,12 @@ from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from keepstate._runner import present_loop
+from keepstate.errors import InvalidError
+
+T = TypeVar("T")
 
 _ASKING = (signal.SIGTERM, signal.SIGINT)
 
@@ -64,6 +67,19 @@ class Activity:
         """Cancel the call, from any thread. A call that has ended stays as it ended."""
         with suppress(RuntimeError):  # the loop has ended, and the call with it
             self._loop.call_soon_threadsafe(self._task.cancel)
+
+
+def run_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run an event loop in this thread until some work has ended, and return its result.
+
+    Raises:
+        InvalidError: An event loop runs in this thread.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    raise InvalidError("an event loop runs in this thread; open the store with keepstate.open, and await it")
 
 
 def call_in_loop(function: Callable[[Any], Any], argument: object) -> Activity:

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from keepstate.engine.index import rows as _rows
     from keepstate.engine.space import erasure as _erasure
     from keepstate.engine.space import export as _export
+    from keepstate.sync import queues as _queues_twins
 else:
     defer_imports(
         globals(),
+        _queues_twins="keepstate.sync.queues",
         _rows="keepstate.engine.index.rows",
         _erasure="keepstate.engine.space.erasure",
         _export="keepstate.engine.space.export",
@@ -188,6 +190,21 @@ class Keepstate(Twin[engine.Keepstate]):
         the space is being dropped, so a crash leaves nothing that the next delivery does not repair.
         """
         return finish(self._inner.drop(space))
+
+    def queues(self, under: str = "", *, tenant: TenantScope = OWN) -> _queues_twins.Queues:
+        """Return the queues of all spaces under a name: one worker for them, counts, dead tasks, pauses.
+
+        Makes no call to the store.
+
+        Args:
+            under: Only the space of this name and those that continue it after a `/`; see `spaces`.
+            tenant: `OWN` covers the spaces of the handle's tenant; without one, those of no tenant. `ALL`
+                covers the spaces of all tenants too.
+
+        Raises:
+            NotAllowedError: The handle of a tenant asks for `ALL`.
+        """
+        return _queues_twins.Queues(self._inner.queues(under, tenant=tenant))
 
     def find(
         self,

@@ -5,14 +5,16 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from keepstate._deferral import defer_imports
 from keepstate._finish import finish, finish_each
 from keepstate.engine.queue import queue as engine
 from keepstate.engine.queue.claim_requests import Match
 from keepstate.engine.queue.queue import Claim
+from keepstate.engine.queue.retry import Retry
 from keepstate.engine.queue.tasks import DONE_KEPT_MS, IfPresent, Put
 from keepstate.sync.rules import RuleControl
 from keepstate.sync.step_control import StepControl
@@ -20,6 +22,11 @@ from keepstate.sync.steps import TaskSteps
 from keepstate.sync.task_control import TaskControl
 from keepstate.sync.task_reads import TaskReads
 from keepstate.sync.twin import inner_of
+
+if TYPE_CHECKING:
+    from keepstate.engine.queue import worker as _worker
+else:
+    defer_imports(globals(), _worker="keepstate.engine.queue.worker")
 
 
 class Queue(
@@ -154,6 +161,57 @@ class Queue(
             Task(each)
             for each in finish_each(
                 self._inner.work(worker, lease_s=lease_s, wait_s=wait_s, match=match, kinds=kinds)
+            )
+        )
+
+    def run(
+        self,
+        handlers: _worker.Handler | Mapping[str, _worker.Handler],
+        *,
+        concurrency: int = 10,
+        lease_s: float = 60,
+        timeout_s: float | None = None,
+        drain_s: float = 30,
+        retry: Retry | None = None,
+        worker: str | None = None,
+        stop: _worker.StopEvent | None = None,
+        idle_s: float | None = None,
+    ) -> _worker.RunReport:
+        """Claim tasks and call their handlers, until the process is asked to stop by SIGTERM or SIGINT.
+
+        A handler is a function of the `Task`. A coroutine function runs in the event loop, a plain function
+        in a thread, where the methods of the task block. What the handler returns is the result of the task.
+        If it raises, the task fails, and is tried again by `retry`. Leases are renewed by a thread of their
+        own. If the task is cancelled or lost, the handler is cancelled, and what it returns is dropped.
+
+        A signal that the application handles itself is left to it; set `stop` then. At the end, handlers have
+        `drain_s` to finish. Tasks that are left are released, which uses no attempt.
+
+        Args:
+            handlers: A handler for all tasks, or handlers by kind. Tasks of other kinds are not claimed.
+            concurrency: The largest number of tasks at once.
+            lease_s: Seconds after which another worker may claim a task of this one if this one has died.
+            timeout_s: Seconds after which an attempt fails. A thread cannot be ended: its result is dropped.
+            drain_s: Seconds that handlers have to finish at the end.
+            retry: The rules for errors. The default pauses for 1, 2, 4 … seconds, up to 5 minutes.
+            worker: The name of the worker. Default: the process and the machine.
+            stop: An `asyncio.Event` that ends the worker.
+            idle_s: End the worker after this many seconds without a task.
+
+        Raises:
+            ClosedError: The handle was closed.
+        """
+        return finish(
+            self._inner.run(
+                handlers,
+                concurrency=concurrency,
+                lease_s=lease_s,
+                timeout_s=timeout_s,
+                drain_s=drain_s,
+                retry=retry,
+                worker=worker,
+                stop=stop,
+                idle_s=idle_s,
             )
         )
 

@@ -414,11 +414,11 @@ class Carrier:
         if (entry := reading.entries[0]) is None:
             raise NoIndexError
         meta = decode_meta(entry)
-        count = await self._sweep_marks()
+        count = await self.sweep_marks()
         since_ms = meta.swept_ms - _MARGIN_MS if meta.is_complete else None
         waiting: list[Location] = []
         async for space in self._changed_spaces(since_ms):
-            async for subject in self._waiting_in(space, rebuilds=not meta.is_complete):
+            async for subject in self.waiting_in(space, rebuilds=not meta.is_complete):
                 waiting.append((space, subject))
                 if len(waiting) == AT_ONCE:
                     count += len(await self.carry(waiting, rebuilds=not meta.is_complete))
@@ -431,7 +431,8 @@ class Carrier:
         )
         return count
 
-    async def _waiting_in(self, space: str, *, rebuilds: bool) -> AsyncGenerator[Subject]:
+    async def waiting_in(self, space: str, *, rebuilds: bool = False) -> AsyncGenerator[Subject]:
+        """Yield the subjects of a space that have an outbox; with `rebuilds`, also those carried before."""
         for prefix in (OUTBOXES, CARRIED) if rebuilds else (OUTBOXES,):
             after: bytes | None = None
             while True:
@@ -443,13 +444,13 @@ class Carrier:
                 after = page.next
 
     async def _spaces(self, *, only_first: bool = False) -> AsyncGenerator[str]:
-        async for names in self._space_pages():
+        async for names in self.space_pages():
             for _, name in names:
                 yield name
                 if only_first:
                     return
 
-    async def _space_pages(self) -> AsyncGenerator[list[tuple[str, str]]]:
+    async def space_pages(self) -> AsyncGenerator[list[tuple[str, str]]]:
         """Yield the spaces of the tenant in pages: their stored names, and their names."""
         after: str | None = None
         while page := await self.store.spaces(beginning(self.tenant), after=after):
@@ -466,7 +467,7 @@ class Carrier:
 
     async def _changed_spaces(self, since_ms: int | None) -> AsyncGenerator[str]:
         """Yield the spaces that may have changed since a time; None yields all."""
-        async for found in self._space_pages():
+        async for found in self.space_pages():
             times: Sequence[int | None] = [None] * len(found)
             if since_ms is not None and has_ability(type(self.store), ReportsLastChange):
                 assert isinstance(self.store, ReportsLastChange)
@@ -475,7 +476,7 @@ class Carrier:
                 if since_ms is None or at_ms is None or at_ms >= since_ms:
                     yield name
 
-    async def _sweep_marks(self) -> int:
+    async def sweep_marks(self) -> int:
         """Reconcile what marks stand for, and delete them. Return the number of marks deleted."""
         count = 0
         async for entry in self._marks(layout.CARRYING):

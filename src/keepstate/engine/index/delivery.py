@@ -65,6 +65,7 @@ class Delivery:
         self._present = set[str | None]()
         """The tenants that are known to have an index."""
         self._work: Work | None = None
+        self._wake: Signal | None = None
         self._is_closed = False
 
     def note(self, tenant: str | None, space: str, subjects: Iterable[Subject]) -> None:
@@ -74,6 +75,7 @@ class Delivery:
         now_s = self._clock.monotonic_s()
         if self._is_closed or self._absent_s.get(tenant, now_s) > now_s:
             return
+        is_urgent = False
         with self._lock:
             for subject in subjects:
                 waiting = tenant, (space, subject)
@@ -84,9 +86,13 @@ class Delivery:
                     pause_s = INTERVAL_S  # the index is looked for once the first writes are over
                 last_s = self._carried_s.get(waiting)
                 due_s = now_s + pause_s if last_s is None else max(last_s + INTERVAL_S, now_s)
-                self._due_s.setdefault(waiting, due_s)
+                is_urgent = self._due_s.setdefault(waiting, due_s) <= now_s or is_urgent
+            if self._wake is None:
+                self._wake = self._runner.signal()
             if self._work is None:
                 self._work = self._runner.start(self._run, "delivery")
+        if is_urgent:
+            self._wake.set()
 
     async def flush(self, tenant: str | None) -> None:
         """Carry what waits of a tenant now."""
@@ -95,14 +101,24 @@ class Delivery:
         await self._carry(waiting)
 
     async def close(self) -> None:
-        """Stop carrying. What still waits keeps its outbox."""
+        """Stop carrying. Queues that wait are carried first, because workers are waiting for them.
+
+        Other subjects that wait keep their outboxes.
+        """
         self._is_closed, work = True, self._work
-        if work is not None and self._generation == fork_generation():
+        if self._generation != fork_generation():
+            return
+        if work is not None:
             await work.stop()
+        with self._lock:
+            queues = [each for each in self._due_s if each[1][1].kind == QUEUE]
+            self._due_s.clear()
+        await self._carry(queues)
 
     async def _run(self, signal: Signal) -> None:
+        assert self._wake is not None
         rest_s = 0.0
-        while not await signal.wait(max(_STEP_S, rest_s)):
+        while not self._is_closed and not await signal.wait(rest_s):
             with self._lock:
                 if not self._due_s:
                     self._work = None
@@ -112,6 +128,9 @@ class Delivery:
             if due:
                 await self._carry(due)
                 rest_s = min(INTERVAL_S, _REST_FACTOR * (self._clock.monotonic_s() - now_s))
+            else:
+                await self._wake.wait(_STEP_S)
+                rest_s = 0.0
         self._work = None
 
     async def _carry(self, waiting: list[Waiting]) -> None:

@@ -12,10 +12,10 @@ from typing import Any, Final, cast
 
 from keepstate.engine.documents.record import split_record
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.stored import StoredMs
+from keepstate.engine.kernel.stored import StoredMs, describe
 from keepstate.engine.kernel.subjects import QUEUE, Subject, owner_of, time_in
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.queue import tasks
+from keepstate.engine.queue import tasks, ticks
 from keepstate.errors import ConflictError, CorruptError, UnsupportedError
 from keepstate.names import escape
 from keepstate.stores.protocol import Entry, Store
@@ -251,12 +251,43 @@ async def _summarise_queue(unit: Unit, kind: str) -> Summary | None:
         return Summary("ready", due_ms=DUE_SINCE_CHANGE)
     heads = {part: await _first(unit, part, kind) for part in (layout.WAITING, layout.CLAIMED)}
     times = [tasks.time_in(part, head.key)[0] for part, head in heads.items() if head is not None]
+    tick_ms = await _next_tick_ms(unit, kind)
+    if tick_ms is not None:
+        times.append(tick_ms)
     if times:
         due_ms = None if min(times) >= tasks.FOREVER_MS else min(times)
-        return Summary("claimed" if heads[layout.WAITING] is None else "waiting", due_ms=due_ms)
+        is_waiting = heads[layout.WAITING] is not None or tick_ms is not None
+        return Summary("waiting" if is_waiting else "claimed", due_ms=due_ms)
     if await _first(unit, layout.DEAD, kind) is not None:
         return Summary("dead")
     return None
+
+
+async def _next_tick_ms(unit: Unit, kind: str) -> int | None:
+    """Return the time at which the first schedule for tasks of a kind is looked at.
+
+    If the search is given up, any schedule counts.
+    """
+    after, count = None, 0
+    while True:
+        page = await unit.store.scan(unit.space, layout.TICKS, after=after, limit=_AT_ONCE)
+        due = [ticks.tick_in(entry.key) for entry in page.entries]
+        stored = await unit.read(*(ticks.schedule_key(name) for _, name in due)) if due else []
+        for (due_ms, _), entry in zip(due, stored, strict=True):
+            count += 1
+            if entry is not None and (count >= _TASKS or _is_for(entry, kind)):
+                return due_ms
+        if page.next is None:
+            return None
+        after = page.next
+
+
+def _is_for(schedule: Entry, kind: str) -> bool:
+    """Return whether a schedule puts tasks of a kind; a damaged one may."""
+    try:
+        return ticks.decode_schedule(schedule.value, describe(schedule.key)).kind == kind
+    except CorruptError:
+        return True
 
 
 async def _first(unit: Unit, part: bytes, kind: str) -> Entry | None:

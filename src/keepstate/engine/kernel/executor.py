@@ -15,7 +15,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from keepstate._clock import Clock
-from keepstate._runner import Runner, cancelled_error, present_process
+from keepstate._runner import Mode, Runner, cancelled_error, present_process
 from keepstate.engine.kernel.arguments import check_meta
 from keepstate.engine.kernel.grants import learn_life, life_at, needs_grant, require_life
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, read_whole
@@ -114,8 +114,28 @@ class Home(Protocol):
         """
         ...
 
+    def in_mode(self, mode: Mode) -> OwnedHome:
+        """Return a handle on the same data for another mode. The caller closes it.
+
+        Raises:
+            UnsupportedError: The store that the caller passed cannot be used in another mode.
+        """
+        ...
+
     def note_subjects(self, space: str, subjects: AbstractSet[Subject]) -> None:
         """Note that a batch has changed subjects of a space, whose outboxes are to be delivered."""
+        ...
+
+
+class OwnedHome(Home, Protocol):
+    """A handle that its holder closes."""
+
+    def space(self, name: str, *, author: str | None = None) -> Any:
+        """Return a space."""
+        ...
+
+    async def close(self) -> None:
+        """Release the store."""
         ...
 
 

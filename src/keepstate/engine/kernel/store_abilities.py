@@ -1,6 +1,7 @@
 """Abilities that a store may have, and the fallbacks for a store without them.
 
 * `listen`: change notifications, pushed by the store, otherwise polled every 50 ms.
+* `last_changes_ms`: the times of spaces' last changes, otherwise unknown.
 * `content_name`: names derived from content, keyed by an encrypted store, otherwise a plain digest.
   Invariant: digests become part of a key, or of a text that leaves the process, only here.
 * `LossDetector`: detection of lost history, by stores whose server may lose acknowledged writes.
@@ -8,14 +9,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from hashlib import sha256
 from typing import cast
 
 from keepstate.errors import HistoryLostError
-from keepstate.stores.protocol import DetectsLosses, Listener, Listening, NamesObjects, Store
+from keepstate.stores.protocol import (
+    DetectsLosses,
+    Listener,
+    Listening,
+    NamesObjects,
+    ReportsLastChange,
+    Store,
+)
 from keepstate.values.refs import DIGEST_SIZE
 
 _POLL_S = 0.05
@@ -66,22 +74,34 @@ class LossDetector:
 
 
 class _PollingListener:
-    def __init__(self, store: Store, space: str) -> None:
-        self._store, self._space = store, space
+    def __init__(self, store: Store, spaces: Sequence[str]) -> None:
+        self._store, self._spaces = store, spaces
 
     async def wait(self, timeout_s: float) -> None:
-        await self._store.wait([self._space], min(timeout_s, _POLL_S))
+        await self._store.wait(self._spaces, min(timeout_s, _POLL_S))
 
     def close(self) -> None:
         return
 
 
+def listen_to(store: Store, spaces: Sequence[str]) -> Listener:
+    """Return a listener that receives every hint of some spaces from now on. The caller closes it."""
+    if has_ability(type(store), Listening):
+        return cast("Listening", store).listen(spaces)
+    return _PollingListener(store, spaces)
+
+
+async def last_changes_ms(store: Store, spaces: Sequence[str]) -> list[int | None]:
+    """Return the time of each space's last revision; None if the store does not know it."""
+    if not spaces or not has_ability(type(store), ReportsLastChange):
+        return [None] * len(spaces)
+    return [*await cast("ReportsLastChange", store).changed_ms(spaces)]
+
+
 @asynccontextmanager
 async def listen(store: Store, space: str) -> AsyncGenerator[Listener]:
     """Yield a listener that receives every hint of the space from now on."""
-    listener: Listener = (
-        store.listen([space]) if isinstance(store, Listening) else _PollingListener(store, space)
-    )
+    listener = listen_to(store, [space])
     try:
         yield listener
     finally:

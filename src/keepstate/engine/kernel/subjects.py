@@ -56,6 +56,8 @@ class Subject(NamedTuple):
 OUTBOXES: Final = layout.OUTBOX + pack(INDEX)
 """The prefix of the keys of all outboxes of a space."""
 CARRIED: Final = layout.CARRIED + pack(INDEX)
+LISTED_QUEUES: Final = CARRIED + pack(QUEUE)
+"""The prefix of the entries of a space's queues that the index lists."""
 
 
 class ChangeTime(msgspec.Struct, array_like=True, frozen=True):

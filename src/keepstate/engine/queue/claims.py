@@ -145,6 +145,17 @@ class Claims:
                 start_s = known.next_start_s(clock.awake_or_asleep_s())
                 await hints.wait(min(left_s, start_s, await self._due_tasks.next_due_s(store)))
 
+    async def next_look_s(self) -> float:
+        """Return the seconds until a task may become claimable by itself, after a claim that found none.
+
+        Endings that a killed process has left are completed; 0 if there were any.
+        """
+        store, clock = await self._executor.store(), self._executor.clock
+        if await followers.resume_all(self._executor, store):
+            return 0.0
+        known, next_s = claimer_of(self._executor).known, await self._due_tasks.next_due_s(store)
+        return next_s if known.next_ms is None else min(next_s, known.next_start_s(clock.awake_or_asleep_s()))
+
     async def _attempt(self, store: Store, search: _ClaimState) -> None:
         """Claim tasks that are ready now."""
         if claimer_of(self._executor).known.is_look_due(self._executor.clock.monotonic_s()):

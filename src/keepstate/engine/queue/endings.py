@@ -224,7 +224,7 @@ async def erase_task(executor: Executor, unit: Unit, entry: Entry, record: TaskR
         )
     if record.has_attempts:
         keys.append(attempts_key(record.id))
-    tasks.note_queue(unit, record)
+    tasks.note_kind(unit, record.kind)
     for key in keys:
         unit.delete(key)
 

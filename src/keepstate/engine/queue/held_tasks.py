@@ -10,25 +10,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from keepstate._finish import finish
 from keepstate._runner import Lock, Runner, Signal, Work
 from keepstate.engine.kernel.executor import Executor, Home, SpaceExecutor
-from keepstate.engine.kernel.store_abilities import has_ability
+from keepstate.engine.kernel.store_abilities import listen_to
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.attempts import note_attempt
 from keepstate.engine.queue.followers import die, resume
 from keepstate.errors import KeepstateError, UnsupportedError
-from keepstate.stores.protocol import Listener, Listening, Store
+from keepstate.stores.protocol import Listener
 
 _AT_ONCE: Final = 100
 _MOST_SPACES: Final = 1_000
 _LONGEST_WAIT_S: Final = 1.0
 _SETTLING_S: Final = 0.02
 """Seconds after a hint in which more changes may come: a busy space is read 50 times a second at most."""
-_POLL_S: Final = 0.05
 _LATE_S: Final = 5.0
 """Seconds after a timeout for which the event loop may be busy, before the thread ends the attempt itself."""
 
@@ -141,7 +140,7 @@ class HeldTasks:
                     if listener is None or listener[0] != spaces:
                         if listener is not None:
                             listener[1].close()
-                        listener = spaces, _listener(store, sorted(spaces))
+                        listener = spaces, listen_to(store, sorted(spaces))
                         await self._look(held)  # a change may have come before the listener
                     await self._wait(held, listener[1])
                     await self._look(self._snapshot())
@@ -229,20 +228,3 @@ def _blocking(home: Home) -> Home:
         return home if home.runner.mode == "blocking" else home.for_blocking()
     except UnsupportedError:
         return home
-
-
-def _listener(store: Store, spaces: Sequence[str]) -> Listener:
-    if has_ability(type(store), Listening):
-        return cast("Listening", store).listen(spaces)
-    return _Polling(store, spaces)
-
-
-class _Polling:
-    def __init__(self, store: Store, spaces: Sequence[str]) -> None:
-        self._store, self._spaces = store, spaces
-
-    async def wait(self, timeout_s: float) -> None:
-        await self._store.wait(self._spaces, min(timeout_s, _POLL_S))
-
-    def close(self) -> None:
-        return

@@ -25,7 +25,7 @@ from keepstate.engine.kernel.arguments import (
     check_wait,
     require_instance,
 )
-from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.executor import Executor, OwnedHome
 from keepstate.engine.kernel.shield import finish_despite_cancel
 from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.stored import shorten
@@ -371,6 +371,10 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
             for record, payload, stored, revision in claimed
         ]
 
+    async def next_look_s(self) -> float:
+        """Return the seconds until a task may become claimable by itself; for workers over many spaces."""
+        return await self._claims.next_look_s()
+
     async def take(self, id: str, worker: str, *, lease_s: float) -> Task:
         """Claim one task by its id, regardless of order and delay, and return it.
 
@@ -457,7 +461,15 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
             handlers, concurrency=concurrency, lease_s=lease_s, timeout_s=timeout_s, drain_s=drain_s,
             retry=retry, worker=worker, stop=stop, idle_s=idle_s,
         )  # fmt: skip
-        return await _worker.Worker(self._executor, self.claim, options).run()
+        home, executor = self._executor.home, self._executor
+        if home.runner.mode == "async":
+            return await _worker.Worker(home, self.claim, options).run()
+
+        async def work(handle: OwnedHome, options: _worker.WorkerOptions) -> _worker.RunReport:
+            queue: Queue = handle.space(executor.name, author=executor.author).queue
+            return await _worker.Worker(handle, queue.claim, options).run()
+
+        return _worker.run_in_loop(home, work, options)
 
     # ---- calls of a holder
 

@@ -17,6 +17,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_duration_ms, check_flag, require_instance
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.stored import corrupt_error, describe
+from keepstate.engine.kernel.subjects import CARRIED, LISTED_QUEUES, subject_in
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue.tasks import check_kind
 from keepstate.errors import InvalidError
@@ -205,6 +206,12 @@ def put_rules(unit: Unit, rules: QueueRules) -> None:
     unit.put(layout.QUEUE_RULES, msgspec.msgpack.encode([*fields, *later]))
 
 
+async def note_listed_kinds(unit: Unit) -> None:
+    """Note that the listed queues have changed, so that workers over many spaces look again."""
+    page = await unit.store.scan(unit.space, LISTED_QUEUES, limit=size_limits.PAGE_ROWS)
+    unit.subjects |= {subject_in(CARRIED, entry) for entry in page.entries}
+
+
 class RuleControl:
     """Changes the rules of the queue of a space, or of a transaction on it."""
 
@@ -280,6 +287,7 @@ async def change_pause(unit: Unit, kind: str | None, *, is_paused: bool) -> None
             changed = changed.with_lanes([kind])
     if changed != rules:
         put_rules(unit, changed)
+        await note_listed_kinds(unit)
 
 
 def check_limits(limits: object) -> list[Limit]:
@@ -306,6 +314,7 @@ async def configure(unit: Unit, limits: Sequence[Limit], aging_ms: int | None) -
         changed = msgspec.structs.replace(changed, aging_ms=aging_ms, order_epoch=rules.order_epoch + 1)
     if changed != rules:
         put_rules(unit, changed)
+        await note_listed_kinds(unit)
 
 
 def _with_limits(rules: QueueRules, limits: Sequence[Limit]) -> QueueRules:

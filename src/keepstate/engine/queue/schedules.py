@@ -252,9 +252,10 @@ class Schedules:
             entry = await unit.get(schedule_key(name))
             if entry is None:
                 return False
-            due_ms = self._decode(entry).due_ms
-            if due_ms is not None:
-                unit.delete(tick_key(due_ms, name))
+            record = self._decode(entry)
+            if record.due_ms is not None:
+                unit.delete(tick_key(record.due_ms, name))
+            tasks.note_kind(unit, record.kind)
             unit.delete(planned_key(name))
             unit.delete(entry.key)
             return True

@@ -357,7 +357,7 @@ def move(unit: Unit, record: TaskRecord, state: TaskState, *, version: int = 0, 
         release_slots(unit, record.slots)
         changes["slots"] = ()
     if not record.state == state == "claimed":  # a heartbeat: its lease is over later, not sooner
-        note_queue(unit, record)
+        note_kind(unit, record.kind)
     record = msgspec.structs.replace(record, state=state, placed_at=0, **changes)
     ttl_ms = kept_ms(record)
     if state == "ready":
@@ -371,9 +371,9 @@ def move(unit: Unit, record: TaskRecord, state: TaskState, *, version: int = 0, 
     return record
 
 
-def note_queue(unit: Unit, record: TaskRecord) -> None:
+def note_kind(unit: Unit, kind: str) -> None:
     """Note that the unit changes the queue of the tasks of one kind, for the index of subjects."""
-    unit.subjects |= {Subject(QUEUE, record.kind)}
+    unit.subjects |= {Subject(QUEUE, kind)}
 
 
 def rewrite(unit: Unit, record: TaskRecord, version: int, **changes: Any) -> TaskRecord:

@@ -203,6 +203,9 @@ def encode_schedule(record: ScheduleRecord) -> bytes:
 
 def write_schedule(unit: Unit, record: ScheduleRecord, former: ScheduleRecord | None) -> None:
     """Write a schedule and its entry in the index of due ones."""
+    for each in (record, former):
+        if each is not None:
+            tasks.note_kind(unit, each.kind)
     if former is not None and former.due_ms is not None and former.due_ms != record.due_ms:
         unit.delete(tick_key(former.due_ms, former.name))
     if record.due_ms is not None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from keepstate._activity import Activity, ActivityOutcome, StopSignals, call_in_loop, call_in_thread
+from keepstate._activity import Activity, ActivityOutcome, StopSignals, call_in_loop, call_in_thread, run_loop
 from keepstate._runner import Signal, process_name
 from keepstate.engine.kernel.arguments import check_duration_ms, check_name, check_wait, require_instance
-from keepstate.engine.kernel.executor import Executor, is_coroutine_function
+from keepstate.engine.kernel.executor import Executor, Home, OwnedHome, is_coroutine_function
 from keepstate.engine.kernel.shield import run_shielded
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.held_tasks import Held, HeldTask, HeldTasks
@@ -138,6 +138,11 @@ class WorkerOptions:
     stop: StopEvent | None
     idle_s: float | None
 
+    @property
+    def kinds(self) -> list[str] | None:
+        """The kinds of tasks to claim; None for all."""
+        return None if None in self.handlers else [kind for kind in self.handlers if kind is not None]
+
 
 def check_options(
     handlers: object,
@@ -217,19 +222,43 @@ class _Attempt:
             self.activity.cancel()
 
 
+def run_in_loop(
+    home: Home, work: Callable[[OwnedHome, WorkerOptions], Awaitable[RunReport]], options: WorkerOptions
+) -> RunReport:
+    """Run a worker of a blocking handle in an event loop of its own, in this thread.
+
+    Args:
+        home: The blocking handle.
+        work: Runs the worker on an asynchronous handle.
+        options: The options of the worker.
+
+    Raises:
+        InvalidError: An event loop runs in this thread.
+    """
+
+    async def run() -> RunReport:
+        handle = home.in_mode("async")
+        try:
+            return await work(handle, options)
+        finally:
+            await handle.close()
+
+    return run_loop(run)
+
+
 class Worker:
     """Runs handlers on the tasks that a function claims.
 
     Args:
-        executor: An executor of the handle that the worker belongs to.
+        home: The handle that the worker belongs to.
         claim: Claims tasks.
         options: The options.
     """
 
-    def __init__(self, executor: Executor, claim: Claim, options: WorkerOptions) -> None:
+    def __init__(self, home: Home, claim: Claim, options: WorkerOptions) -> None:
         self._claim, self._options = claim, options
-        self._runner, self._clock = executor.runner, executor.clock
-        self._held = HeldTasks(executor.home, options.lease_s)
+        self._runner, self._clock = home.runner, home.clock
+        self._held = HeldTasks(home, options.lease_s)
         self._running: set[_Attempt] = set()
         self._changed = self._runner.signal()
         self._asked = 0
@@ -261,7 +290,6 @@ class Worker:
 
     async def _work(self) -> None:
         options = self._options
-        kinds = None if None in options.handlers else [kind for kind in options.handlers if kind is not None]
         busy_at_s = self._clock.monotonic_s()
         while not self._is_stopping():
             free = options.concurrency - len(self._running)
@@ -273,7 +301,7 @@ class Worker:
             wait_s = _LONGEST_CLAIM_S if options.idle_s is None else min(_LONGEST_CLAIM_S, options.idle_s)
             try:
                 found = await self._claim(
-                    options.worker, lease_s=options.lease_s, count=free, wait_s=wait_s, kinds=kinds
+                    options.worker, lease_s=options.lease_s, count=free, wait_s=wait_s, kinds=options.kinds
                 )
             except ClosedError:
                 raise

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from keepstate.engine.index import rows as _rows
     from keepstate.engine.space import erasure as _erasure
     from keepstate.engine.space import export as _export
+    from keepstate.engine.space import queues as _queues
     from keepstate.values import pickles as _pickles
 else:
     defer_imports(
@@ -59,10 +60,13 @@ else:
         _index="keepstate.engine.index.index",
         _objects="keepstate.engine.history.objects",
         _pickles="keepstate.values.pickles",
+        _queues="keepstate.engine.space.queues",
         _rows="keepstate.engine.index.rows",
     )
 
-_INNER_CALLS = frozenset({"close", "opened", "expire", "stored_names", "everywhere"})
+_INNER_CALLS = frozenset(
+    {"close", "opened", "expire", "stored_names", "everywhere", "space_names", "tenant_ids"}
+)
 """The calls of a handle that its spaces and managers make."""
 _RECORDERS = 1_024
 """The number of spaces for which a handle caches whether they are recorded, and their newest commit."""
@@ -336,7 +340,7 @@ class Keepstate:
         if limit is not None:
             limits.admit_count("limit", limit)
         count = 0
-        async with aclosing(self._pairs(under, tenant, after)) as found:
+        async with aclosing(self.space_names(under, tenant, after)) as found:
             async for pair in found:
                 yield pair[1] if tenant is OWN else pair
                 count += 1
@@ -362,7 +366,7 @@ class Keepstate:
         """
         limits.admit_count("limit", limit)
         found: list[tuple[str | None, str]] = []
-        async with aclosing(self._pairs(under, tenant, after)) as pairs:
+        async with aclosing(self.space_names(under, tenant, after)) as pairs:
             async for pair in pairs:
                 found.append(pair)
                 if len(found) > limit:
@@ -396,7 +400,7 @@ class Keepstate:
         limits.admit_count("limit", limit)
         self._require_administrator("tenants() lists all tenants")
         found: list[TenantInfo] = []
-        async with aclosing(self._tenant_ids(check_tenant("after", after))) as ids:
+        async with aclosing(self.tenant_ids(check_tenant("after", after))) as ids:
             async for id in ids:
                 found.append(TenantInfo(id))
                 if len(found) > limit:
@@ -407,7 +411,7 @@ class Keepstate:
         if self.tenant_id is not None:
             raise NotAllowedError(f"{what}, and {self!r} belongs to one; use a handle without `tenant`")
 
-    async def _pairs(
+    async def space_names(
         self, under: str, tenant: TenantScope, after: str | None
     ) -> AsyncGenerator[tuple[str | None, str]]:
         """Yield the tenant and the name of each space."""
@@ -430,13 +434,13 @@ class Keepstate:
             async with aclosing(self.tenant(owner)._names(under, behind)) as found:
                 async for name in found:
                     yield owner, name
-        async with aclosing(self._tenant_ids(owner)) as ids:
+        async with aclosing(self.tenant_ids(owner)) as ids:
             async for id in ids:
                 async with aclosing(self.tenant(id)._names(under, None)) as found:
                     async for name in found:
                         yield id, name
 
-    async def _tenant_ids(self, after: str | None) -> AsyncGenerator[str]:
+    async def tenant_ids(self, after: str | None = None) -> AsyncGenerator[str]:
         """Yield the ids of tenants that have spaces, also spaces of keepstate's own."""
         store, last = await self.opened(), after
         place = names.TENANTS if after is None else names.behind(after)
@@ -476,6 +480,21 @@ class Keepstate:
         the space is being dropped, so a crash leaves nothing that the next delivery does not repair.
         """
         return await self.index.drop(self.tenant_id, check_space_name("space", space, self.tenant_id))
+
+    def queues(self, under: str = "", *, tenant: TenantScope = OWN) -> _queues.Queues:
+        """Return the queues of all spaces under a name: one worker for them, counts, dead tasks, pauses.
+
+        Makes no call to the store.
+
+        Args:
+            under: Only the space of this name and those that continue it after a `/`; see `spaces`.
+            tenant: `OWN` covers the spaces of the handle's tenant; without one, those of no tenant. `ALL`
+                covers the spaces of all tenants too.
+
+        Raises:
+            NotAllowedError: The handle of a tenant asks for `ALL`.
+        """
+        return _queues.Queues(self, under, tenant)
 
     # ---- subjects
 
@@ -563,7 +582,7 @@ class Keepstate:
         Costs one call of the store for each space. A handle without a tenant covers spaces of no tenant.
         """
         store, entries, size_bytes = await self.opened(), 0, 0
-        async with aclosing(self._pairs("", OWN, None)) as pairs:
+        async with aclosing(self.space_names("", OWN, None)) as pairs:
             async for pair in pairs:
                 parts = (await store.sizes(names.stored_name(*pair))).parts.values()
                 entries += sum(part.entries for part in parts)
