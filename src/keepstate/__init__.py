@@ -161,6 +161,7 @@ if TYPE_CHECKING:
     from keepstate.sessions import AgentStateMachine as AgentStateMachine
     from keepstate.sessions import BoundedState as BoundedState
     from keepstate.sessions import Conversation as Conversation
+    from keepstate.sessions import Entry as Entry
     from keepstate.sessions import MessagePage as MessagePage
     from keepstate.sessions import Session as Session
     from keepstate.sessions import SessionContext as SessionContext
@@ -306,7 +307,7 @@ _HOMES = {
     "names": ("ALL", "OWN"),
     "opening": ("open",),
     "sessions": (
-        "ANY_USER", "AgentStateMachine", "BoundedState", "Conversation", "MessagePage", "Session",
+        "ANY_USER", "AgentStateMachine", "BoundedState", "Conversation", "Entry", "MessagePage", "Session",
         "SessionContext", "SessionMoment", "Sessions", "StepResult", "TaskState", "Thread", "ThreadMessage",
         "ThreadMessages", "Threads", "TokenCounter", "Transition", "UserState", "ValidatedState",
         "VersionedState", "estimate_tokens",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.contracts.sessions import (
     ConversationContract,
+    EntryContract,
     InPassedSpace,
     MachineContract,
     SessionContract,
@@ -12,7 +13,7 @@ from tests.contracts.sessions import (
 from tests.managers.places import InFile, InMemory, InPostgres, InRedis, InSQLite
 
 
-class _Contract(SessionContract, ConversationContract, ThreadContract, MachineContract): ...
+class _Contract(SessionContract, ConversationContract, EntryContract, ThreadContract, MachineContract): ...
 
 
 class TestMemory(InMemory, _Contract): ...

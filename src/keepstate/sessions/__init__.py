@@ -9,6 +9,7 @@ module in `tests/sessions/patterns`.
 """
 
 from keepstate.sessions.conversation import BoundedState, Conversation
+from keepstate.sessions.entries import Entry
 from keepstate.sessions.machine import AgentStateMachine
 from keepstate.sessions.machine_data import Transition
 from keepstate.sessions.messages import estimate_tokens
@@ -29,6 +30,7 @@ __all__ = [
     "AgentStateMachine",
     "BoundedState",
     "Conversation",
+    "Entry",
     "MessagePage",
     "Session",
     "SessionContext",

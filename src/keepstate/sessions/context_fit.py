@@ -113,6 +113,32 @@ def replace(window: Window, number: int, message: Message, budget: Budget) -> No
     _require_fixed_fits(window, budget)
 
 
+def remove(window: Window, messages: Mapping[int, Message]) -> None:
+    """Take removed messages out of the context, as far as they are in it.
+
+    If a message that called tools is removed, the results that stay leave the context with it.
+
+    Raises:
+        PageMissing: A page must be read first; see `Window.row`.
+    """
+    for number in sorted(messages, reverse=True):
+        if number < window.first and number not in window.fixed:
+            continue
+        row = window.row(number)
+        if row is None:
+            continue
+        if row.group in messages:
+            _drop_group(window, row.group)
+            continue
+        answered, calls = links(messages[number])
+        first = window.require_row(row.group)
+        window.change(first, more=[other for other in first.more if other != number])
+        window.drop(row)
+        window.calls = {id: group for id, group in window.calls.items() if id not in calls}
+        window.calls |= dict.fromkeys((id for id in answered if isinstance(id, str)), row.group)
+    window.find_newest()
+
+
 def recount(window: Window, messages: Mapping[int, Message], budget: Budget) -> None:
     """Count the whole context with another counter. Call `fit` afterwards.
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Literal, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Unpack
 
 from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
 from keepstate.engine.kernel.arguments import check_choice, check_text
+from keepstate.engine.kernel.positions import Page
 from keepstate.errors import InvalidError
 from keepstate.sessions import forks
 from keepstate.sessions.context_fit import ordered
 from keepstate.sessions.conversation_documents import make_rules
 from keepstate.sessions.conversation_store import ConversationStore, check_limit
-from keepstate.sessions.messages import Message, estimate_tokens
+from keepstate.sessions.entries import Addition, Entry, make_addition
+from keepstate.sessions.messages import Message, check_message, estimate_tokens
 from keepstate.sessions.namespace import Namespace
 from keepstate.values import limits
+
+_MESSAGES_AT_ONCE: Final = 400
+_DIGITS: Final = 12
+"""The largest number of digits of a message's number."""
 
 
 class Conversation:
@@ -65,20 +71,77 @@ class Conversation:
 
     # ---- messages
 
-    async def append(self, *messages: Mapping[str, Any], pinned: bool = False) -> int:
+    async def append(
+        self,
+        *messages: Mapping[str, Any],
+        id: str | None = None,
+        author: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        pinned: bool = False,
+    ) -> int:
         """Add messages atomically and return the number of the last.
 
         Args:
             messages: Dicts with a role, as model APIs take them; 1 to 400.
+            id: The id of the message, such as that of a request. A message with an id that was used before is
+                not added again, whatever it says: the number of the first one is returned.
+            author: The author of the messages; by default, that of the space.
+            meta: Notes on the messages, by name. They are stored with the messages, and no model sees them.
             pinned: Never let the messages leave the context.
 
         Raises:
-            InvalidError: A message is malformed, or system and pinned messages exceed the budget. Nothing is
-                added.
+            InvalidError: A message is malformed, several messages have one id, or system and pinned messages
+                exceed the budget. Nothing is added.
         """
-        if not 0 < len(messages) <= _MESSAGES_AT_ONCE:
-            raise InvalidError(f"append() got {len(messages)} messages. Pass 1 to {_MESSAGES_AT_ONCE}.")
-        return (await self._store.add(*messages, pinned=pinned))[-1]
+        _check_number_of("append", messages)
+        if id is not None and len(messages) > 1:
+            raise InvalidError(f"append() got one id for {len(messages)} messages. Append them one by one.")
+        additions = [make_addition(check_message(message), id, author, meta) for message in messages]
+        return (await self._store.add(*additions, pinned=pinned))[-1]
+
+    async def pop(self, n: int = 1) -> list[Entry]:
+        """Remove the newest messages from view, and return them in order; fewer if there are fewer.
+
+        Removed messages leave the context, and messages that left it before do not return. Their numbers and
+        ids are not used again. The history, and forks that share them, still have them.
+
+        Args:
+            n: The number of messages; 1 to 400.
+        """
+        limits.admit_count("n", n, most=_MESSAGES_AT_ONCE)
+        return await self._store.remove(n)
+
+    async def delete(self, number: int) -> None:
+        """Remove a message from view, as `pop` does.
+
+        If it called tools, the results stay in the conversation, but leave the context with it.
+
+        Raises:
+            NotFoundError: The message does not exist.
+        """
+        await self._store.delete(number)
+
+    async def replace(self, from_: int, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Remove the messages from a number on, as `pop` does, and append others, in one batch.
+
+        Args:
+            from_: The number of the first message to remove, such as an answer that is generated again.
+            messages: The messages to append; none to 400.
+
+        Returns:
+            The numbers of the new messages, which continue the numbering.
+
+        Raises:
+            InvalidError: A message is malformed, or system and pinned messages exceed the budget. Nothing is
+                changed.
+            NotFoundError: The message does not exist.
+        """
+        if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidError(f"`messages` is of type {type(messages).__name__}. Pass a list of messages.")
+        if messages:
+            _check_number_of("replace", messages)
+        additions = [Addition(check_message(message)) for message in messages]
+        return await self._store.replace(from_, additions)
 
     async def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
         """Replace a message, or only its text. `original` still returns the first version.
@@ -118,6 +181,19 @@ class Conversation:
         """Yield all messages with their numbers, in order; see `messages`."""
         async for item in self._store.items(after):
             yield item
+
+    async def page(
+        self, *, before: int | str | None = None, after: int | str | None = None, limit: int = 50
+    ) -> Page[Entry]:
+        """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
+
+        Args:
+            before: Only entries before this number; a page's `previous` leads to the entries in front of it.
+            after: Only entries after this number; a page's `next` leads to the entries behind it.
+            limit: The largest number of entries. Without `after`, the page has the last ones.
+        """
+        limits.admit_count("limit", limit)
+        return await self._store.page(_number_in("after", after), _number_in("before", before), limit)
 
     async def window(self, size: int = 10) -> list[Message]:
         """Return the newest messages, whole and in order, whatever their number of tokens."""
@@ -213,7 +289,18 @@ class Conversation:
         return await forks.merge(self._store, self.get_fork(fork)._store, fork, prefer)
 
 
-_MESSAGES_AT_ONCE = 400
+def _check_number_of(call: str, messages: Sequence[object]) -> None:
+    if not 0 < len(messages) <= _MESSAGES_AT_ONCE:
+        raise InvalidError(f"{call}() got {len(messages)} messages. Pass 1 to {_MESSAGES_AT_ONCE}.")
+
+
+def _number_in(what: str, given: int | str | None) -> int | None:
+    """Return the number of a message, also as the text that a page has."""
+    if isinstance(given, str) and given.isascii() and given.isdecimal() and len(given) <= _DIGITS:
+        return int(given)
+    if given is not None:
+        limits.admit_count(what, given, 0)
+    return given if isinstance(given, int) else None
 
 
 def _said(content: object) -> str:
@@ -290,7 +377,7 @@ class BoundedState(Resource):
             InvalidError: The message is malformed, or system and pinned messages exceed the budget. Nothing
                 is added.
         """
-        (number,) = await self._store.add(message, pinned=pinned)
+        (number,) = await self._store.add(Addition(check_message(message)), pinned=pinned)
         return number
 
     async def get_context(self) -> list[Message]:

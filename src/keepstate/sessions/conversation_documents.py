@@ -1,11 +1,12 @@
 """The documents of one conversation: its messages, and the state of its context.
 
 ```
-message/NUMBER     an original message; never changes
+message/NUMBER     an original message, with its time, author, id and meta; never changes
 edit/NUMBER        the last edit of a message
+id/ID              the number of the message with an id
 context            the head of the context: counts, and the rows of the newest page
 page/ERA/NUMBER    the rows of sixteen messages; written when the page is full
-talk               clears, edits, and the messages that a fork shares; often absent
+talk               clears, edits, removals, and the messages that a fork shares; often absent
 ```
 
 Adding a message writes the message and the head, however long the conversation and the context are. A fork
@@ -14,16 +15,19 @@ copies no message: up to its first own message it reads those of the conversatio
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias, TypeVar
 
 from keepstate.engine.kernel.executor import reject_coroutine_function
+from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import NotFoundError
 from keepstate.names import unescape
 from keepstate.sessions import context_fit
 from keepstate.sessions.context_fit import Budget
+from keepstate.sessions.entries import Addition, EntryRecord, id_segment, message_in, record_of
 from keepstate.sessions.messages import Message
 from keepstate.sessions.namespace import Namespace
 from keepstate.sessions.window import PageMissing, Window, WindowRecord
@@ -34,6 +38,7 @@ T = TypeVar("T")
 Summarise: TypeAlias = Callable[[list[Message]], Awaitable[str | Message] | str | Message]
 MESSAGES: Final = "message/"
 EDITS: Final = "edit/"
+IDS: Final = "id/"
 RECORD: Final = "talk"
 READ_AT_ONCE: Final = 100
 PAGES_AT_ONCE: Final = 900
@@ -62,6 +67,68 @@ class ConversationRecord:
     """The edits of the parent that this fork was made or merged with."""
     merged: int = 0
     """The first message that no merge has copied to the parent."""
+    removed: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Messages that were removed, as half-open ranges in order, each with the number of its change.
+
+    Changes are counted by `edits`. The documents stay, because forks may share them.
+    """
+
+    def holds(self, number: object, count: int) -> bool:
+        """Return whether a message of this number exists, of so many that were added."""
+        return type(number) is int and self.begin <= number < count and not self._is_removed(number)
+
+    def numbers(self, first: int, end: int) -> list[int]:
+        """Return the numbers of the existing messages from `first`, below `end`."""
+        return self.first_numbers(first, end, max(1, end))
+
+    def first_numbers(self, first: int, end: int, limit: int) -> list[int]:
+        """Return the numbers of the first existing messages from `first`, below `end`."""
+        found: list[int] = []
+        number = max(first, self.begin)
+        while number < end and len(found) < limit:
+            at = bisect_right(self.removed, number, key=_begin_of) - 1
+            if at >= 0 and number < self.removed[at][1]:
+                number = self.removed[at][1]
+                continue
+            found.append(number)
+            number += 1
+        return found
+
+    def last_numbers(self, end: int, limit: int) -> list[int]:
+        """Return the numbers of the last existing messages below `end`, in order."""
+        found: list[int] = []
+        number = end - 1
+        while number >= self.begin and len(found) < limit:
+            at = bisect_right(self.removed, number, key=_begin_of) - 1
+            if at >= 0 and number < self.removed[at][1]:
+                number = self.removed[at][0] - 1
+                continue
+            found.append(number)
+            number -= 1
+        return found[::-1]
+
+    def count_removed(self) -> int:
+        """Return the number of removed messages that were not cleared."""
+        return sum(max(0, end - max(begin, self.begin)) for begin, end, _ in self.removed)
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Remove existing messages, given in order."""
+        self.edits += 1
+        for number in numbers:
+            last = self.removed[-1] if self.removed else None
+            if last is not None and last[1:] == (number, self.edits):
+                self.removed[-1] = last[0], number + 1, self.edits
+            else:
+                self.removed.append((number, number + 1, self.edits))
+        self.removed.sort()
+
+    def _is_removed(self, number: int) -> bool:
+        at = bisect_right(self.removed, number, key=_begin_of) - 1
+        return at >= 0 and number < self.removed[at][1]
+
+
+def _begin_of(removed: tuple[int, int, int]) -> int:
+    return removed[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,31 +296,80 @@ class ConversationDocuments:
 
     async def read(self, record: ConversationRecord, numbers: Sequence[int]) -> dict[int, Message]:
         """Read messages by number, with their last edits."""
-        found: dict[int, Any] = {}
+        found: dict[int, Message] = {}
         for start in range(0, len(numbers), READ_AT_ONCE):
             part = numbers[start : start + READ_AT_ONCE]
             names = {self.message_name(record, number): number for number in part}
             entries = await self.target.documents.entries(*names)
-            found |= {names[name]: entry.value for name, entry in entries.items()}
+            found |= {names[name]: message_in(entry.value) for name, entry in entries.items()}
         return found
 
+    async def read_records(
+        self, record: ConversationRecord, numbers: Sequence[int]
+    ) -> dict[int, EntryRecord]:
+        """Read messages by number, with all that is stored with them; each with its last edit."""
+        found: dict[int, EntryRecord] = {}
+        original = replace(record, edited={})
+        for start in range(0, len(numbers), READ_AT_ONCE):
+            part = numbers[start : start + READ_AT_ONCE]
+            names = {self.message_name(original, number): number for number in part}
+            edits = {self.message_name(record, number): number for number in part if number in record.edited}
+            entries = await self.target.documents.entries(*names, *edits)
+            values = {name: entry.value for name, entry in entries.items()}
+            for name, number in names.items():
+                if name in values:
+                    found[number] = record_of(values[name])
+            for name, number in edits.items():
+                found[number] = replace(found[number], message=values[name])
+        return found
+
+    async def number_of(self, id: str) -> int | None:
+        """Return the number of the message with an id, or None. Reads the context with it."""
+        entries = await self.target.documents.entries(self.context_name, self.id_name(id))
+        return entries[self.id_name(id)].value if self.id_name(id) in entries else None
+
+    def id_name(self, id: str) -> str:
+        """Return the document name of an id."""
+        return f"{self.prefix}{self.tail}{IDS}{id_segment(id)}"
+
+    async def remove(self, numbers: Sequence[int], record: ConversationRecord, window: Window) -> Window:
+        """Remove existing messages, given in order; return the context, which is not written yet."""
+        window = await self.recount_if_needed(window)
+        shown = {*window.fixed, *range(window.first, window.count)}
+        messages = await self.read(record, [number for number in numbers if number in shown])
+        _, window = await self.apply_change(window, lambda trial: context_fit.remove(trial, messages))
+        window.mark_done(numbers)
+        record.remove(numbers)
+        await self.put_record(record)
+        return window
+
     async def add(
-        self, messages: Sequence[Message], *, pinned: bool = False
+        self, additions: Sequence[Addition], *, pinned: bool = False, window: Window | None = None
     ) -> tuple[list[int], bool, list[int]]:
         """Add messages.
+
+        Args:
+            additions: The messages, and what is stored with them.
+            pinned: Never let the messages leave the context.
+            window: The context, if this transaction has changed it before.
 
         Returns:
             Their numbers; whether a summary is due; and the messages of the context, as far as its pages were
             read.
         """
-        window = await self.recount_if_needed(await self.window())
+        window = await self.recount_if_needed(await self.window() if window is None else window)
 
         def add(trial: Window) -> list[int]:
-            return [context_fit.add(trial, each, self.rules.budget, pinned=pinned) for each in messages]
+            return [_add(trial, each, self.rules.budget, pinned=pinned) for each in additions]
 
         numbers, window = await self.apply_change(window, add)
-        for number, message in zip(numbers, messages, strict=True):
-            await self.target.documents.put(self.message_name(ConversationRecord(), number), message)
+        # The store's time may be supposed here, and is then some time ago.
+        now_ms = max(to_milliseconds(await self.target.now()), self.target.clock.now_ms())
+        for number, addition in zip(numbers, additions, strict=True):
+            said = addition.record(now_ms, self.target.author)
+            await self.target.documents.put(self.message_name(ConversationRecord(), number), said.stored())
+            if said.id is not None:
+                await self.target.documents.put(self.id_name(said.id), number)
         await self.put_window(window)
         return numbers, bool(window.due), [number for page in window.pages.values() for number in page]
 
@@ -276,6 +392,12 @@ class ConversationDocuments:
     async def put_edit(self, number: int, message: Message) -> None:
         """Write a message's last edit."""
         await self.target.documents.put(f"{self.prefix}{self.tail}{EDITS}{number:0{_DIGITS}d}", message)
+
+
+def _add(window: Window, addition: Addition, budget: Budget, *, pinned: bool) -> int:
+    if addition.status == "failed":
+        return window.next_number()
+    return context_fit.add(window, addition.message, budget, pinned=pinned)
 
 
 def absent_fork(namespace: Namespace, tail: str) -> NotFoundError:

@@ -8,11 +8,13 @@ the meantime, the summary is discarded.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from keepstate.engine.kernel.executor import call_function
+from keepstate.engine.kernel.positions import Page
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
@@ -27,6 +29,7 @@ from keepstate.sessions.conversation_documents import (
     Summarise,
     absent_fork,
 )
+from keepstate.sessions.entries import Addition, Entry, message_in
 from keepstate.sessions.messages import Message, check_message, links
 from keepstate.sessions.namespace import Namespace, hold_lease
 from keepstate.sessions.window import Window
@@ -81,17 +84,22 @@ class ConversationStore:
 
     # ---- writing
 
-    async def add(self, *messages: Mapping[str, Any], pinned: bool = False) -> list[int]:
+    async def add(self, *additions: Addition, pinned: bool = False) -> list[int]:
         """Add messages atomically and return their numbers. Summarises what left the context, if that is due.
 
+        A message with an id that was used before is not added again: its number is returned.
+
         Raises:
-            InvalidError: A message is malformed, or system and pinned messages exceed the budget. Nothing is
-                added.
+            InvalidError: System and pinned messages exceed the budget. Nothing is added.
         """
-        plain = [check_message(message) for message in messages]
-        numbers, is_due, self._expected = await self.together(
-            lambda documents: documents.add(plain, pinned=pinned), message="add a message"
-        )
+
+        async def work(documents: ConversationDocuments) -> tuple[list[int], bool, list[int]]:
+            id = additions[0].id
+            if id is not None and (known := await documents.number_of(id)) is not None:
+                return [known], False, self._expected
+            return await documents.add(additions, pinned=pinned)
+
+        numbers, is_due, self._expected = await self.together(work, message="add a message")
         if is_due and self.rules.summarise is not None and self.namespace.space is not None:
             try:
                 await self.summarise()
@@ -110,7 +118,7 @@ class ConversationStore:
 
         async def work(documents: ConversationDocuments) -> None:
             record, window = await documents.record(), await documents.window()
-            if type(number) is not int or not record.begin <= number < window.count:
+            if not record.holds(number, window.count):
                 raise _no_message(number, record, window)
             before = (await documents.read(record, [number]))[number]
             plain = given or {**before, "content": message}
@@ -123,13 +131,62 @@ class ConversationStore:
 
         await self.together(work, message=f"edit message {number}")
 
+    async def remove(self, limit: int) -> list[Entry]:
+        """Remove the newest messages from view, and return them in order."""
+
+        async def work(documents: ConversationDocuments) -> list[Entry]:
+            record, window = await documents.record(), await documents.window()
+            numbers = record.last_numbers(window.count, limit)
+            found = await documents.read_records(record, numbers)
+            if numbers:
+                await documents.put_window(await documents.remove(numbers, record, window))
+            return [found[number].entry(number) for number in numbers if number in found]
+
+        return [] if await self.current() is None else await self.together(work, message="pop messages")
+
+    async def delete(self, number: int) -> None:
+        """Remove a message from view.
+
+        Raises:
+            NotFoundError: The message does not exist.
+        """
+
+        async def work(documents: ConversationDocuments) -> None:
+            record, window = await documents.record(), await documents.window()
+            if not record.holds(number, window.count):
+                raise _no_message(number, record, window)
+            await documents.put_window(await documents.remove([number], record, window))
+
+        await self.together(work, message=f"delete message {number}")
+
+    async def replace(self, first: int, additions: Sequence[Addition]) -> list[int]:
+        """Remove the messages from a number on from view, and add others; return the numbers of these.
+
+        Raises:
+            InvalidError: System and pinned messages exceed the budget. Nothing is changed.
+            NotFoundError: The message does not exist.
+        """
+
+        async def work(documents: ConversationDocuments) -> list[int]:
+            record, window = await documents.record(), await documents.window()
+            if not record.holds(first, window.count):
+                raise _no_message(first, record, window)
+            numbers = record.numbers(first, window.count)
+            window = await documents.remove(numbers, record, window)
+            if not additions:
+                await documents.put_window(window)
+                return []
+            return (await documents.add(additions, window=window))[0]
+
+        return await self.together(work, message=f"replace the messages from {first} on")
+
     async def clear(self) -> int:
         """Remove all messages from view and return their number. Later messages continue the numbering."""
 
         async def work(documents: ConversationDocuments) -> int:
             record, window = await documents.record(), await documents.window()
             count = window.count
-            had, record.begin = count - record.begin, count
+            had, record.begin = count - record.begin - record.count_removed(), count
             await documents.put_record(record)
             await documents.put_window(Window(count, first=count, era=window.era + 1))
             return had
@@ -200,7 +257,7 @@ class ConversationStore:
         record: ConversationRecord = values.get(record_name) or plain
         if record.edited or record.spans or any(page not in window.pages for page in window.needed):
             return None
-        found = {names[name]: value for name, value in values.items() if name in names}
+        found = {names[name]: message_in(value) for name, value in values.items() if name in names}
         numbers = [row.number for row in window.entries]
         found |= await documents.read(record, [number for number in numbers if number not in found])
         if any(number not in found for number in numbers):
@@ -237,9 +294,9 @@ class ConversationStore:
         window, record = await documents.window_and_record()
         begin = record.begin if after is None else max(record.begin, after + 1)
         if original:
-            record = ConversationRecord(spans=record.spans)
+            record = replace(record, edited={})
         for start in range(begin, window.count, READ_AT_ONCE):
-            numbers = range(start, min(start + READ_AT_ONCE, window.count))
+            numbers = record.numbers(start, min(start + READ_AT_ONCE, window.count))
             found = await documents.read(record, numbers)
             for number in numbers:
                 if number in found:
@@ -255,10 +312,10 @@ class ConversationStore:
         if documents is None:
             raise _no_message(number, ConversationRecord(), Window())
         window, record = await documents.window_and_record()
-        if type(number) is not int or not record.begin <= number < window.count:
+        if not record.holds(number, window.count):
             raise _no_message(number, record, window)
         if original:
-            record = ConversationRecord(spans=record.spans)
+            record = replace(record, edited={})
         return (await documents.read(record, [number]))[number]
 
     async def count(self) -> int:
@@ -267,7 +324,7 @@ class ConversationStore:
         if documents is None:
             return 0
         window, record = await documents.window_and_record()
-        return window.count - record.begin
+        return window.count - record.begin - record.count_removed()
 
     async def newest(self, limit: int) -> list[tuple[int, Message]]:
         """Return the newest messages with their numbers, in order."""
@@ -275,9 +332,29 @@ class ConversationStore:
         if documents is None:
             return []
         window, record = await documents.window_and_record()
-        numbers = range(max(record.begin, window.count - limit), window.count)
+        numbers = record.last_numbers(window.count, limit)
         found = await documents.read(record, numbers)
         return [(number, found[number]) for number in numbers if number in found]
+
+    async def page(self, after: int | None, before: int | None, limit: int) -> Page[Entry]:
+        """Return a page of entries in order: the first after a number, otherwise the last before one."""
+        documents = await self.current()
+        if documents is None:
+            return Page()
+        window, record = await documents.window_and_record()
+        end = window.count if before is None else min(before, window.count)
+        if after is None:
+            numbers = record.last_numbers(end, limit)
+        else:
+            numbers = record.first_numbers(after + 1, end, limit)
+        found = await documents.read_records(record, numbers)
+        if not numbers:
+            return Page()
+        return Page(
+            [found[number].entry(number) for number in numbers if number in found],
+            next=str(numbers[-1]) if record.first_numbers(numbers[-1] + 1, window.count, 1) else None,
+            previous=str(numbers[0]) if record.last_numbers(numbers[0], 1) else None,
+        )
 
 
 async def _read_whole_context(documents: ConversationDocuments) -> tuple[Window, ConversationRecord]:
@@ -312,9 +389,11 @@ def check_limit(max_tokens: int | None) -> None:
 
 
 def _no_message(number: object, record: ConversationRecord, window: Window) -> NotFoundError:
-    return NotFoundError(
-        f"Message {number!r} does not exist. The numbers are {record.begin} to {window.count - 1}."
-    )
+    if record.begin >= window.count:
+        return NotFoundError(f"Message {number!r} does not exist: there are no messages.")
+    was = type(number) is int and record.begin <= number < window.count
+    why = "was removed." if was else f"does not exist. The numbers are {record.begin} to {window.count - 1}."
+    return NotFoundError(f"Message {number!r} {why}")
 
 
 _LEASE_S: Final = 120.0

@@ -16,6 +16,7 @@ from keepstate.names import escape
 from keepstate.sessions import context_fit
 from keepstate.sessions.conversation_documents import ConversationDocuments, ConversationRecord
 from keepstate.sessions.conversation_store import ConversationStore
+from keepstate.sessions.entries import Addition
 from keepstate.sessions.messages import Message
 from keepstate.sessions.window import PINNED, ROWS, Window
 from keepstate.values.types import MISSING
@@ -53,7 +54,7 @@ async def begin(parent: ConversationStore, fork: ConversationStore, name: str, a
             raise AlreadyExistsError(f"Fork {name!r} already exists in the session. Choose another name.")
         record, window = await ours.record(), await ours.window()
         last = window.count - 1 if at is None else at
-        if type(last) is not int or not record.begin <= last < window.count:
+        if not record.holds(last, window.count) and (at is not None or window.count == record.begin):
             raise NotFoundError(
                 f"Cannot fork at message {at!r}, it does not exist. The numbers are {record.begin} to "
                 f"{window.count - 1}."
@@ -94,6 +95,9 @@ def _fork_record(parent: ConversationStore, record: ConversationRecord, last: in
         own_base=dict(edited),
         parent_base=dict(record.edited),
         merged=last + 1,
+        removed=[
+            (first, min(end, last + 1), change) for first, end, change in record.removed if first <= last
+        ],
     )
 
 
@@ -105,7 +109,7 @@ async def _context_at(
     made, rows = Window(first, first=first, era=window.era), window.entries
     pinned = {row.number for row in rows if row.kind == PINNED}
     earlier = [row.number for row in rows if row.number < first and row.stays]
-    numbers = [*earlier, *range(first, last + 1)]
+    numbers = [*earlier, *record.numbers(first, last + 1)]
     messages = await documents.read(record, numbers)
     for number in numbers:
         made.count = number
@@ -123,7 +127,7 @@ async def merge(ours: ConversationStore, theirs: ConversationStore, name: str, p
         NotFoundError: This conversation has no fork of this name.
     """
 
-    async def work(parent: ConversationDocuments) -> int:
+    async def work(parent: ConversationDocuments) -> tuple[int, bool]:
         fork = theirs.at(parent.target, parent.prefix)
         record, window = await fork.record(), await fork.window()
         if record.parent != ours.tail:
@@ -138,22 +142,21 @@ async def merge(ours: ConversationStore, theirs: ConversationStore, name: str, p
             await parent.edit(taken, own, await parent.window())
         first = max(record.merged, record.begin)
         numbers = range(first, min(first + _AT_ONCE, window.count))
-        messages = await fork.read(record, numbers)
-        if messages:
-            await parent.add([messages[number] for number in numbers])
-        if messages or taken:
-            record.merged = numbers.stop if messages else record.merged
+        said = await fork.read_records(record, record.numbers(numbers.start, numbers.stop))
+        if said:
+            await parent.add([Addition.again(said[number]) for number in sorted(said)])
+        if numbers or taken:
+            record.merged = max(numbers.stop, record.merged)
             record.own_base = {number: edit for number, edit in record.edited.items() if number < upto}
             record.parent_base = dict(own.edited)
             await fork.put_record(record)
-        return len(messages)
+        return len(said), len(numbers) < _AT_ONCE
 
-    added = 0
-    while True:
-        step = await ours.together(work, message=f"merge {name}")
+    added, is_last = 0, False
+    while not is_last:
+        step, is_last = await ours.together(work, message=f"merge {name}")
         added += step
-        if step < _AT_ONCE:
-            return added
+    return added
 
 
 async def _edits(
@@ -169,7 +172,7 @@ async def _edits(
     changed = [
         number
         for number, edit in record.edited.items()
-        if own.begin <= number < upto and edit != record.own_base.get(number)
+        if own.holds(number, upto) and edit != record.own_base.get(number)
     ]
     their_texts = await fork.read(record, changed)
     our_texts = await parent.read(own, changed)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from keepstate.sessions.conversation_documents import EDITS, MESSAGES, RECORD, ConversationRecord
+from keepstate.sessions.entries import message_in
 from keepstate.sessions.messages import Message
 from keepstate.sessions.namespace import HEAD, HeadRecord, generation_prefix
 from keepstate.sessions.validated import STATES
@@ -97,7 +98,8 @@ def build_moment(documents: Mapping[str, Any], prefix: str) -> SessionMoment:
     record = documents.get(life + RECORD, ConversationRecord())
     said = {int(number): message for number, message in _with_prefix(documents, life + MESSAGES).items()}
     edits = {int(number): message for number, message in _with_prefix(documents, life + EDITS).items()}
-    messages = [edits.get(number, said[number]) for number in sorted(said) if number >= record.begin]
+    numbers = record.numbers(0, max(said, default=-1) + 1)
+    messages = [edits.get(number, message_in(said[number])) for number in numbers if number in said]
     return SessionMoment(head.life, head.user_id, messages, _with_prefix(documents, life + STATES))
 
 

@@ -185,6 +185,12 @@ class Window(WindowRecord):
         if row.number == self.newest:
             self.newest = max(self.fixed, default=-1)
 
+    def find_newest(self) -> None:
+        """Find the last message in the context again, after rows were dropped; see `row`."""
+        plain = range(self.count - 1, self.first - 1, -1) if self.size > len(self.fixed) else ()
+        last = next((number for number in plain if self.row(number) is not None), -1)
+        self.newest = max([last, *self.fixed])
+
     def plain_rows(self) -> Iterator[Row]:
         """Yield the rows that may leave, oldest first; see `row`."""
         if self.size == len(self.fixed):

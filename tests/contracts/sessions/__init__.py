@@ -3,7 +3,7 @@
 Subclass a contract in a test file, and say where sessions are to be kept:
 
 ```python
-class TestMine(SessionContract, ConversationContract, ThreadContract, MachineContract):
+class TestMine(SessionContract, ConversationContract, EntryContract, ThreadContract, MachineContract):
     def make_url(self, tmp_path):
         return f"mine:///{tmp_path}/state"
 ```
@@ -13,6 +13,7 @@ Put `InPassedSpace` before it to let all sessions of a test share one space.
 
 from tests.contracts.managers.stage import InPassedSpace
 from tests.contracts.sessions.conversations import ConversationContract
+from tests.contracts.sessions.entries import EntryContract
 from tests.contracts.sessions.machines import MachineContract
 from tests.contracts.sessions.sessions import SessionContract
 from tests.contracts.sessions.stage import SessionStage
@@ -20,6 +21,7 @@ from tests.contracts.sessions.threads import ThreadContract
 
 __all__ = [
     "ConversationContract",
+    "EntryContract",
     "InPassedSpace",
     "MachineContract",
     "SessionContract",

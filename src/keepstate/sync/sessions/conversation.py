@@ -5,11 +5,13 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Unpack
 
 from keepstate._finish import finish, finish_each
+from keepstate.engine.kernel.positions import Page
 from keepstate.sessions import conversation as sessions
+from keepstate.sessions.entries import Entry
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.twin import Twin, inner_options
@@ -160,18 +162,67 @@ class Conversation(Twin[sessions.Conversation]):
             )
         )
 
-    def append(self, *messages: Mapping[str, Any], pinned: bool = False) -> int:
+    def append(
+        self,
+        *messages: Mapping[str, Any],
+        id: str | None = None,
+        author: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        pinned: bool = False,
+    ) -> int:
         """Add messages atomically and return the number of the last.
 
         Args:
             messages: Dicts with a role, as model APIs take them; 1 to 400.
+            id: The id of the message, such as that of a request. A message with an id that was used before is
+                not added again, whatever it says: the number of the first one is returned.
+            author: The author of the messages; by default, that of the space.
+            meta: Notes on the messages, by name. They are stored with the messages, and no model sees them.
             pinned: Never let the messages leave the context.
 
         Raises:
-            InvalidError: A message is malformed, or system and pinned messages exceed the budget. Nothing is
-                added.
+            InvalidError: A message is malformed, several messages have one id, or system and pinned messages
+                exceed the budget. Nothing is added.
         """
-        return finish(self._inner.append(*messages, pinned=pinned))
+        return finish(self._inner.append(*messages, id=id, author=author, meta=meta, pinned=pinned))
+
+    def pop(self, n: int = 1) -> list[Entry]:
+        """Remove the newest messages from view, and return them in order; fewer if there are fewer.
+
+        Removed messages leave the context, and messages that left it before do not return. Their numbers and
+        ids are not used again. The history, and forks that share them, still have them.
+
+        Args:
+            n: The number of messages; 1 to 400.
+        """
+        return finish(self._inner.pop(n))
+
+    def delete(self, number: int) -> None:
+        """Remove a message from view, as `pop` does.
+
+        If it called tools, the results stay in the conversation, but leave the context with it.
+
+        Raises:
+            NotFoundError: The message does not exist.
+        """
+        finish(self._inner.delete(number))
+
+    def replace(self, from_: int, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Remove the messages from a number on, as `pop` does, and append others, in one batch.
+
+        Args:
+            from_: The number of the first message to remove, such as an answer that is generated again.
+            messages: The messages to append; none to 400.
+
+        Returns:
+            The numbers of the new messages, which continue the numbering.
+
+        Raises:
+            InvalidError: A message is malformed, or system and pinned messages exceed the budget. Nothing is
+                changed.
+            NotFoundError: The message does not exist.
+        """
+        return finish(self._inner.replace(from_, messages))
 
     def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
         """Replace a message, or only its text. `original` still returns the first version.
@@ -209,6 +260,18 @@ class Conversation(Twin[sessions.Conversation]):
     def items(self, *, after: int | None = None) -> Iterator[tuple[int, Message]]:
         """Yield all messages with their numbers, in order; see `messages`."""
         return finish_each(self._inner.items(after=after))
+
+    def page(
+        self, *, before: int | str | None = None, after: int | str | None = None, limit: int = 50
+    ) -> Page[Entry]:
+        """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
+
+        Args:
+            before: Only entries before this number; a page's `previous` leads to the entries in front of it.
+            after: Only entries after this number; a page's `next` leads to the entries behind it.
+            limit: The largest number of entries. Without `after`, the page has the last ones.
+        """
+        return finish(self._inner.page(before=before, after=after, limit=limit))
 
     def window(self, size: int = 10) -> list[Message]:
         """Return the newest messages, whole and in order, whatever their number of tokens."""
