@@ -36,6 +36,8 @@ WORK = {
     "commits": "commits",
     "collections": "collections while writers run",
     "collected": "objects collected",
+    "tasks": "tasks",
+    "task_steps": "steps of tasks",
     "inputs": "hostile inputs",
     "bugs_seeded": "bugs seeded",
     "bugs_caught": "bugs caught",
@@ -45,6 +47,7 @@ VERDICTS = {
     "ghosts": "invented",
     "partial": "half applied",
     "disordered": "out of order",
+    "exceeded": "over a limit",
     "applied_twice": "applied twice",
     "misreported": "told wrongly",
     "corrupt": "damage read as data",
@@ -61,6 +64,7 @@ LEAST = {
     "histories": 3_400,
     "collections": 100,
     "collected": 500,
+    "tasks": 3_000,
     "bugs_seeded": 12,
 }
 """What a run must have done before its record is worth writing down."""

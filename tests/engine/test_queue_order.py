@@ -338,6 +338,23 @@ async def test_a_claim_stays_small_although_thousands_of_keys_are_at_their_limit
     await store.close()
 
 
+async def test_a_claim_of_one_task_reads_few_of_many_lines() -> None:
+    store = Counted()
+    await store.open()
+    async with keepstate.open(store) as ks:
+        space = ks.space("run/1")
+        await space.queue.configure(limits=[Limit(running=9, each_key=True)])
+        await put_all(
+            space, *(f"{key}{number}" for number in range(3) for key in "abcdefghijklmnopqrstuvwxyz")
+        )
+        assert await names(space, 1) == ["a0"]
+        store.calls = 0
+
+        assert await names(space, 1) == ["b0"]
+        assert store.calls <= 12
+    await store.close()
+
+
 async def test_no_key_waits_for_more_than_one_task_of_each_other_key(space: Space) -> None:
     """The bound of waiting: as many starts as there are keys, whatever else arrives."""
     for number in range(60):

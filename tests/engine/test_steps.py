@@ -120,6 +120,19 @@ async def test_a_worker_that_lost_its_claim_records_nothing(space: Space) -> Non
     assert await task.step("a", log.say, "in time") == {"said": "in time"}
 
 
+async def test_a_transaction_that_ends_a_task_with_steps_ignores_other_writes(space: Space) -> None:
+    log = Log()
+    await space.queue.put(1, id="t")
+    (task,) = await space.queue.claim("w", lease_s=60)
+    await task.step("a", log.say, "a")
+
+    async with space.transaction() as tx:
+        await tx.queue.complete(task, "done")
+        await space.documents.put("x", 1)  # by another writer
+
+    assert await result(space) == "done"
+
+
 async def test_results_of_any_size_come_back(space: Space) -> None:
     async def handler(task: Task) -> Any:
         found = [await task.step(f"{size}", random_bytes, size) for size in (1, 20_000, 3_000_000)]

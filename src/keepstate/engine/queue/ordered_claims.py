@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -219,28 +219,19 @@ class OrderedClaims:
         sources.sort(key=lambda source: source.rank)
         sources = sources[: 2 * wanted + _TURNS_PAGE]
         rules, capacity = self._keeper.rules, plan.capacity
-        lined = [source for source in sources if source.at is not None]
-        most = wanted + 1 + len(self._keeper.unreadable) + len(self._keeper.given_up)
-        firsts = await self._keeper.gather(
-            [
-                partial(self._keeper.scan, source.at[0].line.tasks_prefix, limit=most)
-                for source in lined
-                if source.at is not None
-            ]
-        )
-        for source, page in zip(lined, firsts, strict=True):
-            source.entries = [
-                entry
-                for entry in page.entries
-                if entry.key not in self._keeper.unreadable and entry.key not in self._keeper.given_up
-            ]
-            if not page.entries:
-                source.turn, source.is_moved = None, True
-        await capacity.load(source.kind_and_key for source in sources)
-        heap = [(source.rank, number, source) for number, source in enumerate(sources)]
-        heapify(heap)
+        heap: list[tuple[tuple[int, int, int], int, _Source]] = []
+        read = 0
         waiting = iter([ticket for ticket in tickets for _ in range(ticket.left)])
-        while heap and len(plan.chosen) < wanted:
+        while len(plan.chosen) < wanted:
+            if read < len(sources) and (not heap or sources[read].rank <= heap[0][0]):
+                next_ones = sources[read : read + max(read, wanted)]
+                await self._read_first_tasks(next_ones, wanted, capacity)
+                for number, source in enumerate(next_ones, read):
+                    heappush(heap, (source.rank, number, source))
+                read += len(next_ones)
+                continue
+            if not heap:
+                break
             _, number, source = heappop(heap)
             kind, key = source.kind_and_key if source.at or source.entries else ("", None)
             if source.at is not None and rules.lane_of(kind) != self._lane_at(source.at[1]):
@@ -264,6 +255,27 @@ class OrderedClaims:
             source.turn = self._next_turn(source, now_ms, len(plan.chosen))
             heappush(heap, (source.turn.rank, number, source))
         plan.moved = [source for source in sources if source.is_moved]
+
+    async def _read_first_tasks(self, sources: Sequence[_Source], wanted: int, capacity: Capacity) -> None:
+        """Read the first tasks of lines, and what their limits allow."""
+        lined = [source for source in sources if source.at is not None]
+        most = wanted + 1 + len(self._keeper.unreadable) + len(self._keeper.given_up)
+        firsts = await self._keeper.gather(
+            [
+                partial(self._keeper.scan, source.at[0].line.tasks_prefix, limit=most)
+                for source in lined
+                if source.at is not None
+            ]
+        )
+        for source, page in zip(lined, firsts, strict=True):
+            source.entries = [
+                entry
+                for entry in page.entries
+                if entry.key not in self._keeper.unreadable and entry.key not in self._keeper.given_up
+            ]
+            if not page.entries:
+                source.turn, source.is_moved = None, True
+        await capacity.load(source.kind_and_key for source in sources)
 
     def _lane_at(self, entry: Entry) -> int:
         _, lane, *_ = unpack(entry.key[len(layout.TURNS) :])
