@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ STEPS = 5
 SHARE_LIMITED = 8
 """One of so many tasks is of the kind with limits."""
 LEAST_DONE = 6
-"""Steps that a worker has recorded before it may be killed. So all tasks end after a bounded number of kills."""
+"""Steps that a worker has recorded before it may be killed, so that the number of kills has a bound."""
 MOST_WAITED = 8
 """The bound of waiting: so many begun tasks of each key, on average, between two of a key that has more."""
 
@@ -95,7 +94,7 @@ class Workers:
 
 
 async def put_tasks(space: keepstate.Space, number: int) -> None:
-    """Put tasks: one of eight is limited, and the others have keys that take turns, the one key after the other."""
+    """Put tasks: one of eight is limited, and the others have keys that take turns."""
     await space.queue.configure(limits=LIMITS)
     limited = number // SHARE_LIMITED
     for begin in range(0, number, 50):
@@ -114,30 +113,42 @@ async def put_tasks(space: keepstate.Space, number: int) -> None:
         )
 
 
+def was_paid(workers: Workers, id: str) -> bool:
+    """Return whether a task's payment was made; a kill may come between the file and its content."""
+    path = workers.folder / f"paid-{id}"
+    return path.exists() and path.stat().st_size > 0
+
+
 async def settle(queue: keepstate.Queue, workers: Workers) -> None:
     """Look after the dead tasks, as a person does: only a worker that is gone pays no more."""
     for info in await queue.dead(limit=100):
         assert info.error is not None and info.error.startswith(StepUnknownError.__name__), info
-        is_paid = (workers.folder / f"paid-{info.id}").exists()
         for name in {str(attempt.worker) for attempt in await queue.attempts(info.id)} & {*workers.running}:
-            if not is_paid and name != info.worker:
+            if not was_paid(workers, info.id) and name != info.worker:
                 workers.kill(name)
-        is_paid = (workers.folder / f"paid-{info.id}").exists()
-        await queue.settle(info.id, "pay", "paid" if is_paid else NOT_DONE)
+        await queue.settle(info.id, "pay", "paid" if was_paid(workers, info.id) else NOT_DONE)
         await queue.requeue(info.id)
+
+
+async def look_after(queue: keepstate.Queue, workers: Workers, number: int) -> None:
+    """Send each waiting task its message, and settle the dead ones, until all tasks are done."""
+    while (await queue.counts())["done"] < number:
+        waiting = await queue.list("waiting", limit=200)
+        await asyncio.gather(*(queue.send(info.id, "go", "now", send_id="once") for info in waiting))
+        await settle(queue, workers)
+        await asyncio.sleep(KILL_EVERY_S)
 
 
 async def work_under_kills(space: keepstate.Space, workers: Workers, number: int) -> None:
     """Kill workers until all tasks are done."""
     workers.keep_running()
+    looking = asyncio.create_task(look_after(space.queue, workers, number))
     next_s = SYSTEM_CLOCK.monotonic_s()
-    while (await space.queue.counts())["done"] < number:
-        for info in await space.queue.list("waiting", limit=200):
-            await space.queue.send(info.id, "go", "now", send_id="once")
-        await settle(space.queue, workers)
+    while not looking.done():
         next_s = max(next_s + KILL_EVERY_S, SYSTEM_CLOCK.monotonic_s())
-        await asyncio.sleep(next_s - SYSTEM_CLOCK.monotonic_s())
+        await asyncio.wait([looking], timeout=next_s - SYSTEM_CLOCK.monotonic_s())
         workers.kill_one()
+    await looking
     workers.stop()
 
 

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 import keepstate
+from keepstate import Claim
+from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import endings, followers, tasks
 from keepstate.engine.queue.held_tasks import HeldTasks
-from tests.engine import test_task_ends, test_worker
+from keepstate.engine.queue.queue import Queue, Task
+from tests.engine import test_steps, test_task_ends, test_worker
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 Test = Callable[..., Awaitable[None]]
@@ -59,6 +62,43 @@ def cancel_not_seen(planting: pytest.MonkeyPatch) -> None:
     planting.setattr(HeldTasks, "_look", look)
 
 
+def step_recorded_without_the_claim(planting: pytest.MonkeyPatch) -> None:
+    """Record steps whoever holds the task."""
+
+    async def unfenced(_: Queue, task: Task, unit: Unit) -> tuple[tasks.TaskRecord, int]:
+        entry = await unit.get(tasks.task_key(task.id))
+        assert entry is not None
+        return tasks.decode_record(entry.value, "the task"), entry.version
+
+    planting.setattr(Queue, "held_record", unfenced)
+
+
+def waiting_uses_an_attempt(planting: pytest.MonkeyPatch) -> None:
+    """Refund no attempt to a task that waits."""
+    replaced = tasks.replaced
+
+    def unrefunded(record: tasks.TaskRecord, **changes: Any) -> tasks.TaskRecord:
+        if changes.get("is_suspended"):
+            changes["attempt"] = record.attempt
+        return replaced(record, **changes)
+
+    planting.setattr(tasks, "replaced", unrefunded)
+
+
+def claim_given_back_twice(planting: pytest.MonkeyPatch) -> None:
+    """Let a former holder give back the claim of the present one."""
+
+    async def release(self: Queue, task: Task) -> None:
+        info = await self.get(task.id)
+        assert info is not None
+        await self._change_held(Claim(task.id, info.token), _make_ready)
+
+    async def _make_ready(unit: Unit, record: tasks.TaskRecord) -> None:
+        tasks.move(unit, record, "ready", due_at_ms=await unit.now_ms())
+
+    planting.setattr(Queue, "release", release)
+
+
 PLANTED: list[tuple[Plant, Test, dict[str, Any]]] = [
     (
         follower_released_too_early,
@@ -72,6 +112,9 @@ PLANTED: list[tuple[Plant, Test, dict[str, Any]]] = [
     ),
     (rest_of_followers_left, test_task_ends.test_thousands_of_followers_are_told_in_steps, {}),
     (token_used_again, test_task_ends.test_the_token_of_a_replaced_task_is_never_accepted_again, {}),
+    (step_recorded_without_the_claim, test_steps.test_a_worker_that_lost_its_claim_records_nothing, {}),
+    (waiting_uses_an_attempt, test_worker.test_a_suspended_handler_waits_without_an_attempt_and_goes_on, {}),
+    (claim_given_back_twice, test_task_ends.test_a_claim_is_given_back_once, {}),
     (cancel_not_seen, test_worker.test_cancelling_reaches_a_running_handler_at_once, {"kind": "coroutine"}),
 ]
 

@@ -17,11 +17,12 @@ import keepstate
 from keepstate import Claim, Limit
 from keepstate._runner import TaskRunner
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.queue import due_tasks
+from keepstate.engine.queue import due_tasks, ordered_claims
 from keepstate.engine.queue.due_tasks import put_ready_or_dead
 from keepstate.engine.queue.line_keeper import LineKeeper
 from keepstate.engine.queue.ordered_claims import OrderedClaims
 from keepstate.engine.queue.queue_cache import QueueCache
+from keepstate.engine.queue.slots import slot_key
 from keepstate.engine.queue.tasks import TaskRecord
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
@@ -130,6 +131,44 @@ async def test_every_store_keeps_the_order_and_the_limits(seed: int, url: str) -
 
 
 # ---- limits
+
+
+class Interleaved(MemoryStore):
+    """Lets other tasks run after each scan."""
+
+    async def scan(self, space: str, prefix: bytes, **options: Any) -> Page:
+        page = await super().scan(space, prefix, **options)
+        await asyncio.sleep(0)
+        return page
+
+
+async def claim_one_slot() -> int:
+    """Return how many tasks of different kinds two workers claim at once under a limit of one."""
+    store = Interleaved()
+    await store.open()
+    async with keepstate.open(store) as one, keepstate.open(store) as other:
+        queues = [handle.space("run/1").queue for handle in (one, other)]
+        await queues[0].configure(limits=[Limit(running=1)])
+        for kind in "ab":
+            await queues[0].put(kind, kind=kind)
+        for queue in queues:  # both know the rules
+            assert await queue.claim("w", lease_s=600, kinds=["none"]) == []
+        found = await asyncio.gather(
+            *(queue.claim("w", lease_s=600, kinds=[kind]) for queue, kind in zip(queues, "ab", strict=True))
+        )
+    await store.close()
+    return sum(map(len, found))
+
+
+async def test_a_slot_taken_without_a_check_is_found() -> None:
+    assert await claim_one_slot() == 1
+
+    def write_unchecked(unit: Unit, names: Sequence[bytes]) -> None:
+        for name in names:
+            unit.put(slot_key(name), b"")
+
+    with patch.object(ordered_claims, "write_slots", write_unchecked):
+        assert await claim_one_slot() == 2
 
 
 class Counted(MemoryStore):

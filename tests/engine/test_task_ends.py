@@ -498,6 +498,18 @@ async def test_a_copy_runs_under_another_id_once(space: Space) -> None:
         await space.queue.rerun("nobody")
 
 
+async def test_a_claim_is_given_back_once(space: Space) -> None:
+    await space.queue.put(1, id="t")
+    former = await take(space)
+    await former.release()
+    present = await take(space)
+
+    with pytest.raises(LeaseLostError):
+        await former.release()
+    assert (await space.queue.counts())["claimed"] == 1
+    await present.complete()
+
+
 async def test_the_token_of_a_replaced_task_is_never_accepted_again(space: Space) -> None:
     await space.queue.put(1, id="t")
     former = await take(space)
