@@ -81,6 +81,12 @@ class Workers:
             worker.send_signal(signal.SIGTERM)
         assert {worker.wait(60) for worker in self.running.values()} <= {0, -signal.SIGTERM}
 
+    def end(self) -> None:
+        """Kill those that still run."""
+        for worker in self.running.values():
+            worker.kill()
+            worker.wait()
+
     def notes(self, name: str, what: str) -> list[list[object]]:
         """Return the notes of one kind of a worker; a kill may have cut off the last line."""
         path = self.folder / f"notes-{name}"
@@ -167,6 +173,20 @@ def longest_wait(begins: list[list[object]]) -> int:
     return longest
 
 
+async def count_faults(space: keepstate.Space, folder: Path, number: int) -> Counter[str]:
+    """Return how many tasks were lost, and how many steps or ends were applied twice."""
+    found = Counter[str](lost=0, applied_twice=0)
+    ended = [event.data for event in await space.events.read(limit=2 * number)]
+    found["lost"] += sum(f"t{id}" not in ended for id in range(number // SHARE_LIMITED))
+    found["applied_twice"] += len(ended) - len({*ended})
+    for id in map("t{}".format, range(number)):
+        result = await space.queue.result(id)
+        found["lost"] += result != [f"{id} first", 1, "paid", "now", f"{id} last"]
+        found["applied_twice"] += await space.documents.get(f"count/{id}") != 1
+        found["applied_twice"] += len((folder / f"paid-{id}").read_bytes()) != 1
+    return found
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "redis"])
 @pytest.mark.parametrize(
     ("number", "least_kills"),
@@ -189,42 +209,24 @@ def test_each_task_ends_once_and_no_step_repeats(
             begun_s = SYSTEM_CLOCK.monotonic_s()
             await work_under_kills(space, workers, number)
             spent_s = SYSTEM_CLOCK.monotonic_s() - begun_s
-            found = Counter[str](lost=0, applied_twice=0)
-            ended = [event.data for event in await space.events.read(limit=number)]
-            found["lost"] += sum(ended.count(f"t{id}") == 0 for id in range(number // SHARE_LIMITED))
-            found["applied_twice"] += len(ended) - len({*ended})
-            for id in (f"t{number}" for number in range(number)):
-                result = await space.queue.result(id)
-                found["lost"] += result != [f"{id} first", 1, "paid", "now", f"{id} last"]
-                found["applied_twice"] += await space.documents.get(f"count/{id}") != 1
-                found["applied_twice"] += len((folder / f"paid-{id}").read_bytes()) != 1
-            return found, spent_s
+            return await count_faults(space, folder, number), spent_s
 
     try:
         found, spent_s = asyncio.run(run())
     finally:
-        for worker in workers.running.values():
-            worker.kill()
-            worker.wait()
+        workers.end()
 
     waited = longest_wait(workers.all_notes("began"))
     print(
         f"{number} tasks on {kind}: {workers.kills} kills at {workers.beats} beats of {KILL_EVERY_S} s, "
         f"{spent_s:.1f} s; a key waited for {waited} tasks, of {KEYS} keys"
     )
-    assert found["lost"] == found["applied_twice"] == 0
+    assert found == {"lost": 0, "applied_twice": 0}
     assert workers.all_notes("exceeded") == []
     assert waited <= MOST_WAITED * KEYS
     assert workers.kills >= least_kills
-    tally(
-        f"{NAMES[kind]}: steps under kills",
-        tasks=number,
-        task_steps=number * STEPS,
-        worker_kills=workers.kills,
-        exceeded=0,
-        disordered=0,
-        **found,
-    )
+    done = {"tasks": number, "task_steps": number * STEPS, "worker_kills": workers.kills}
+    tally(f"{NAMES[kind]}: steps under kills", **done, exceeded=0, disordered=0, **found)
 
 
 NAMES = {"sqlite": "SQLite, full", "postgres": "PostgreSQL", "redis": "Redis"}
