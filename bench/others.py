@@ -32,6 +32,7 @@ MODULES = {
     "procrastinate": "procrastinate",
     "huey": "huey",
     "arq": "arq",
+    "DBOS": "dbos",
     "SQLiteSession": "agents",
 }
 
