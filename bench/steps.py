@@ -1,6 +1,6 @@
 """A step of a durable function, beside DBOS on the same store: PostgreSQL and SQLite.
 
-Each handler does steps that return at once, one after the other, and the time of all is divided by their number.
+Each handler does steps that return at once, one after the other; the time of all is divided by their number.
 DBOS' workflow and steps are plain functions, its fastest form; it writes no log and sends no telemetry. Both
 sides record each result durably before the next step begins.
 """
