@@ -1,4 +1,4 @@
-"""A step of a durable function, beside DBOS on the same store: PostgreSQL and SQLite.
+"""A step of a durable function, next to one of DBOS on the same store: PostgreSQL and SQLite.
 
 Each handler does steps that return at once, one after the other; the time of all is divided by their number.
 DBOS' workflow and steps are plain functions, its fastest form; it writes no log and sends no telemetry. Both
@@ -25,7 +25,7 @@ STEPS, ROUNDS = 100, 9
 
 
 def steps(table: Table) -> None:
-    """Add rows of a step, each beside DBOS'."""
+    """Add rows of a step, each next to one of DBOS."""
     if others.missing("DBOS"):
         table.show(f"DBOS is not installed, and not measured: {others.INSTALL}")
         return
