@@ -32,6 +32,7 @@ ROWS = {
     "counts": 11 + 3 * counts.IO.exists(),
     "reads": 6,
     "queue": 2 + 2 * QUEUES + ("huey" not in others.missing("huey")),
+    "steps": 3 * ("DBOS" not in others.missing("DBOS")),
     "watch": 2,
     "lines": 37,
     "history": 6 + KVGIT,
