@@ -110,7 +110,7 @@ def _calls(stack: ExitStack, folder: Path) -> dict[str, Callable[[], Iterator[Op
     for turn in TURNS:
 
         def talk(turn: int = turn) -> Iterator[Operation]:
-            return _turns(f"{folder}/{next(_numbers)}", turn, stack)
+            return puts_at_turn(f"{folder}/{next(_numbers)}", turn, stack)
 
         calls[f"LangGraph put at turn {turn}"] = talk
     return calls
@@ -212,8 +212,8 @@ def _turn(ks: Any, _: ExitStack) -> Iterator[Operation]:
         yield turn
 
 
-def _turns(folder: str, turn: int, stack: ExitStack) -> Iterator[Operation]:
-    """Yield the puts that begin turn `turn` of new threads."""
+def puts_at_turn(folder: str, turn: int, stack: ExitStack) -> Iterator[Operation]:
+    """Yield the puts that begin turn `turn` of new threads, by one saver on SQLite."""
     from bench import savers  # its packages are measured elsewhere
 
     Path(folder).mkdir()

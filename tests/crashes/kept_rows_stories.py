@@ -33,6 +33,7 @@ from keepstate.testing.clocks import ManualClock
 
 SPACE: Final = "space"
 A, B, DOC = b"\x01a", b"\x01b", b"\x02doc"
+UNCHECKED: Final = b"\x01c"
 KEYS: Final = (A, B, DOC)
 
 
@@ -126,6 +127,15 @@ def others_rewrite(stage: Stage) -> None:
 def others_remove(stage: Stage) -> None:
     """Another process removes keys."""
     apply(stage.others, Delete(A), Delete(DOC))
+
+
+def others_remove_what_we_replaced(stage: Stage) -> None:
+    """Another process removes a key that we have replaced without a check, and we write it again."""
+    for text in (b"1", b"22"):
+        apply(stage.us, Put(UNCHECKED, text))
+    apply(stage.others, Delete(UNCHECKED))
+    applied = apply(stage.us, Put(UNCHECKED, b"333"))
+    assert isinstance(applied, Applied), f"a stale row was believed: {applied}"
 
 
 def others_drop(stage: Stage) -> None:
@@ -309,6 +319,7 @@ def backup_takes_the_place(stage: Stage) -> None:
 STORIES: Final[tuple[Callable[[Stage], None], ...]] = (
     others_rewrite,
     others_remove,
+    others_remove_what_we_replaced,
     others_drop,
     others_create,
     others_sweep,

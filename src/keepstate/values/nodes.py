@@ -198,6 +198,11 @@ def ref_of(encoding: bytes) -> Ref | None:
     return None
 
 
+def is_ref(encoding: bytes) -> bool:
+    """Return whether an encoding consists of a reference."""
+    return len(encoding) > 3 and encoding[0] == _EXT_8 and encoding[2] == TAG
+
+
 def refs_in(encoding: bytes) -> list[Ref]:
     """Return all references in an encoding, in order, at any depth of lists and dicts.
 

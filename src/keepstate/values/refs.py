@@ -29,6 +29,8 @@ Fetching: TypeAlias = Generator[Collection["Ref"], Mapping[bytes, bytes], _T]
 So the same rules serve every kind of store, async or blocking.
 """
 
+_EXT_8: Final = 0xC7
+"""The first byte of a tagged value of 17 to 255 bytes. A reference has 22 to 80."""
 _DEEP: Final = 0x80
 _ORDERED: Final = 0x40
 
@@ -87,8 +89,9 @@ class Ref(msgspec.Struct, frozen=True, gc=False):
         return packed + self.order.name + write_number(self.order.size_bytes) + write_number(self.descents)
 
     def encoding(self) -> bytes:
-        """Return the encoding of the reference."""
-        return ormsgpack.packb(self.ext())
+        """Return the encoding of the reference, as `ext` is encoded."""
+        packed = self.packed()
+        return bytes((_EXT_8, len(packed), TAG)) + packed
 
     def ext(self) -> ormsgpack.Ext:
         """Return the form that the encoder writes."""

@@ -35,6 +35,8 @@ LISTS: Final = 64
 """Number of lists whose lowest index is kept."""
 
 _MARK_BYTES: Final = 3
+_LONG_NUMBER: Final = 0x80
+"""Numbers from here on have more than one byte."""
 _BLOOM_BYTES: Final = 2_048
 _BLOOM_SHIFT: Final = 10  # 24 bits of a mark to 14 bits of a place in the filter
 _FACTOR: Final = 2_654_435_761  # Knuth's multiplicative hash
@@ -77,7 +79,7 @@ class Touched(msgspec.Struct, frozen=True):
         flags = _IS_BLOOM * bool(self.bloom) | _ANY_LIST * self.any_list | _ANYTHING * self.anything
         if self.anything:
             return bytes((flags,))
-        lists = b"".join(mark + write_number(place) for mark, place in sorted(self.lists.items()))
+        lists = b"".join([mark + write_number(place) for mark, place in sorted(self.lists.items())])
         marks = self.bloom.to_bytes(_BLOOM_BYTES) if self.bloom else b"".join(sorted(self.marks))
         return bytes((flags, len(self.lists))) + lists + marks
 
@@ -114,16 +116,14 @@ def touched_of(marks: Iterable[bytes], lists: dict[bytes, int], bloom: int = 0) 
 
 def fold(parts: Sequence[Touched]) -> Touched:
     """Return the places that any of these touched."""
-    if any(part.anything for part in parts):
-        return ANYTHING
-    marks = frozenset[bytes]().union(*(part.marks for part in parts))
-    lists: dict[bytes, int] = {}
-    bloom = 0
+    marks, lists = frozenset[bytes](), dict[bytes, int]()
+    bloom, any_list = 0, False
     for part in parts:
-        bloom |= part.bloom
+        if part.anything:
+            return ANYTHING
+        marks, bloom, any_list = marks | part.marks, bloom | part.bloom, any_list or part.any_list
         for mark, place in part.lists.items():
             lists[mark] = min(place, lists.get(mark, place))
-    any_list = any(part.any_list for part in parts)
     if any_list:
         marks, lists = marks | lists.keys(), {}
     made = touched_of(marks, lists, bloom)
@@ -143,8 +143,10 @@ def read_touched(data: bytes) -> Touched:
         count, at = data[1], 2
         lists: dict[bytes, int] = {}
         for _ in range(count):
-            mark = data[at : at + _MARK_BYTES]
-            lists[mark], at = read_number(data, at + _MARK_BYTES)
+            begin, at = at, at + _MARK_BYTES
+            lists[data[begin:at]], at = (
+                (data[at], at + 1) if data[at] < _LONG_NUMBER else read_number(data, at)
+            )
     except (IndexError, ValueError) as error:
         raise CorruptError(f"the marks of a commit are damaged: {error}") from error
     rest = data[at:]
@@ -154,7 +156,7 @@ def read_touched(data: bytes) -> Touched:
     any_list = bool(flags & _ANY_LIST)
     if is_bloom:
         return Touched(frozenset(), lists, int.from_bytes(rest), any_list)
-    marks = frozenset(rest[at : at + _MARK_BYTES] for at in range(0, len(rest), _MARK_BYTES))
+    marks = frozenset([rest[at : at + _MARK_BYTES] for at in range(0, len(rest), _MARK_BYTES)])
     return Touched(marks, lists, 0, any_list)
 
 

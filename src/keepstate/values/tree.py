@@ -57,6 +57,14 @@ class Tail:
         self.form = b"".join([entry.form for entry in entries])
         self.count, self.size_bytes, self.is_deep = totals(entries)
 
+    def followed(self, entry: Entry) -> Tail:
+        """Return a tail of these entries and one more."""
+        tail = Tail.__new__(Tail)
+        tail.entries, tail.form = (*self.entries, entry), self.form + entry.form
+        tail.count, tail.size_bytes = self.count + entry.count, self.size_bytes + entry.size_bytes
+        tail.is_deep = self.is_deep or entry.is_deep
+        return tail
+
 
 _EMPTY = Tail(())
 
@@ -94,8 +102,9 @@ class Tree:
     @cached_property
     def ref(self) -> Ref:
         """Return the reference to the tree."""
-        size_bytes = sum(tail.size_bytes for tail in self.tails)
-        is_deep = any(tail.is_deep for tail in self.tails)
+        size_bytes, is_deep = 0, False
+        for tail in self.tails:
+            size_bytes, is_deep = size_bytes + tail.size_bytes, is_deep or tail.is_deep
         return Ref(self.style.root, name_of(self.style.root, self.encoding), self.count, size_bytes, is_deep)
 
 
@@ -227,7 +236,20 @@ class Editing:
 
     def splice(self, begin: int, end: int, items: Sequence[Entry]) -> Fetching[None]:
         """Replace the items from `begin` to before `end`."""
+        if begin == end == self.tree.count and len(items) == 1 and self._append(items[0]):
+            return
         yield from self.reading(self._splice_all(begin, end, items))
+
+    def _append(self, item: Entry) -> bool:
+        """Append an item to the tail of a list; return False, without a change, if a node would end there."""
+        style, tails = self.tree.style, self.tree.tails
+        if style.has_keys or not tails or style.ends(item, len(tails[0].entries) + 1, 0):
+            return False
+        assert item.encoding is not None
+        if item.value_bytes > INLINE_BYTES:
+            self._blobs[item.name] = item.encoding
+        self.tree = Tree(style, (tails[0].followed(item), *tails[1:]))
+        return True
 
     def _splice_all(self, begin: int, end: int, items: Sequence[Entry]) -> Fetching[None]:
         for item in items:

@@ -7,7 +7,7 @@ share the thread "None" and read the data of others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn, Self, cast
+from typing import Any, Final, NoReturn, Self, TypeGuard, cast
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
@@ -44,11 +44,16 @@ def check_config(config: object) -> Address:
 
 def _named(what: str, config: object) -> Mapping[str, Any]:
     named: object = None
-    if isinstance(config, Mapping):
-        named = cast("Mapping[str, object]", config).get("configurable", {})
-    if not isinstance(named, Mapping):
+    if _is_mapping(config):
+        named = config.get("configurable", {})
+    if not _is_mapping(named):
         raise InvalidError(f'`{what}` is {config!r}; give {{"configurable": {{"thread_id": …}}}}')
-    return cast("Mapping[str, Any]", named)
+    return named
+
+
+def _is_mapping(given: object) -> TypeGuard[Mapping[str, Any]]:
+    # A dict is told at once: `isinstance` asks an abstract class in Python.
+    return type(given) is dict or isinstance(given, Mapping)
 
 
 def check_thread(given: object, what: str = "thread_id") -> str:
@@ -96,14 +101,13 @@ def check_wanted(config: object, metadata: object, before: object, limit: object
 
 def check_checkpoint(checkpoint: object, metadata: object) -> str:
     """Return the id of a checkpoint to store."""
-    if not isinstance(checkpoint, Mapping):
+    if not _is_mapping(checkpoint):
         raise InvalidError(f"`checkpoint` is {checkpoint!r}; give the checkpoint of a graph")
-    given = cast("Mapping[str, object]", checkpoint)
-    if not isinstance(given.get("channel_values"), Mapping):
+    if not _is_mapping(checkpoint.get("channel_values")):
         raise InvalidError("`checkpoint` has no `channel_values`; give the checkpoint of a graph")
-    if not isinstance(metadata, Mapping):
+    if not _is_mapping(metadata):
         raise InvalidError(f"`metadata` is {metadata!r}; give a dict")
-    id = check_text("checkpoint[id]", given.get("id"))
+    id = check_text("checkpoint[id]", checkpoint.get("id"))
     if not id:
         raise InvalidError("`checkpoint[id]` is empty; give the checkpoint of a graph")
     return id

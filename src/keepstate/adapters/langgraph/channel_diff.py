@@ -18,8 +18,10 @@ import msgspec
 
 from keepstate.adapters.langgraph.identities import ARE_TOLD
 from keepstate.adapters.langgraph.identity_snapshot import FIXED, GROUPS, IdentitySnapshot, attributes_of
+from keepstate.adapters.langgraph.records import CheckpointRecord
 from keepstate.adapters.langgraph.serde import SAID, Serialized, Values, kind_of
 from keepstate.adapters.langgraph.shapes import Snapshot
+from keepstate.engine.history.record import Head
 from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Entry as StoredEntry
@@ -29,7 +31,7 @@ from keepstate.values.contents import close_contents, close_tree, open_contents,
 from keepstate.values.diff import align
 from keepstate.values.encode_ext import array_head
 from keepstate.values.merkle import MerkleValue
-from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry, item, ref_of, refs_in
+from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry, is_ref, item, refs_in
 from keepstate.values.patch import Edits, apply_edits, find_edits, trim_common
 from keepstate.values.refs import TAG, Fetching
 from keepstate.values.touched import Touched, touched_by
@@ -38,7 +40,11 @@ from keepstate.values.tree import Editing, Tree
 _MAY_HOLD_REF: Final = re.compile(rb"\xc7.%c" % TAG, re.DOTALL)
 _OVERHEAD_BYTES: Final = 512
 _FEW_MORE: Final = 64
-"""At this number of separate encodings they are joined: joining them each time would cost too much."""
+"""At this number of separate encodings they are joined: joining them each time would cost too much.
+
+Up to this number of messages have one snapshot, which is copied for each new message. Comparing it takes half
+as long as comparing two.
+"""
 
 _extra: Final = attrgetter("__pydantic_extra__")
 
@@ -66,8 +72,8 @@ class Mark(msgspec.Struct, frozen=True):
         begun: The encoding, or the beginning of the encoding of a list.
         kinds: The classes of the items, if each item has its own encoding, such as messages.
         more: The encodings of further items.
-        holding: Snapshots of the messages, so that unchanged ones are not encoded the next time: one of the
-            messages in `begun`, and one of those in `more`.
+        holding: Snapshots of the messages, in order, so that unchanged ones are not encoded the next time. Up
+            to 64 messages have one; then those in `more` have one of their own.
     """
 
     begun: bytes
@@ -133,6 +139,8 @@ class ReadCache(msgspec.Struct, frozen=True):
         revision: The revision of the entries.
         reading: The last reading of the store's clock.
         losses: The detector of lost history, which makes the entries invalid.
+        head: The head in the entry of the namespace's branch.
+        record: The record in the entry of the checkpoint.
     """
 
     store: Store
@@ -140,6 +148,8 @@ class ReadCache(msgspec.Struct, frozen=True):
     revision: int
     reading: ClockReading
     losses: LossDetector
+    head: Head
+    record: CheckpointRecord
 
 
 class StateSummary(msgspec.Struct, frozen=True):
@@ -160,10 +170,10 @@ class StateSummary(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """The approximate memory that the summary takes."""
-        return _OVERHEAD_BYTES + sum(
-            _OVERHEAD_BYTES + channel.mark.size_bytes + channel.opened_bytes
-            for channel in self.channels.values()
-        )
+        size = _OVERHEAD_BYTES
+        for channel in self.channels.values():
+            size += _OVERHEAD_BYTES + channel.mark.size_bytes + channel.opened_bytes
+        return size
 
 
 class ChannelChange(msgspec.Struct, frozen=True):
@@ -260,20 +270,26 @@ def _extend(values: Values, value: list[Any], before: Mark) -> ChannelChange | N
         )
         for mark, kind, mine in zip(marks, more.kinds, own, strict=True)
     ]
-    first, *rest = before.holding
     mark = Mark(
         before.begun,
         before.kinds + more.kinds,
         before.more + marks,
-        (first, rest[0].followed(more) if rest else more),
+        _followed(before.holding, more),
     )
     difference = Splices([(end, end, items)])
     return ChannelChange(mark if len(mark.more) < _FEW_MORE else _joined(mark), difference)
 
 
+def _followed(holding: tuple[IdentitySnapshot, ...], more: IdentitySnapshot) -> tuple[IdentitySnapshot, ...]:
+    first, *rest = holding
+    if not rest and len(first) < _FEW_MORE:
+        return (first.followed(more),)
+    return first, rest[0].followed(more) if rest else more
+
+
 def _joined(mark: Mark) -> Mark:
-    first, rest = mark.holding
-    holding = first.followed(rest)
+    first, *rest = mark.holding
+    holding = first.followed(rest[0]) if rest else first
     return Mark(mark.whole, mark.kinds, holding=() if holding.is_slow else (holding,))
 
 
@@ -354,10 +370,9 @@ def _own(attributes: dict[str, Any]) -> dict[str, Any] | None:
     """Return attributes that no other code can change; None unless new empty containers are enough."""
     own: dict[str, Any] = {}
     for name, value in attributes.items():
-        kind = kind_of(value)
-        if kind in FIXED:
+        if type(value) in FIXED:
             own[name] = value
-        elif value or kind not in GROUPS:
+        elif value or (kind := kind_of(value)) not in GROUPS:
             return None
         else:
             own[name] = kind()
@@ -495,17 +510,16 @@ def _spliced(channel: Channel, splices: Splices) -> Fetching[tuple[MerkleValue, 
         for begin, end, items in changes:
             entries[begin:end] = items
         made = yield from close_contents(LIST_STYLE, entries)
-        kept: Opened = None if ref_of(made.encoding) else tuple(entries)
+        kept: Opened = None if made.objects else tuple(entries)
     else:
         editing = Editing(opened)
         for begin, end, items in changes:
             yield from editing.splice(begin, end, items)
         made = yield from close_tree(editing)
-        kept = editing.tree if ref_of(made.encoding) else None
+        kept = editing.tree if made.objects else None
     return MerkleValue(made.encoding, inner | made.objects), kept
 
 
 def _entry(encoding: bytes, key: bytes = b"") -> Entry:
-    return item(
-        encoding, is_deep=_MAY_HOLD_REF.search(encoding) is not None and bool(refs_in(encoding)), key=key
-    )
+    is_deep = is_ref(encoding) or (_MAY_HOLD_REF.search(encoding) is not None and bool(refs_in(encoding)))
+    return item(encoding, is_deep=is_deep, key=key)

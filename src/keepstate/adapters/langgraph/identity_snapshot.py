@@ -125,7 +125,7 @@ class IdentitySnapshot:
                 and identities([*chain.from_iterable(self._dicts)]) == self._named
                 and [*map(len, self._groups)] == self._sizes
                 and not any(self._empty)
-                and all(self._tell(message) == was for message, was in self._odd)
+                and (not self._odd or all(self._tell(message) == was for message, was in self._odd))
             )
         except (InvalidError, RuntimeError):  # a value that cannot be stored, or a change right now
             return False

@@ -8,11 +8,12 @@ as long as its record exists; a batch that builds on a checkpoint checks that re
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from keepstate.adapters.langgraph.channel_diff import (
+    Channel,
     ChannelChange,
     ClockReading,
     ReadCache,
@@ -98,6 +99,16 @@ class Found(msgspec.Struct, frozen=True):
     last: CheckpointRecord | None
 
 
+class _Made(NamedTuple):
+    """The result of a try to store a checkpoint, which counts once the unit is applied."""
+
+    unit: Unit
+    reading: ClockReading
+    head: Head
+    record: CheckpointRecord
+    channels: dict[str, Channel]
+
+
 async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
     """Store a checkpoint.
 
@@ -107,14 +118,15 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
     names = putting.names
     executor = state.executor(handle, names.thread)
     nonce, meta = executor.clock.random_bytes(NONCE_BYTES), executor.meta_of(None)
-    tries: list[tuple[Unit, ClockReading]] = []
+    tries: list[Unit] = []
 
-    async def work(unit: Unit) -> StateSummary | ConflictError:
+    async def work(unit: Unit) -> _Made | ConflictError:
         begun_s = executor.clock.monotonic_s()
         reading = None if tries else _assume_cached(unit, putting, begun_s)
         session = state.session(executor, unit)
         found = await _find(unit, putting)
-        tries.append((unit, reading or ClockReading(await unit.now_ms(), begun_s)))
+        tries.append(unit)
+        reading = reading or ClockReading(await unit.now_ms(), begun_s)
         if putting.is_strict and (error := _conflict(unit, found, putting)) is not None:
             return error  # another attempt would not help
         base = found.parent.commit if found.parent else None
@@ -146,13 +158,14 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
         unit.put(checkpoint_key(names.line, names.id), encode(stored))
         if putting.lacks:
             await _touch_parent(unit, putting)
-        return StateSummary(names.id, commit, made.channels)
+        return _Made(unit, reading, head, stored, made.channels)
 
-    summary, revision = await executor.run(work)
-    if isinstance(summary, ConflictError):
-        raise summary
-    cache = _cache(*tries[-1], putting.names, revision)
-    state.summaries.put(names.thread, names.line, msgspec.structs.replace(summary, cache=cache))
+    stored_last, revision = await executor.run(work)
+    if isinstance(stored_last, ConflictError):
+        raise stored_last
+    cache = _cache(stored_last, names, revision)
+    summary = StateSummary(names.id, stored_last.record.commit, stored_last.channels, cache)
+    state.summaries.put(names.thread, names.line, summary)
 
 
 # ---- reads
@@ -177,14 +190,14 @@ def _assume_cached(unit: Unit, putting: Putting, at_s: float) -> ClockReading | 
     return cache.reading
 
 
-def _cache(unit: Unit, reading: ClockReading, names: Names, revision: int) -> ReadCache | None:
+def _cache(made: _Made, names: Names, revision: int) -> ReadCache | None:
     """Return the entries that the next checkpoint will find if it follows this one, the latest."""
-    branch = _branch_key(names.line)
+    unit, branch = made.unit, _branch_key(names.line)
     if branch not in unit.written(branch):
         return None
     keys = layout.RULES, branch, checkpoint_key(names.line, names.id)
     entries = {key: unit.as_applied(key, revision) for key in keys}
-    return ReadCache(unit.store, entries, revision, reading, unit.losses)
+    return ReadCache(unit.store, entries, revision, made.reading, unit.losses, made.head, made.record)
 
 
 async def _find(unit: Unit, putting: Putting) -> Found:
@@ -192,13 +205,22 @@ async def _find(unit: Unit, putting: Putting) -> Found:
     branch = shorten(LINES + names.line) if names.line else MAIN
     ids = names.id, putting.parent, last.id if last else None
     keys = {id: checkpoint_key(names.line, id) for id in ids if id is not None}
-    rules, branch_entry, *found = await unit.read(layout.RULES, _branch_key(names.line), *keys.values())
-    head = decode_head(branch_entry.key, branch_entry.value) if branch_entry else None
+    branch_key = _branch_key(names.line)
+    rules, branch_entry, *found = await unit.read(layout.RULES, branch_key, *keys.values())
+    # An entry that the last checkpoint left is decoded already.
+    cache = last.cache if last is not None else None
+    left = {} if cache is None else cache.entries
+    if cache is not None and branch_entry is left[branch_key]:
+        head: Head | None = cache.head
+    else:
+        head = decode_head(branch_entry.key, branch_entry.value) if branch_entry else None
     if branch == MAIN and read_rules(rules).is_recorded:
         branch = RECORDED_MAIN
         head = await read_head(unit, layout.BRANCHES, branch)
     records: dict[str | None, CheckpointRecord] = {
-        id: decode(await unit.value(entry), CheckpointRecord, entry.key)
+        id: cache.record
+        if cache is not None and entry is left.get(entry.key)
+        else decode(await unit.value(entry), CheckpointRecord, entry.key)
         for id, entry in zip(keys, found, strict=True)
         if entry is not None
     }

@@ -120,10 +120,9 @@ def pending_key(line: str, id: str, task: str) -> bytes:
 
 def cut_names(names: Names) -> tuple[str, str, str] | None:
     """Return the names if one of them is cut in its key, and None otherwise."""
-    is_cut = _short(names.thread, _SPACE_BYTES) != names.thread or any(
-        _short(name) != name for name in names[1:]
-    )
-    return (names.thread, names.line, names.id) if is_cut else None
+    thread, line, id = names
+    is_cut = _short(thread, _SPACE_BYTES) != thread or _short(line) != line or _short(id) != id
+    return (thread, line, id) if is_cut else None
 
 
 def cut_task(task: str) -> str | None:

@@ -16,6 +16,7 @@ from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 
 _CACHED_BYTES: Final = 64 << 20
+_CACHED_EXECUTORS: Final = 256
 
 
 class Summaries:
@@ -59,6 +60,7 @@ class SaverState:
         self.values = values
         self.summaries = Summaries()
         self._records, self._objects = Records(), ObjectCache()
+        self._executors: dict[str, SpaceExecutor] = {}
 
     def with_values(self, values: Values) -> SaverState:
         """Return a state with other values and the same caches."""
@@ -69,8 +71,13 @@ class SaverState:
 
     def executor(self, handle: Keepstate, thread: str) -> SpaceExecutor:
         """Return the executor of a thread's space."""
-        name = check_space_name("name", space_of(thread), handle.tenant_id)
-        return SpaceExecutor(handle, name, handle.author)
+        found = self._executors.get(thread)
+        if found is None or found.home is not handle:
+            name = check_space_name("name", space_of(thread), handle.tenant_id)
+            if len(self._executors) >= _CACHED_EXECUTORS:
+                self._executors = {}
+            found = self._executors[thread] = SpaceExecutor(handle, name, handle.author)
+        return found
 
     def session(self, executor: SpaceExecutor, unit: Unit) -> HistorySession:
         """Return the history of a thread, as one unit of work sees it."""

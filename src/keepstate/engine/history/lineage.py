@@ -13,12 +13,17 @@ earliest time of the stretch, whether there is a merge in it, and what it touche
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 
 from keepstate.engine.history.record import CommitRecord, Graft, Head
 from keepstate.errors import CorruptError
 from keepstate.values.touched import fold, read_touched
+
+_NUMBERS: Final = 1_024
+"""Size of the cache of jumps: a commit asks for those of a few numbers, several times each."""
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -32,6 +37,7 @@ class Lineage(msgspec.Struct, frozen=True):
     stretch: bytes = b""
 
 
+@lru_cache(maxsize=_NUMBERS)
 def skip_number_of(number: int) -> int:
     """Return the number of the commit that the commit with this number jumps to; 0 for none."""
     left, weight = number - 1, 1

@@ -413,13 +413,13 @@ class HistorySession:
         marks = (ANYTHING if touched is None else touched).encoding()
         now_ms = await self.unit.now_ms()
         now_ms = now_ms if made_ms is None else min(made_ms, now_ms)
-        created_ms = max(now_ms, *(parent.created_ms for parent in before), 0)
+        created_ms = max(now_ms, *[parent.created_ms for parent in before], 0)
         lineage = lineage_of(created_ms, len(parents), marks, first, await self.jumped(first))
         record = CommitRecord(
             parents=list(parents),
             root=root,
             carried=[*carries.values()],
-            generation=1 + max((parent.generation for parent in before), default=0),
+            generation=1 + max([parent.generation for parent in before], default=0),
             created_ms=created_ms,
             author=author,
             message=message,
@@ -450,6 +450,13 @@ class HistorySession:
         # A root that a commit carries may never have been written as an object. An object that refers to it
         # may be part of later states that do not carry it.
         for name, data in {**earlier, **carries}.items():
-            is_deep = any(name in referring for referring in objects.values())
-            if is_deep or (name not in carries and name in root):
+            if (name not in carries and name in root) or _is_in(name, objects):
                 self.objects.put(name, data)
+
+
+def _is_in(name: bytes, objects: Mapping[bytes, bytes]) -> bool:
+    """Return whether an object refers to a name."""
+    for data in objects.values():  # noqa: SIM110  a third of the time of `any`, for each commit
+        if name in data:
+            return True
+    return False

@@ -182,6 +182,8 @@ class Executor(ABC):
             InvalidError: They are not texts, or too long together.
         """
         make = self.home.meta
+        if make is None and not self.meta and meta is None:
+            return {}
         return check_meta({**(check_meta(make()) if make else {}), **self.meta, **check_meta(meta)})
 
     def encode(self, value: object, key: bytes) -> bytes:

@@ -141,11 +141,12 @@ async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]
     if not parts:
         return (await store.apply([batch]))[0]
     puts = [Put(key, part) for key, part in parts.items()]
-    own = sum(len(write.key) + (len(write.value) if isinstance(write, Put) else 0) for write in batch.writes)
-    if (
-        own + sum(len(put.key) + len(put.value) for put in puts) <= limits.BATCH_BYTES
-        and len(batch.writes) + len(puts) <= limits.BATCH_WRITES
-    ):
+    own = total = 0
+    for write in batch.writes:
+        own += len(write.key) + (len(write.value) if type(write) is Put else 0)
+    for key, part in parts.items():
+        total += len(key) + len(part)
+    if own + total <= limits.BATCH_BYTES and len(batch.writes) + len(puts) <= limits.BATCH_WRITES:
         # A stamp contains the index of the write in its batch. Parts go last, so that they shift no index.
         return (await store.apply([msgspec.structs.replace(batch, writes=[*batch.writes, *puts])]))[0]
     if len(batch.writes) > limits.BATCH_WRITES or own > limits.BATCH_BYTES:

@@ -46,11 +46,16 @@ class Subject(NamedTuple):
 
     def outbox_key(self) -> bytes:
         """Return the key of its outbox."""
-        return OUTBOXES + pack(self.kind, self.id)
+        return _outbox_key(self.kind, self.id)
 
     def carried_key(self) -> bytes:
         """Return the key of the entry that remembers its last change."""
         return CARRIED + pack(self.kind, self.id)
+
+
+@lru_cache(maxsize=_SPACES)
+def _outbox_key(kind: str, id: str) -> bytes:
+    return OUTBOXES + pack(kind, id)
 
 
 OUTBOXES: Final = layout.OUTBOX + pack(INDEX)

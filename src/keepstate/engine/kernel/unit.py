@@ -434,27 +434,27 @@ class Unit:
         """Write a value of any size."""
         self._whole.pop(key, None)
         if len(value) > limits.VALUE_BYTES:
-            self._whole[key] = value
-        self._writes[key] = Put(key, self._split_large(value), ttl_ms)
+            self._whole[key], value = value, self._split(value)
+        self._writes[key] = Put(key, value, ttl_ms)
         self.document_writes += key.startswith(layout.DOCUMENTS)
 
     def put_object(self, key: bytes, value: bytes) -> None:
         """Write an object named by its content. If the batch is too large, objects are written before it."""
         if len(value) > limits.VALUE_BYTES:
-            self._whole[key] = value
-        self._objects[key] = self._split_large(value)
+            self._whole[key], value = value, self._split(value)
+        self._objects[key] = value
 
     def append(self, prefix: bytes, value: bytes, *, ttl_ms: int | None = None) -> int:
         """Write a value of any size under a prefix with a stamp, and return the index of the stamp."""
-        small = self._split_large(value)
-        if small is not value:
+        small = value
+        if len(value) > limits.VALUE_BYTES:
+            small = self._split(value)
             self._whole[small] = value
         self._stamped.append(Put(prefix, small, ttl_ms, stamp=True))
         return len(self._stamped) - 1
 
-    def _split_large(self, value: bytes) -> bytes:
-        if len(value) <= limits.VALUE_BYTES:
-            return value
+    def _split(self, value: bytes) -> bytes:
+        """Take the parts of a large value, and return the manifest that stands for them."""
         manifest, pieces = large_values.split(self.store, self.space, value)
         self._parts.update(pieces)
         return manifest

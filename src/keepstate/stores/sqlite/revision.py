@@ -52,6 +52,9 @@ _KNOWN_KEYS: Final = 64
 _KEYS_AT_ONCE: Final = 8
 """Number of keys that one statement looks up. More would each need a plan of their own."""
 _LENGTH: Final = "SELECT length(value) FROM entries WHERE space = ? AND key = ?"
+_KNOWN: Final = """
+    SELECT version, created, expires_at_ms, length(value) FROM entries WHERE space = ? AND key = ?
+"""
 
 
 @cache
@@ -196,7 +199,7 @@ class SpaceRows:
         self.head = head
         self._sizes: PartSizes | None = None
         self.known: dict[bytes, Stored | None] = {}
-        """The rows of keys that a batch has checked; None for a key without a row."""
+        """The rows of keys that a batch has checked or replaced; None for a key without a row."""
 
     def sizes(self) -> PartSizes:
         """Return the sizes of the space's parts, which its next revision changes."""
@@ -215,6 +218,15 @@ class SpaceRows:
             for key, *row in execute(_stored(len(asked)), (self.head.id, *asked)).fetchall():
                 version, created, expires_at_ms, length = row
                 self.known[key] = version, created, expires_at_ms, length
+
+    def length(self, execute: Execute, key: bytes) -> int | None:
+        """Return the length of a key's value, which is stored in front of it; None without a row."""
+        if key not in self.known:
+            if len(self.known) > _KNOWN_KEYS:
+                self.known.clear()
+            self.known[key] = execute(_KNOWN, (self.head.id, key)).get
+        row = self.known[key]
+        return None if row is None else row[3]
 
     def versions(self, key: bytes) -> tuple[int, int]:
         """Return the version of a known key, and the one of its creation, at the space's time."""
@@ -280,7 +292,7 @@ class Revision:
             return
         # An object or a stamped key is nearly always new. If it is not, its insertion notices it.
         is_new = write.stamp or (key[0] == OBJECTS and key not in self._rows.known)
-        self._puts.append((key, write, None if is_new else self._length(key)))
+        self._puts.append((key, write, None if is_new else self._rows.length(self._execute, key)))
         if key[0] != OBJECTS:
             self._logged_puts.append((key, PUT, None, None))
 
@@ -293,7 +305,7 @@ class Revision:
             old = None if row is None else row[3]
             length = None if old is None else len(old)
         else:
-            length = self._length(key)
+            length = self._rows.length(self._execute, key)
         if length is None:
             return
         self._removed.append((key, length))
@@ -301,14 +313,6 @@ class Revision:
             if old is not None:
                 self.replaced_bytes += len(old)
             self._logged_removals.append((key, DELETED, old, None))
-
-    def _length(self, key: bytes) -> int | None:
-        """Return the length of a key's value, which is stored in front of it; None without a row."""
-        if key in self._rows.known:
-            known = self._rows.known[key]
-            return None if known is None else known[3]
-        length: int | None = self._execute(_LENGTH, (self._head.id, key)).get
-        return length
 
     def _row(self, key: bytes) -> tuple[int, int | None, int, bytes] | None:
         row: tuple[int, int | None, int, bytes] | None = self._execute(
