@@ -97,6 +97,30 @@ async def test_an_error_is_tried_again_and_then_dead(space: Space) -> None:
         await space.queue.result("t")
 
 
+async def test_a_worker_is_not_idle_after_a_claim_during_which_a_task_ended(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await space.queue.put(1, id="t", max_attempts=2)
+    claim, may_end = space.queue.claim, asyncio.Event()
+
+    async def claim_until_it_ended(*args: Any, **options: Any) -> Any:
+        found = await claim(*args, **options)
+        if not found and not may_end.is_set():
+            may_end.set()
+            while (info := await space.queue.get("t")) is None or info.state == "claimed":
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)  # until the worker knows
+        return found
+
+    async def fail(_: Task) -> None:
+        await may_end.wait()
+        raise ValueError
+
+    monkeypatch.setattr(space.queue, "claim", claim_until_it_ended)
+
+    assert (await work(space, fail)).failed == 2
+
+
 @pytest.mark.parametrize(
     ("retry", "failed"),
     [(Retry(never=(LookupError,)), 1), (Retry(first_s=0, rules={KeyError: Retry(never=(KeyError,))}), 1)],

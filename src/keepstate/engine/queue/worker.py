@@ -298,6 +298,7 @@ class Worker:
                 await self._changed.wait(_LONGEST_CLAIM_S)
                 continue
             found: Sequence[WorkedTask] = ()
+            was_busy = bool(self._running)  # a task that ends during the claim may be due again after it
             wait_s = _LONGEST_CLAIM_S if options.idle_s is None else min(_LONGEST_CLAIM_S, options.idle_s)
             try:
                 found = await self._claim(
@@ -316,7 +317,7 @@ class Worker:
                 return
             for task in found:
                 self._start(task)
-            if found or self._running:
+            if found or was_busy or self._running:
                 busy_at_s = now_s
             elif options.idle_s is not None and now_s - busy_at_s >= options.idle_s:
                 self.report.ended = "idle"
