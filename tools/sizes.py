@@ -28,20 +28,20 @@ TOP = "(top)"
 SHORT = 50
 BUDGETS = {
     "adapters": 4_075,
-    "cli": 3_260,
-    "engine": 20_900,
+    "cli": 3_330,
+    "engine": 21_400,
     "managers": 5_300,
     "sessions": 3_450,
-    "stores": 11_810,
-    "sync": 3_190,
-    "testing": 2_950,
+    "stores": 11_900,
+    "sync": 3_210,
+    "testing": 3_020,
     "typed": 3_050,
     "values": 4_440,
     "workspace": 1_650,
     TOP: 1_765,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
-UNPACKED_BYTES = 4_270_000
+UNPACKED_BYTES = 4_300_000
 """Size of the package's files in the wheel, unpacked."""
 _CALLS = 5
 _LAYOUT = {

@@ -41,6 +41,19 @@ def test_a_tenant_is_erased_if_its_id_is_given_twice(keepstate: Keepstate) -> No
     assert again.startswith("0 spaces, 0 entries, 0 bytes erased\nnot reached: backups")
 
 
+def test_a_prefix_is_expunged_only_if_confirmed(keepstate: Keepstate) -> None:
+    for name in ("user/ann/a", "user/ann/b", "user/bob/a"):
+        keepstate("put", "team", name, "1")
+    refused = keepstate("expunge", "team", "user/ann/")
+
+    expunged = keepstate("expunge", "team", "user/ann/", "--yes", "--json").json()
+
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert (expunged["spaces"], expunged["entries"]) == (1, 2)
+    assert [row["key"] for row in keepstate("ls", "team", "--json").lines()] == ["user/bob/a"]
+    assert keepstate("expunge", "none", "user/ann/", "--yes").code == 1
+
+
 def test_a_tenant_is_exported_and_imported_under_another_id(keepstate: Keepstate, tmp_path: Path) -> None:
     keepstate("put", "run/1", "plan", '{"step": 1}', "--tenant", "acme")
     path = str(tmp_path / "acme.jsonl")

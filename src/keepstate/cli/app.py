@@ -57,6 +57,10 @@ COMMANDS: Final = {
         "tenants:export_tenant",
         "Write all spaces of the tenant into a new file of JSON lines; import-tenant reads it.",
     ),
+    "expunge": (
+        "tenants",
+        "Remove everything whose name begins with a prefix from a space, with its log and its history.",
+    ),
     "find": (
         "find",
         ("List sessions, threads, agents, workflows, teams, machines and queues, the latest change first."),

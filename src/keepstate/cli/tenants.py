@@ -1,4 +1,4 @@
-"""Commands on whole tenants and spaces: tenants, size, drop."""
+"""Commands on whole tenants and spaces: tenants, size, drop, erase, expunge, export and import."""
 
 from __future__ import annotations
 
@@ -81,6 +81,32 @@ async def drop(
     if not was_there:
         raise NotFoundError(f"nothing is in space {space!r}; see: {session.command('spaces')}")
     session.write({"space": space, "dropped": True}, f"{space} dropped")
+    return exits.OK
+
+
+async def expunge(
+    space: str,
+    prefix: str,
+    *,
+    yes: Annotated[
+        bool, Parameter(negative="", help="Confirm it: nothing brings back what was expunged.")
+    ] = False,
+    session: Session = PLAIN,
+) -> int:
+    """Remove everything whose name begins with a prefix from a space, with its log and its history.
+
+    Args:
+        space: The space.
+        prefix: The beginning of the names.
+    """
+    if not yes:
+        raise InvalidError(
+            f"expunge removes all that begins with {prefix!r} from {space!r} for good, and ends the log "
+            "of the space; add --yes to confirm it"
+        )
+    async with session.opened() as ks:
+        await require_space(ks, space)
+        write_erased(session, await ks.space(space).expunge(prefix))
     return exits.OK
 
 

@@ -377,6 +377,12 @@ class StoreBase(ABC):
         self._board.hint(space)
         return was_there
 
+    async def trim(self, space: str) -> None:
+        """Remove the log of a space up to the revision before the last one; see `TrimsLogs`."""
+        self._check_open()
+        admission.check_space(space)
+        await self._retry(self._trim, space)
+
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Remove up to `limit` expired entries of spaces whose names start with `prefix`; count them."""
         self._check_open()
@@ -526,6 +532,10 @@ class StoreBase(ABC):
     @abstractmethod
     async def _drop(self, space: str, at: int | None) -> bool:
         """Empty the space, if it exists, and is at revision `at` if one is given; return whether it did."""
+
+    @abstractmethod
+    async def _trim(self, space: str) -> None:
+        """Remove the log of a space up to the revision before the last one. A repetition changes nothing."""
 
     async def _scrub(self) -> Sequence[str]:
         """Rewrite the files without what was deleted. Return what may still have bytes of it."""

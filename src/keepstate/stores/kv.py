@@ -273,6 +273,9 @@ class KeyValueStore(StoreBase):
             self._values.delete(key)
         return bool(head.entries or objects)
 
+    async def _trim(self, space: str) -> None:
+        """Do nothing: there is no log."""
+
     async def _sweep(self, prefix: str, limit: int) -> int:
         return 0
 

@@ -228,6 +228,10 @@ class MemoryStore(StoreBase):
         self._heap.handles.notify(space)
         return was_there
 
+    async def _trim(self, space: str) -> None:
+        with self._heap.lock:
+            self._heap.state_of(space).trim()
+
     async def _scrub(self) -> Sequence[str]:
         return ()
 

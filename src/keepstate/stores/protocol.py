@@ -431,6 +431,19 @@ class Scrubs(Protocol):
 
 
 @runtime_checkable
+class TrimsLogs(Protocol):
+    """The extra ability of a store to remove the older part of a space's log."""
+
+    async def trim(self, space: str) -> None:
+        """Remove the log and the tokens of a space up to the revision before the last one.
+
+        The last revision stays in the log, so that the space exists. No revision is taken. What is read at an
+        older position raises `CompactedError`.
+        """
+        ...
+
+
+@runtime_checkable
 class HasMode(Protocol):
     """The URL and the mode of a store."""
 

@@ -333,9 +333,9 @@ class SpaceState:
         if record.now_ms > self.clock_ms:
             self.clock_ms = record.now_ms
 
-    def _cut_log(self) -> None:
+    def _cut_log(self, most: int = limits.LOG_REVISIONS) -> None:
         log = self._log
-        while len(log) > limits.LOG_REVISIONS or (self._log_bytes > limits.LOG_BYTES and len(log) > 1):
+        while len(log) > most or (self._log_bytes > limits.LOG_BYTES and len(log) > 1):
             oldest, _, weight = log[0]
             self._floor_mark = Mark(
                 oldest.revision, oldest.nonce
@@ -345,6 +345,12 @@ class SpaceState:
             self.floor = oldest.revision
             if oldest.token is not None:
                 self._tokens.pop(oldest.token, None)
+
+    def trim(self) -> None:
+        """Remove the log up to the revision before the last one."""
+        if self._unfinished is not None:
+            self._complete_interrupted()
+        self._cut_log(1)
 
     def _expire_later(self, at_ms: int, key: bytes) -> None:
         heappush(self._expiry, (at_ms, key))

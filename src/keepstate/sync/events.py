@@ -222,6 +222,8 @@ class Events(Twin[engine.Events]):
                 `before` with `reverse`.
 
         Raises:
+            CompactedError: The event that `after` or `before` belongs to is gone, and the log no longer
+                reaches back to it: the stream was expunged.
             HistoryLostError: The store has lost the event that `after` or `before` belongs to: a backup was
                 restored, or a server failed over.
             InvalidError: `after` or `before` is not a position, or is one of another space, stream or kind.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keepstate.engine.documents import collection as _collection
     from keepstate.engine.history import checkout as _checkout
     from keepstate.engine.history import revisions as _revisions
+    from keepstate.engine.space import erasure as _erasure
     from keepstate.sync import checkout as _checkout_twins
     from keepstate.sync import collection as _collection_twins
     from keepstate.sync import events as _events_twins
@@ -42,6 +43,7 @@ else:
         _collection="keepstate.engine.documents.collection",
         _checkout="keepstate.engine.history.checkout",
         _revisions="keepstate.engine.history.revisions",
+        _erasure="keepstate.engine.space.erasure",
     )
 T = TypeVar("T")
 Inner = TypeVar("Inner", bound=engine.Parts)
@@ -263,6 +265,30 @@ class Space(Parts[engine.Space]):
     def size(self) -> SpaceSize:
         """Return the size of the space at one revision, in one read that does not depend on its size."""
         return finish(self._inner.size())
+
+    def expunge(self, prefix: str) -> _erasure.Erased:
+        """Remove everything whose name begins with a prefix, with its log and its history.
+
+        These are documents with their places in indexes, streams, leases, tasks, schedules, branches and
+        tags. All other entries stay as they are. The log of the space ends here: an older position of
+        anything in the space raises `CompactedError`. In a recorded space only the present states of branches
+        and tags are left of the history. Embedded stores rewrite their files, so that no removed bytes remain
+        there.
+
+        Writers are not rejected: what they write under the prefix during the call may remain. An interrupted
+        call is completed by the next one.
+
+        Args:
+            prefix: The beginning of the names, at most 440 bytes, in which no character is special.
+
+        Returns:
+            The counts of what this call removed, the archive of the history if there is one, and what was not
+            reached.
+
+        Raises:
+            InvalidError: The prefix is empty or too long.
+        """
+        return finish(self._inner.expunge(prefix))
 
     def revision(self) -> int:
         """Return the number of batches that the space has applied."""

@@ -55,7 +55,7 @@ from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.stored import corrupt_error, describe
 from keepstate.engine.kernel.unit import Unit
-from keepstate.errors import ConflictError, HistoryLostError, InvalidError, KeepstateError
+from keepstate.errors import CompactedError, ConflictError, HistoryLostError, InvalidError, KeepstateError
 from keepstate.stores.protocol import ABSENT, SCAN_LIMIT, Entry
 from keepstate.values import limits
 from keepstate.values.key import Stamp, stamp_suffix, unpack
@@ -241,6 +241,8 @@ class Events:
                 `before` with `reverse`.
 
         Raises:
+            CompactedError: The event that `after` or `before` belongs to is gone, and the log no longer
+                reaches back to it: the stream was expunged.
             HistoryLostError: The store has lost the event that `after` or `before` belongs to: a backup was
                 restored, or a server failed over.
             InvalidError: `after` or `before` is not a position, or is one of another space, stream or kind.
@@ -372,6 +374,19 @@ class Events:
             if end > number and removed_digest(await unit.value(entry)) is not None:
                 return pruned_error(self._executor.name, stream, end)
         revision = stamp_at(number).revision
+        store = await self._executor.store()
+        try:
+            await store.changes(self._executor.stored_name, revision, limit=1)
+        except CompactedError as error:
+            return CompactedError(
+                f"space {self._executor.name!r} no longer has event {number} of stream {stream!r}, and its "
+                f"log begins after revision {error.floor}: the stream was expunged, or the store lost the "
+                "event. Read the stream from its start",
+                space=self._executor.name,
+                floor=error.floor,
+            )
+        except HistoryLostError:
+            pass  # told below
         return (await self._positions()).lost(revision, f"event {number} of stream {stream!r}")
 
     async def _require_not_pruned(self, stream: str, before: int) -> None:

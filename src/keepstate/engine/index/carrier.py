@@ -360,6 +360,14 @@ class Carrier:
     def _batch(self, writes: Sequence[Write], checks: Sequence[Check]) -> Batch:
         return Batch(self.space, writes, checks)
 
+    async def advance(self) -> bool:
+        """Take a revision of the index without a change; return whether there is an index."""
+        if (meta := await self.meta()) is None:
+            return False
+        checks = [Check(layout.INDEX_META, created=meta.created)]
+        _raise_failure((await self.store.apply([self._batch([Delete(layout.UNUSED)], checks)]))[0])
+        return True
+
     # ---- drops
 
     async def drop(self, space: str) -> bool:

@@ -153,6 +153,8 @@ LISTS: Final = stored_key(BY_KEY, "by")
 CARRYING: Final = stored_key(BY_KEY, "carrying")
 DROPPING: Final = stored_key(BY_KEY, "dropping")
 ROWS: Final = stored_key(WITH_VALUES, "row")
+UNUSED: Final = stored_key(BY_KEY, "restored")
+"""A key that no part of a space uses: its deletion takes a revision and changes nothing."""
 
 INDEXES: Final = {
     "ready": READY,
@@ -170,7 +172,8 @@ NAME_PARTS: Final = (
 )
 """Key prefixes of values that may be too large for one entry."""
 
-_LONGEST_NAME = 440
+LONGEST_NAME: Final = 440
+"""Size of the longest name that is whole in a key."""
 _CUT = b"\xff"
 """A byte that UTF-8 never contains, so that a cut name differs from every other name."""
 
@@ -188,8 +191,8 @@ def named_key(part: bytes, name: str) -> bytes:
     if not 0 < len(text) <= limits.KEY_BYTES:
         found = f"{_argument(part)} is {name[:40]!r}{'…' * (len(name) > 40)}"
         raise InvalidError(f"{found} of {len(text)} bytes; it has 1 to {limits.KEY_BYTES} bytes of UTF-8")
-    if len(text) > _LONGEST_NAME:
-        return part + text[:_LONGEST_NAME] + _CUT + sha256(text).digest()
+    if len(text) > LONGEST_NAME:
+        return part + text[:LONGEST_NAME] + _CUT + sha256(text).digest()
     return part + text
 
 
@@ -220,7 +223,7 @@ def cursor_key(stream: str, name: str) -> bytes:
 
 def is_cut(part: bytes, key: bytes) -> bool:
     """Return whether the key contains only the beginning of its name."""
-    return key[len(part) + _LONGEST_NAME : len(part) + _LONGEST_NAME + 1] == _CUT
+    return key[len(part) + LONGEST_NAME : len(part) + LONGEST_NAME + 1] == _CUT
 
 
 def name_of(part: bytes, key: bytes) -> str:
@@ -238,4 +241,4 @@ def name_of(part: bytes, key: bytes) -> str:
 
 def name_prefix(part: bytes, text: str) -> bytes:
     """Return the prefix of the keys of all names that start with `text`."""
-    return part + text.encode("utf-8", "surrogatepass")[:_LONGEST_NAME]
+    return part + text.encode("utf-8", "surrogatepass")[:LONGEST_NAME]

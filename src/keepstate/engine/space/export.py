@@ -64,11 +64,9 @@ from keepstate.stores.protocol import (
 )
 from keepstate.values import codec, limits
 from keepstate.values.builtin import json_form
-from keepstate.values.key import BY_KEY, pack, stored_key, unpack
+from keepstate.values.key import pack, unpack
 
 FORMAT: Final = 1
-_NOTHING: Final = Delete(stored_key(BY_KEY, "restored"))
-"""A write that takes a revision and changes nothing, because no part of a space uses this key."""
 _ATTEMPTS: Final = 16
 _GRANT_BYTES: Final = 16
 _AT_ONCE: Final = 64
@@ -479,7 +477,7 @@ def _batches(space: str, entries: Sequence[Entry], grant: Check, begun: int, las
                 by_revision[created].append(Put(entry.key, b""))  # replaced at its version
     for revision in range(max(begun, 1) + 1, max(last, *by_revision, 1) + 1):
         writes: list[Write] = [*by_revision.get(revision, ())]
-        yield Batch(space, writes or [_NOTHING], [grant], at=revision - 1)
+        yield Batch(space, writes or [Delete(layout.UNUSED)], [grant], at=revision - 1)
 
 
 async def _apply(store: Store, batches: Iterable[Batch]) -> None:

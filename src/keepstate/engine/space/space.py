@@ -23,6 +23,7 @@ from keepstate.engine.kernel.arguments import (
     check_message,
     check_meta,
     check_name,
+    check_text,
     require_instance,
     single_use,
 )
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from keepstate.engine.queue import lease as _lease
     from keepstate.engine.queue import queue as _queue
     from keepstate.engine.queue import schedules as _schedules
+    from keepstate.engine.space import erasure as _erasure
+    from keepstate.engine.space import expunge as _expunge
 else:
     defer_imports(
         globals(),
@@ -65,6 +68,8 @@ else:
         _lease="keepstate.engine.queue.lease",
         _queue="keepstate.engine.queue.queue",
         _schedules="keepstate.engine.queue.schedules",
+        _erasure="keepstate.engine.space.erasure",
+        _expunge="keepstate.engine.space.expunge",
     )
 
 _TOKEN_BYTES = 16
@@ -559,6 +564,30 @@ class Space(Parts):
         store = await self._own.store()
         parts = (await store.sizes(self._own.stored_name)).parts.values()
         return SpaceSize(sum(part.entries for part in parts), sum(part.size_bytes for part in parts))
+
+    async def expunge(self, prefix: str) -> _erasure.Erased:
+        """Remove everything whose name begins with a prefix, with its log and its history.
+
+        These are documents with their places in indexes, streams, leases, tasks, schedules, branches and
+        tags. All other entries stay as they are. The log of the space ends here: an older position of
+        anything in the space raises `CompactedError`. In a recorded space only the present states of branches
+        and tags are left of the history. Embedded stores rewrite their files, so that no removed bytes remain
+        there.
+
+        Writers are not rejected: what they write under the prefix during the call may remain. An interrupted
+        call is completed by the next one.
+
+        Args:
+            prefix: The beginning of the names, at most 440 bytes, in which no character is special.
+
+        Returns:
+            The counts of what this call removed, the archive of the history if there is one, and what was not
+            reached.
+
+        Raises:
+            InvalidError: The prefix is empty or too long.
+        """
+        return await _expunge.expunge(self._own, check_text("prefix", prefix))
 
     async def revision(self) -> int:
         """Return the number of batches that the space has applied."""

@@ -192,6 +192,18 @@ class SharedJournal:
 
         return self._write_drafts(drop_it, clock)
 
+    def trim(self, space: str) -> None:
+        """Remove the log of a space up to the revision before the last one, and rewrite the journal.
+
+        Raises:
+            StorageError: The rewrite failed. The journal still has the log; a repetition removes it.
+        """
+        with self._writing:
+            self._reread()
+            with self.lock:
+                self.state_of(space).trim()
+            self._journal.rewrite(self._snapshot(), self._journal.format)
+
     def scrub(self) -> None:
         """Rewrite the journal with the present state.
 

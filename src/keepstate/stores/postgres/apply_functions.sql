@@ -583,3 +583,32 @@ BEGIN
         WHERE x.id = space.id;
     END IF;
 END $$;
+
+-- name: trim_space_1
+-- Removes the log of a space up to the revision before the last one. Returns the space's revision and nonce; revision
+-- -1 is a lost mark.
+CREATE FUNCTION {schema}.trim_space_1(
+    p_name bytea, p_mark bigint, p_mark_nonce bytea, OUT revision bigint, OUT nonce bytea
+) LANGUAGE plpgsql
+{settings} AS $$
+DECLARE
+    space {schema}.space;
+BEGIN
+    SELECT * INTO space FROM {schema}.space x WHERE x.name = p_name FOR NO KEY UPDATE;
+    revision := coalesce(space.revision, 0);
+    nonce := coalesce(space.nonce, '');
+    IF p_mark > 0 AND (space.id IS NULL OR {schema}.lost_1(space, p_mark, p_mark_nonce)) THEN
+        revision := -1;
+    ELSIF space.revision - space.floor > 1 THEN
+        UPDATE {schema}.space x SET
+            floor = space.revision - 1,
+            floor_nonce = (
+                SELECT l.nonce FROM {schema}.log l WHERE l.space_id = space.id AND l.revision = space.revision - 1
+            ),
+            log_bytes = (
+                SELECT l.size_bytes FROM {schema}.log l WHERE l.space_id = space.id AND l.revision = space.revision
+            )
+        WHERE x.id = space.id;
+        DELETE FROM {schema}.log l WHERE l.space_id = space.id AND l.revision < space.revision;
+    END IF;
+END $$;

@@ -187,6 +187,14 @@ class PostgresStore(MarkedStore):
         self._marks.record(space, from_int8(revision), nonce or b"")
         return nonce == fresh
 
+    async def _trim(self, space: str) -> None:
+        mark = self._marks.of(space)
+        answer = await self._client.change("trim", space.encode(), *_marked(mark))
+        revision, nonce = from_record(answer.get_value(0, 0))
+        if from_int8(revision) < 0 and mark is not None:
+            raise self._record_loss(space, mark)
+        self._marks.record(space, from_int8(revision), nonce or b"")
+
     async def _scrub(self) -> Sequence[str]:
         return ("deleted rows of the database, until VACUUM", "the server's write-ahead log and standbys")
 

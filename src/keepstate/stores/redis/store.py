@@ -448,6 +448,13 @@ class RedisStore(MarkedStore):
         self._marks.record(space, cast("int", revision), cast("bytes", marked))
         return marked == nonce
 
+    async def _trim(self, space: str) -> None:
+        is_left = True
+        while is_left:
+            _, revision, nonce, left = await self._run("trim", space, self._marks.of(space), ())
+            self._marks.record(space, cast("int", revision), cast("bytes", nonce))
+            is_left = left == 1
+
     def _clock_now(self) -> bytes:
         return b"%d" % self._clock.now_ms()
 

@@ -230,6 +230,13 @@ class Flush:
         self._mark_changed(space)
         return True
 
+    def trim(self, space: str) -> None:
+        """Remove the log of a space up to the revision before the last one."""
+        head = self.head(space)
+        if head.revision - head.floor > 1:
+            head.trim(self._execute)
+            self.wrote = True
+
     def collect(self, limit: int) -> int:
         """Remove up to `limit` rows of dropped spaces, and return the count; 0 when none are left."""
         removed = _collect(self._execute, limit)

@@ -170,6 +170,19 @@ class Head:
             (expiry_ms, self.id << schema.REVISION_BITS | self.revision),
         )
 
+    def trim(self, execute: Execute) -> None:
+        """Remove the rows of the log up to the revision before the last one."""
+        first, _ = schema.log_range(self.id)
+        row = first + self.revision
+        self.floor = self.revision - 1
+        self.floor_nonce = execute("SELECT nonce FROM log WHERE id = ?", (row - 1,)).get
+        self.kept_bytes = execute("SELECT size_bytes FROM log WHERE id = ?", (row,)).get
+        execute(
+            "UPDATE log SET floor = ?, floor_nonce = ?, kept_bytes = ? WHERE id = ?",
+            (self.floor, self.floor_nonce, self.kept_bytes, row),
+        )
+        execute("DELETE FROM log WHERE id BETWEEN ? AND ?", (first, first + self.floor))
+
     def _trim(self, execute: Execute) -> None:
         first, last = schema.log_range(self.id)
         oldest = execute(

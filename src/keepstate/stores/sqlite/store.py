@@ -242,6 +242,12 @@ class SqliteStore(StoreBase):
         while self._open_database.read(queries.has_garbage):
             self._write(lambda flush: flush.collect(_COLLECTED_AT_ONCE))
 
+    async def _trim(self, space: str) -> None:
+        await self._runner.call(self._trim_here, space)
+
+    def _trim_here(self, space: str) -> None:
+        self._write(lambda flush: flush.trim(space))
+
     async def _scrub(self) -> Sequence[str]:
         return await self._runner.call(self._scrub_here)
 

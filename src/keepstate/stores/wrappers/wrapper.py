@@ -139,6 +139,10 @@ class StoreWrapper:
         """Remove expired entries."""
         return await self._store.sweep(prefix, limit=limit)
 
+    async def trim(self, space: str) -> None:
+        """Remove the log of a space up to the revision before the last one."""
+        await self._store.trim(space)
+
     async def scrub(self) -> Sequence[str]:
         """Rewrite the files without what was deleted. Return what may still have bytes of it."""
         return await self._store.scrub()

@@ -158,6 +158,26 @@ class Persists(Stage):
         await put_away(again, space)
         await again.close()
 
+    async def test_reopening_finds_a_log_that_was_trimmed(
+        self, store: StoreBase, space: str, tmp_path: Path
+    ) -> None:
+        await applied(store, space, Put(DOC, b"1"), token=b"t")
+        await applied(store, space, Put(DOC, b"2"))
+        await applied(store, space, Put(DOC, b"3"))
+        await store.trim(space)
+        log, nonces = await changed(store, space, 2), (await store.changes(space, 2)).nonces
+
+        again = await self.reopened(store, tmp_path)
+
+        assert [(change.revision, change.old) for change in log] == [(3, b"2")]
+        assert await changed(again, space, 2) == log
+        assert (await again.changes(space, 2)).nonces == nonces
+        with pytest.raises(CompactedError):
+            await again.changes(space, 1)
+        assert (await applied(again, space, Put(DOC, b"4"))).revision == 4
+        await put_away(again, space)
+        await again.close()
+
     async def test_reopening_finds_what_was_dropped_gone_and_its_count_kept(
         self, store: StoreBase, space: str, tmp_path: Path
     ) -> None:

@@ -36,6 +36,7 @@ def every_call(store: StoreBase, space: str) -> list[Coroutine[Any, Any, object]
         store.wait([space], 0.001),
         store.spaces(),
         store.drop(space),
+        store.trim(space),
         store.sweep(),
     ]
 

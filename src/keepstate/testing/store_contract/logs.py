@@ -263,3 +263,56 @@ class Logs(Stage):
         assert len(dropped) == NONCE_BYTES
         await applied(store, space, Put(A, b"1"))
         assert (await nonces(store, space, revision))[revision] == dropped
+
+    # ---- trimming
+
+    async def test_trimming_leaves_the_last_revision_of_the_log(self, store: StoreBase, space: str) -> None:
+        for i in range(5):
+            await applied(store, space, Put(A, b"%d" % i), Put(DOC, b"%d" % i), token=b"t%d" % i)
+        known = await nonces(store, space, 0)
+
+        await store.trim(space)
+        await store.trim(space)
+
+        with pytest.raises(CompactedError) as caught:
+            await store.changes(space, 3)
+        assert caught.value.floor == 4
+        assert told(await store.changes(space, 4)) == (
+            [Change(5, A, False), Change(5, DOC, False, b"3", b"4")],
+            5,
+            4,
+        )
+        assert await nonces(store, space, 4) == {4: known[4], 5: known[5]}
+        assert await revision_of(store, space) == 5
+        assert await value_of(store, space, DOC) == b"4"
+        again = await outcome_of(store, space, Put(A, b"twice?"), token=b"t4", retry_of=4)
+        assert isinstance(again, Applied)
+        assert again.revision == 5
+        retried = await outcome_of(store, space, Put(A, b"twice?"), token=b"t2", retry_of=2)
+        assert isinstance(retried, OutcomeUnknownError)
+        assert (await applied(store, space, Delete(A))).revision == 6
+        assert [change.revision for change in await changed(store, space, 4)] == [5, 5, 6]
+
+    async def test_trimming_a_log_of_one_revision_or_none_changes_nothing(
+        self, store: StoreBase, space: str
+    ) -> None:
+        await store.trim(space)
+        assert await revision_of(store, space) == 0
+        await applied(store, space, Put(A, b"1"))
+        await store.trim(space)
+        assert await changed(store, space) == [Change(1, A, False)]
+        await store.drop(space)
+        await store.trim(space)
+
+        assert await store.spaces(space) == []
+        assert await revision_of(store, space) == 2
+
+    async def test_trimming_leaves_the_log_of_other_spaces(self, store: StoreBase, space: str) -> None:
+        other = f"{space}/other"
+        for name in (space, other):
+            await fill_log(store, name, 3)
+
+        await store.trim(space)
+
+        assert len(await changed(store, other)) == 3
+        await store.drop(other)
