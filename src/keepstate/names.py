@@ -29,6 +29,8 @@ RESERVED: Final = "keepstate:"
 """Prefix of the names of spaces that keepstate makes for itself, with and without a tenant."""
 OWN_RECORD: Final = RESERVED + "tenant"
 """Name of the space with the record of its tenant: its quotas, and the state of an erasure."""
+INDEX_SPACE: Final = f"{RESERVED}index"
+"""Name of the space with the index of a tenant's subjects."""
 TENANTS: Final = "\U0010ffff"
 """Prefix of the stored names of all tenants."""
 _TENANT: Final = TENANTS
@@ -107,6 +109,11 @@ def is_reserved(stored: str) -> bool:
     """Return whether a stored name is that of a space that keepstate made for itself."""
     name = stored.partition(_END)[2] if stored.startswith(TENANTS) else stored
     return name.startswith(RESERVED)
+
+
+def is_index(stored: str) -> bool:
+    """Return whether a stored name is that of an index of subjects."""
+    return (stored.partition(_END)[2] if stored.startswith(TENANTS) else stored) == INDEX_SPACE
 
 
 def shown(stored: str) -> str:

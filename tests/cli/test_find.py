@@ -5,7 +5,11 @@ from __future__ import annotations
 import shlex
 
 from keepstate import sync
+from keepstate._finish import finish
+from keepstate.engine.kernel import layout
 from keepstate.managers import WorkflowState, WorkflowStatus
+from keepstate.names import stored_name
+from keepstate.stores.protocol import Batch, Put
 from keepstate.sync.managers.workflows import WorkflowStateManager
 from keepstate.sync.sessions.session import Session
 from tests.cli.conftest import Keepstate
@@ -85,3 +89,53 @@ def test_a_tenant_lists_its_own(keepstate: Keepstate, url: str) -> None:
 
     assert [row["id"] for row in keepstate("find", "--tenant", "acme", "--json").lines()] == ["letter"]
     assert keepstate("find", "--tenant", "other", "--json").out == ""
+
+
+def test_all_tenants_are_listed_page_by_page(keepstate: Keepstate, url: str) -> None:
+    with sync.open(url) as ks:
+        for tenant in ("acme", "zeta"):
+            for number in range(2):
+                ks.tenant(tenant).space("mails").queue.put("x", kind=f"{tenant}{number}")
+
+    page = keepstate("find", "--tenants", "--limit", "3")
+    assert [line.split()[:2] for line in page.out.splitlines()] == [
+        ["tenant", "kind"], *[["'acme'", "queue"]] * 2, ["'zeta'", "queue"]
+    ]  # fmt: skip
+    _, *words = shlex.split(page.err.partition("there are more: ")[2])
+    assert [line.split()[:2] for line in keepstate(*words).out.splitlines()[1:]] == [["'zeta'", "queue"]]
+    for command in ("find", "reindex"):
+        assert keepstate(command, "--tenants", "--tenant", "acme").code == 2
+
+
+def test_the_doctor_finds_a_damaged_index_and_reindex_corrects_it(keepstate: Keepstate, url: str) -> None:
+    _fill(url)
+    keepstate("find")
+    keepstate("find", "--tenants")
+    assert keepstate("doctor").code == 0
+    assert keepstate("reindex").out == "0 errors corrected\n"
+
+    with sync.open(url) as ks:
+        ks.tenant("acme").space("mails").queue.put("x", kind="letter")
+        ks.tenant("acme").find()
+        for space in ("keepstate:index", stored_name("acme", "keepstate:index")):
+            page = finish(ks.store.scan(space, layout.ROWS, limit=1))
+            finish(ks.store.apply([Batch(space, [Put(page.entries[0].key, b"?")])]))
+
+    assert keepstate("doctor", "--verify").code == 5
+    told = keepstate("doctor", "--json")
+    [risk] = [finding for finding in told.json()["findings"] if not finding["well"]]
+    assert (told.code, risk["subject"]) == (1, "index")
+    assert "errors, such as: the index of find()" in risk["text"]
+    assert "keepstate reindex --tenants" in risk["mend"]
+    assert keepstate("reindex", "--tenants", "--json").json()["corrected"] >= 2
+    assert keepstate("doctor").code == keepstate("doctor", "--verify").code == 0
+    assert _ids(keepstate("find", "--json")) == ["import", "mail", "s0", "s1", "s2"]
+
+
+def test_a_repaired_store_makes_its_index_again(keepstate: Keepstate, url: str) -> None:
+    _fill(url)
+    whole = keepstate("find", "--json").lines()
+
+    assert keepstate("repair", url, "file:///new.journal").code == 0
+    assert keepstate("find", "--json", "--url", "file:///new.journal").lines() == whole
+    assert keepstate("doctor", "--verify", "--url", "file:///new.journal").code == 0

@@ -91,6 +91,10 @@ COMMANDS: Final = {
     ),
     "put": ("documents", "Write a document, and print its new version."),
     "queue": ("work", "Count the tasks of a space by state, or list those of one state."),
+    "reindex": (
+        "find:reindex",
+        "Compare the index of find with all spaces, and correct it. It may be used meanwhile.",
+    ),
     "repair": (
         "damage",
         "Write all readable data of a damaged store into a new one, and list the rest. Exit with 5 if any.",

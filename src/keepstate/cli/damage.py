@@ -309,7 +309,9 @@ async def _read_all(ks: Keepstate) -> StoreRemains:
 
 async def _restore(remains: RecoveredStore, space: SpaceRemains, store: Store, report: _Report) -> None:
     shown_name = names.shown(space.name)
-    if not space.exists:
+    # The index of `find` follows from the other spaces, and the next `find` makes it from them. What is lost
+    # here may be just what its rows tell of.
+    if not space.exists or names.is_index(space.name):
         with _progress(text=f"skipping {shown_name}") as tell:
             await skip(store, space.name, space.revision, lambda count: tell(advance=count))
         return

@@ -16,11 +16,21 @@ from rich.text import Text
 from keepstate import names
 from keepstate._clock import Clock
 from keepstate.cli import damage, exits
-from keepstate.cli.display import plain, shown, write_json
+from keepstate.cli.display import counted, plain, shown, write_json
 from keepstate.cli.session import PLAIN, Session, check_url
-from keepstate.errors import ClockError
+from keepstate.cli.tenants import each_tenant
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.errors import ClockError, CorruptError
 from keepstate.stores.clock_leaps import LEAP_MS, format_time
-from keepstate.stores.protocol import Capabilities, Durability, Inspected, ReportsLeaps, Setting, Store
+from keepstate.stores.protocol import (
+    Capabilities,
+    Durability,
+    Inspected,
+    LacksKeys,
+    ReportsLeaps,
+    Setting,
+    Store,
+)
 from keepstate.stores.urls import StoreUrl
 
 _PACKAGES = ("keepstate", "apsw", "redis", "psycopg", "msgspec", "ormsgpack")
@@ -77,6 +87,7 @@ async def doctor(
     async with replace(session, url=_accept_unsafe(session.chosen_url())).opened() as ks:
         findings = [*_of_machine(), *await _of_store(shown_url, ks.store)]
         findings.append(await _of_time(ks.store, ks.clock))
+        findings.append(await _of_index(ks, session))
     well = all(finding.well for finding in findings)
     if session.json:
         write_json({"well": well, "findings": msgspec.to_builtins(findings)})
@@ -126,6 +137,24 @@ async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
     if scheme == "sqlite":
         found += _of_sqlite()
     return found
+
+
+async def _of_index(ks: Keepstate, session: Session) -> Finding:
+    """Compare the index of each tenant with its spaces. Cost: a few reads for each subject and each space."""
+    if isinstance(ks.store, LacksKeys):
+        return Finding("index", True, "it is encrypted; ks.reindex() of a handle with the keys verifies it")
+    wrong: list[str] = []
+    try:
+        wrong += [what async for what in ks.index.findings(None)]
+        async for tenant in each_tenant(ks):
+            of = f" of tenant {tenant.tenant_id!r}"
+            wrong += [what + of async for what in ks.index.findings(tenant.tenant_id)]
+    except (ClockError, CorruptError) as error:
+        return Finding("index", False, str(error))
+    if not wrong:
+        return Finding("index", True, "it lists what the spaces hold, or is made by the first find")
+    mend = f"correct it: {session.command('reindex', '--tenants')}"
+    return Finding("index", False, f"{counted(len(wrong), 'error')}, such as: {wrong[0]}", mend=mend)
 
 
 async def _of_time(store: Store, clock: Clock) -> Finding:

@@ -1,4 +1,4 @@
-"""Command on subjects: list sessions, threads, agents, workflows, teams, machines and queues."""
+"""Commands on subjects: find lists sessions, workflows, queues and the like; reindex corrects the index."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from cyclopts import Parameter
 
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.cli import exits
-from keepstate.cli.display import fields_of, plain, said, seconds, write_json, write_table
+from keepstate.cli.display import counted, fields_of, plain, said, seconds, write_json, write_table
 from keepstate.cli.maintenance import read_moment
 from keepstate.cli.session import PLAIN, Session
+from keepstate.cli.tenants import each_tenant
 from keepstate.engine.index.rows import Found
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.kernel.subjects import KINDS
+from keepstate.errors import InvalidError
+from keepstate.names import ALL, OWN
 
 _LIMIT = 100
 _HEADS = ("kind", "id", "state", "owner", "changed", "due", "space", "title")
@@ -34,6 +37,9 @@ async def find(
         Literal["changed", "due"] | None,
         Parameter(help="The earliest change first, or what is due, the earliest first."),
     ] = None,
+    tenants: Annotated[
+        bool, Parameter(negative="", help="List those of all tenants, tenant by tenant.")
+    ] = False,
     after: Annotated[
         str | None, Parameter(help="Continue behind the page that ended with this cursor.")
     ] = None,
@@ -45,6 +51,8 @@ async def find(
     Args:
         under: List only those in this space and those below it: user/1 also lists user/1/…, but not user/10.
     """
+    if tenants and session.tenant is not None:
+        raise InvalidError("--tenants lists the subjects of all tenants; give no --tenant")
     moment = None if since is None else _moment(since)
     async with session.opened() as ks:
         page = await ks.find(
@@ -54,6 +62,7 @@ async def find(
             changed_since=moment,
             under=under,
             order=order or "-changed",
+            tenant=ALL if tenants else OWN,
             after=after,
             limit=_LIMIT if limit is None else limit,
         )
@@ -63,7 +72,11 @@ async def find(
         if page.next is not None:
             write_json({"next": page.next})
         return exits.OK
-    write_table(_HEADS, map(_row, page))
+    if tenants:
+        rows = ((repr(found.tenant) if found.tenant is not None else "-", *_row(found)) for found in page)
+        write_table(("tenant", *_HEADS), rows)
+    else:
+        write_table(_HEADS, map(_row, page))
     if page.next is not None:
         options = {
             "--kind": kind,
@@ -75,8 +88,25 @@ async def find(
             "--limit": None if limit is None else str(limit),
         }
         given = [word for option in options.items() if option[1] is not None for word in option]
-        words = [word for word in (under, *given) if word]
+        words = [word for word in (under, *given, "--tenants" if tenants else "") if word]
         said().print(plain(f"there are more: {session.command('find', *words)}"))
+    return exits.OK
+
+
+async def reindex(
+    *,
+    tenants: Annotated[bool, Parameter(negative="", help="Also correct the indexes of all tenants.")] = False,
+    session: Session = PLAIN,
+) -> int:
+    """Compare the index of find with all spaces, and correct it. It may be used meanwhile."""
+    if tenants and session.tenant is not None:
+        raise InvalidError("--tenants is for all tenants; give no --tenant")
+    async with session.opened() as ks:
+        count = await ks.reindex()
+        if tenants:
+            async for handle in each_tenant(ks):
+                count += await handle.reindex()
+    session.write({"corrected": count}, f"{counted(count, 'error')} corrected")
     return exits.OK
 
 

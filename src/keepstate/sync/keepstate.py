@@ -215,6 +215,7 @@ class Keepstate(Twin[engine.Keepstate]):
         changed_since: datetime | None = None,
         under: str = "",
         order: Literal["-changed", "changed", "due"] = "-changed",
+        tenant: TenantScope = OWN,
         after: str | None = None,
         limit: int = 100,
     ) -> Page[_rows.Found]:
@@ -224,7 +225,7 @@ class Keepstate(Twin[engine.Keepstate]):
         delivery: a writer delivers after its commit, within about a second. What this handle has written is
         delivered first. The first call of a tenant makes the index, and reads each of its spaces.
 
-        Cost: four round trips.
+        Cost: four round trips; for `ALL`, of each tenant that the page covers.
 
         Args:
             kind: Only subjects of this kind; see `Found`.
@@ -235,6 +236,8 @@ class Keepstate(Twin[engine.Keepstate]):
                 `spaces`.
             order: `-changed` begins with the latest change, `changed` with the earliest. `due` shows only
                 subjects that are due at some time, and begins with the earliest.
+            tenant: `OWN` lists the subjects of the handle's tenant; without one, those of no tenant. `ALL`
+                lists first those of no tenant and then tenant by tenant, each in this order.
             after: The `next` of a page of the same listing: continue behind that page.
             limit: The largest number of subjects in the page.
 
@@ -242,6 +245,7 @@ class Keepstate(Twin[engine.Keepstate]):
             CompactedError: The log of the index no longer reaches back to the cursor.
             HistoryLostError: The store has lost the history that the cursor belongs to.
             InvalidError: The cursor belongs to another listing.
+            NotAllowedError: The handle of a tenant lists `ALL`.
         """
         return finish(
             self._inner.find(
@@ -251,6 +255,7 @@ class Keepstate(Twin[engine.Keepstate]):
                 changed_since=changed_since,
                 under=under,
                 order=order,
+                tenant=tenant,
                 after=after,
                 limit=limit,
             )
@@ -293,6 +298,20 @@ class Keepstate(Twin[engine.Keepstate]):
         further one reads the spaces that have changed since.
         """
         return finish(self._inner.deliver())
+
+    def reindex(self) -> int:
+        """Compare the index of `find` with all spaces, correct it, and return the number of its errors.
+
+        Deliveries keep the index right. This is for what they cannot know of: damaged bytes, a space that was
+        restored from elsewhere. Writers, deliveries and listings go on meanwhile. If the call is interrupted,
+        call it again. A handle without a tenant covers spaces of no tenant.
+
+        Cost: a few reads of each row and each space.
+
+        Raises:
+            ConflictError: Writers changed the same rows all the time.
+        """
+        return finish(self._inner.reindex())
 
     def size(self) -> SpaceSize:
         """Return the total size of the handle's spaces, each at a revision of its own.

@@ -16,12 +16,12 @@ from typing import Any, cast
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.engine.index.carrier import Carrier, NoIndexError
-from keepstate.engine.index.rows import INDEX_SPACE, Row, decode_row, digest_of, places, row_key
+from keepstate.engine.index.rows import Row, decode_row, digest_of, places, row_key
 from keepstate.engine.index.summaries import read_subject
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.subjects import Subject, owner_of
 from keepstate.engine.kernel.unit import Unit
-from keepstate.names import stored_name
+from keepstate.names import INDEX_SPACE, stored_name
 from keepstate.sessions.machine_data import MachineRecord
 from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import Store

@@ -11,7 +11,7 @@ import pytest
 
 import keepstate
 from keepstate.adapters.langgraph import KeepstateSaver
-from keepstate.engine.index.rows import INDEX_SPACE, Found
+from keepstate.engine.index.rows import Found
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.subjects import OUTBOXES, Subject
 from keepstate.engine.space.keepstate import Keepstate
@@ -26,7 +26,7 @@ from keepstate.managers import (
     WorkflowStateManager,
     WorkflowStatus,
 )
-from keepstate.names import stored_name
+from keepstate.names import INDEX_SPACE, stored_name
 from keepstate.sessions import AgentStateMachine, Session, Threads
 
 

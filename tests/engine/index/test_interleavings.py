@@ -150,7 +150,7 @@ class SetsOverAnything(Carrier):
 
     async def _write_rows(self, items: Any, marks: Any, known: Any = None) -> list[Location]:
         if known is not None:
-            keys = {location: self._row_key(location) for location in known}
+            keys = {location: self.key_of(location) for location in known}
             entries = (await self.store.read(self.space, [*keys.values()])).entries
             known = dict(zip(keys, entries, strict=True))
         return await super()._write_rows(items, marks, known)

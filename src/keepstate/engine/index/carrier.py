@@ -24,7 +24,6 @@ import msgspec
 
 from keepstate._clock import Clock
 from keepstate.engine.index.rows import (
-    INDEX_SPACE,
     SPACE,
     MetaRecord,
     Row,
@@ -39,19 +38,20 @@ from keepstate.engine.index.rows import (
     row_key,
 )
 from keepstate.engine.index.summaries import Reading, read_subject
+from keepstate.engine.index.walk import subjects_in
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.grants import apply_granted, needs_grant
+from keepstate.engine.kernel.large_values import scan_pages
 from keepstate.engine.kernel.store_abilities import LossDetector, content_name, has_ability
 from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe
 from keepstate.engine.kernel.subjects import (
-    CARRIED,
     OUTBOXES,
     Subject,
     encode_time,
     subject_in,
 )
 from keepstate.errors import ConflictError, InvalidError, NotAllowedError, StorageError
-from keepstate.names import TENANTS, beginning, is_reserved, parts_of, stored_name
+from keepstate.names import INDEX_SPACE, TENANTS, beginning, is_reserved, parts_of, stored_name
 from keepstate.stores.protocol import (
     ABSENT,
     Applied,
@@ -83,7 +83,7 @@ Location = tuple[str, Subject]
 """The name of a space without its tenant, and a subject in it."""
 
 
-class _Mark(msgspec.Struct, array_like=True, frozen=True):
+class Mark(msgspec.Struct, array_like=True, frozen=True):
     """The content of a mark `carrying`."""
 
     space: str
@@ -91,13 +91,13 @@ class _Mark(msgspec.Struct, array_like=True, frozen=True):
     id: str
 
 
-class _DropMark(msgspec.Struct, array_like=True, frozen=True):
+class DropMark(msgspec.Struct, array_like=True, frozen=True):
     """The content of a mark `dropping`: the index's time at which the drop began."""
 
     begun_ms: StoredMs
 
 
-class _Item(NamedTuple):
+class Item(NamedTuple):
     """A subject that is carried: as it was read, and the time of its last change."""
 
     reading: Reading
@@ -136,15 +136,15 @@ class Carrier:
         """Make the index if the tenant has a space and is not being erased. Return whether there is one."""
         if await self.meta() is not None:
             return True
-        if not [name async for name in self._spaces(only_first=True)]:
+        if not [name async for name in self.spaces(only_first=True)]:
             return False
         put = Put(layout.INDEX_META, encode(MetaRecord()))
         batch = self._batch([put], [Check(layout.INDEX_META, ABSENT)])
         if not needs_grant(self.space):
-            _raise_failure((await self.store.apply([batch]))[0])
+            raise_failure((await self.store.apply([batch]))[0])
             return True
         try:
-            _raise_failure(await apply_granted(self.store, batch, {}, None))
+            raise_failure(await apply_granted(self.store, batch, {}, None))
         except NotAllowedError:
             return False
         return True
@@ -174,9 +174,9 @@ class Carrier:
         return carried
 
     async def _carry_some(self, subjects: Sequence[Location], *, rebuilds: bool) -> set[Location]:
-        items: dict[Location, _Item] = {}
+        items: dict[Location, Item] = {}
         for location in subjects:
-            item = await self._read(location)
+            item = await self.read(location)
             if item.reading.outbox or rebuilds:
                 items[location] = item
         marks = {location: self._new_mark(location) for location in items}
@@ -203,8 +203,8 @@ class Carrier:
         for _ in range(_RECONCILIATIONS):
             # The row is read before the subject, and the batch checks it: what another carrier writes after
             # that is newer than what is read here.
-            row = (await self.store.read(self.space, [self._row_key(location)])).entries[0]
-            items = {location: await self._read(location)}
+            row = (await self.store.read(self.space, [self.key_of(location)])).entries[0]
+            items = {location: await self.read(location)}
             if not await self._write_rows(items, {} if mark is None else {location: mark}, {location: row}):
                 continue
             if await self._settle(items):
@@ -214,7 +214,8 @@ class Carrier:
             self._left.setdefault(location, []).append(mark)
         return False
 
-    async def _read(self, location: Location) -> _Item:
+    async def read(self, location: Location) -> Item:
+        """Read a subject."""
         space, subject = location
         stored = stored_name(self.tenant, space)
         reading = await read_subject(self.store, stored, space, subject)
@@ -222,11 +223,18 @@ class Carrier:
         if not changed_ms and has_ability(type(self.store), ReportsLastChange):
             assert isinstance(self.store, ReportsLastChange)
             changed_ms = (await self.store.changed_ms([stored]))[0] or 0
-        return _Item(reading, changed_ms or reading.now_ms)
+        return Item(reading, changed_ms or reading.now_ms)
+
+    async def read_rows(self, locations: Sequence[Location]) -> list[Row | None]:
+        """Return the rows of subjects, all of one moment; None for a subject without a row."""
+        keys = [self.key_of(location) for location in locations]
+        entries = (await self.store.read(self.space, keys)).entries
+        return [None if entry is None else decode_row(entry.value, entry.key) for entry in entries]
 
     # ---- step 2: rows
 
-    def _row_key(self, location: Location) -> bytes:
+    def key_of(self, location: Location) -> bytes:
+        """Return the key of the row of a subject."""
         return row_key(digest_of(self.name_of, *location))
 
     def _new_mark(self, location: Location) -> bytes:
@@ -235,7 +243,7 @@ class Carrier:
 
     async def _write_rows(
         self,
-        items: Mapping[Location, _Item],
+        items: Mapping[Location, Item],
         marks: Mapping[Location, bytes],
         known: Mapping[Location, Entry | None] | None = None,
     ) -> list[Location]:
@@ -255,7 +263,7 @@ class Carrier:
             return []
         for _ in range(_CONFLICTS):
             losses = LossDetector(self.store, self.space, INDEX_SPACE)
-            keys = [self._row_key(location) for location in items]
+            keys = [self.key_of(location) for location in items]
             meta, *rows = (await self.store.read(self.space, [layout.INDEX_META, *keys])).entries
             if meta is None:
                 raise NoIndexError
@@ -274,14 +282,14 @@ class Carrier:
                     writes += changes
                     if location in marks:
                         space, subject = location
-                        writes.append(Put(marks[location], encode(_Mark(space, *subject))))
+                        writes.append(Put(marks[location], encode(Mark(space, *subject))))
             if not writes:
                 return written
             batch = self._batch(writes, checks)
             outcome = (await self.store.apply([msgspec.structs.replace(batch, losses=losses.known)]))[0]
             if isinstance(outcome, Applied):
                 return written
-            _raise_failure(outcome)
+            raise_failure(outcome)
             if known is not None:
                 return []
         raise ConflictError(
@@ -289,23 +297,20 @@ class Carrier:
             space=self.space,
         )
 
-    def _stays(self, row: Row, item: _Item) -> bool:
+    def _stays(self, row: Row, item: Item) -> bool:
         """Return whether a row was read at a later revision than a subject that is carried."""
         return row.version > item.reading.revision
 
     def _row_writes(
-        self, location: Location, item: _Item, entry: Entry | None, row: Row | None
+        self, location: Location, item: Item, entry: Entry | None, row: Row | None
     ) -> list[Write]:
         """Return the writes that replace a row, with its places; none if there is no row, and none to set."""
         space, subject = location
-        digest, reading = digest_of(self.name_of, space, subject), item.reading
+        digest = digest_of(self.name_of, space, subject)
         before = set[bytes]() if row is None else places(self.name_of, digest, row)
-        summary, ttl_ms = reading.summary, None
-        if summary is not None and summary.expires_ms is not None:
-            ttl_ms = summary.expires_ms - reading.now_ms
-        if summary is None or (ttl_ms is not None and ttl_ms <= 0):
+        new, ttl_ms = new_row(location, item)
+        if new is None:
             return [] if row is None else [Delete(row_key(digest)), *map(Delete, before)]
-        new = make_row(space, subject, reading, summary, item.changed_ms)
         after = places(self.name_of, digest, new)
         is_timed = ttl_ms is not None or (entry is not None and entry.expires_at_ms is not None)
         fresh = after if is_timed else after - before
@@ -317,7 +322,7 @@ class Carrier:
 
     # ---- steps 3 and 4: outboxes and marks
 
-    async def _settle(self, items: Mapping[Location, _Item]) -> set[Location]:
+    async def _settle(self, items: Mapping[Location, Item]) -> set[Location]:
         """Delete the outboxes of subjects that have not changed since they were read, and return these."""
         settled, batches = set[Location](), dict[Location, Batch]()
         for location, item in items.items():
@@ -328,12 +333,12 @@ class Carrier:
                 settled.add(location)
         outcomes = await self.store.apply([*batches.values()]) if batches else []
         for location, outcome in zip(batches, outcomes, strict=True):
-            _raise_failure(outcome)
+            raise_failure(outcome)
             if isinstance(outcome, Applied):
                 settled.add(location)
         return settled
 
-    def _settlement(self, stored: str, subject: Subject, item: _Item) -> Batch:
+    def _settlement(self, stored: str, subject: Subject, item: Item) -> Batch:
         """Return the batch that deletes an outbox under its exact version."""
         reading, writes = item.reading, list[Write]([Delete(subject.outbox_key())])
         if reading.summary is not None:
@@ -355,7 +360,7 @@ class Carrier:
         meta = await self.meta()
         if meta is not None:
             checks = [Check(layout.INDEX_META, created=meta.created)]
-            _raise_failure((await self.store.apply([self._batch([*map(Delete, marks)], checks)]))[0])
+            raise_failure((await self.store.apply([self._batch([*map(Delete, marks)], checks)]))[0])
 
     def _batch(self, writes: Sequence[Write], checks: Sequence[Check]) -> Batch:
         return Batch(self.space, writes, checks)
@@ -377,8 +382,8 @@ class Carrier:
         if meta is not None:
             begun_ms = (await self.store.read(self.space, [])).now_ms
             checks = [Check(layout.INDEX_META, created=meta.created)]
-            put = Put(mark, encode(_DropMark(begun_ms)))
-            _raise_failure((await self.store.apply([self._batch([put], checks)]))[0])
+            put = Put(mark, encode(DropMark(begun_ms)))
+            raise_failure((await self.store.apply([self._batch([put], checks)]))[0])
         was_there = await self.store.drop(stored)
         if await self.meta() is not None and await self._reconcile_space(space):
             await self._unmark([mark])
@@ -426,7 +431,7 @@ class Carrier:
         since_ms = meta.swept_ms - _MARGIN_MS if meta.is_complete else None
         waiting: list[Location] = []
         async for space in self._changed_spaces(since_ms):
-            async for subject in self.waiting_in(space, rebuilds=not meta.is_complete):
+            async for subject in self.waiting_in(space) if meta.is_complete else self.subjects_in(space):
                 waiting.append((space, subject))
                 if len(waiting) == AT_ONCE:
                     count += len(await self.carry(waiting, rebuilds=not meta.is_complete))
@@ -434,24 +439,23 @@ class Carrier:
         count += len(await self.carry(waiting, rebuilds=not meta.is_complete))
         done = MetaRecord(meta.format, True, reading.now_ms)
         check = Check(layout.INDEX_META, version=entry.version)
-        _raise_failure(
+        raise_failure(
             (await self.store.apply([self._batch([Put(layout.INDEX_META, encode(done))], [check])]))[0]
         )
         return count
 
-    async def waiting_in(self, space: str, *, rebuilds: bool = False) -> AsyncGenerator[Subject]:
-        """Yield the subjects of a space that have an outbox; with `rebuilds`, also those carried before."""
-        for prefix in (OUTBOXES, CARRIED) if rebuilds else (OUTBOXES,):
-            after: bytes | None = None
-            while True:
-                page = await self.store.scan(stored_name(self.tenant, space), prefix, after=after)
-                for entry in page.entries:
-                    yield subject_in(prefix, entry)
-                if page.next is None:
-                    break
-                after = page.next
+    async def waiting_in(self, space: str) -> AsyncGenerator[Subject]:
+        """Yield the subjects of a space that have an outbox."""
+        async for entries in scan_pages(self.store, stored_name(self.tenant, space), OUTBOXES):
+            for entry in entries:
+                yield subject_in(OUTBOXES, entry)
 
-    async def _spaces(self, *, only_first: bool = False) -> AsyncGenerator[str]:
+    def subjects_in(self, space: str) -> AsyncGenerator[Subject]:
+        """Yield the subjects of a space as its own records tell; see `walk`."""
+        return subjects_in(self.store, stored_name(self.tenant, space), space)
+
+    async def spaces(self, *, only_first: bool = False) -> AsyncGenerator[str]:
+        """Yield the names of the tenant's spaces."""
         async for names in self.space_pages():
             for _, name in names:
                 yield name
@@ -487,14 +491,12 @@ class Carrier:
     async def sweep_marks(self) -> int:
         """Reconcile what marks stand for, and delete them. Return the number of marks deleted."""
         count = 0
-        async for entry in self._marks(layout.CARRYING):
-            mark = decode_stored(entry.value, _Mark, describe(entry.key))
+        async for entry in self.marks(layout.CARRYING):
+            mark = decode_stored(entry.value, Mark, describe(entry.key))
             count += await self.reconcile((mark.space, Subject(mark.kind, mark.id)), entry.key)
-        async for entry in self._marks(layout.DROPPING):
-            space, _ = unpack(entry.key[len(layout.DROPPING) :])
-            if not isinstance(space, str):
-                raise corrupt_error(describe(entry.key), "it names no space")
-            begun_ms = decode_stored(entry.value, _DropMark, describe(entry.key)).begun_ms
+        async for entry in self.marks(layout.DROPPING):
+            space = space_of_drop(entry.key)
+            begun_ms = decode_stored(entry.value, DropMark, describe(entry.key)).begun_ms
             is_settled, now_ms = (
                 await self._reconcile_space(space),
                 (await self.store.read(self.space, [])).now_ms,
@@ -505,22 +507,37 @@ class Carrier:
                 count += 1
         return count
 
-    async def _marks(self, prefix: bytes) -> AsyncGenerator[Entry]:
-        after: bytes | None = None
-        while True:
-            page = await self.store.scan(self.space, prefix, after=after)
-            for entry in page.entries:
+    async def marks(self, prefix: bytes) -> AsyncGenerator[Entry]:
+        """Yield the marks of one kind."""
+        async for entries in scan_pages(self.store, self.space, prefix):
+            for entry in entries:
                 yield entry
-            if page.next is None:
-                return
-            after = page.next
+
+
+def space_of_drop(key: bytes) -> str:
+    """Return the space in the key of a mark `dropping`."""
+    match unpack(key[len(layout.DROPPING) :]):
+        case (str(space), bytes()):
+            return space
+        case _:
+            raise corrupt_error(describe(key), "it names no space")
+
+
+def new_row(location: Location, item: Item) -> tuple[Row | None, int | None]:
+    """Return the row of a subject that was read, and its TTL; no row for an absent or expired one."""
+    summary, reading, ttl_ms = item.reading.summary, item.reading, None
+    if summary is not None and summary.expires_ms is not None:
+        ttl_ms = summary.expires_ms - reading.now_ms
+    if summary is None or (ttl_ms is not None and ttl_ms <= 0):
+        return None, None
+    return make_row(*location, reading, summary, item.changed_ms), ttl_ms
 
 
 def _version(entry: Entry | None) -> int:
     return 0 if entry is None else entry.version
 
 
-def _raise_failure(outcome: Outcome) -> None:
+def raise_failure(outcome: Outcome) -> None:
     """Raise the error of a batch that was neither applied nor refused."""
     if isinstance(outcome, StorageError | InvalidError):
         raise outcome

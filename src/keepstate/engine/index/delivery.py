@@ -1,14 +1,14 @@
 """Background delivery: what a handle has written is carried after its commit, and never during it.
 
-A subject is carried at most once a second, and at once if a queue may have become ready. Errors do not
-reach the writer: the outbox stays, and the next writer, worker or sweep carries it. While a tenant has
-no index, nothing is carried: the first `find` makes the index from the outboxes.
+A subject is carried at most once a second, but at once if a task of a queue is due sooner than the index
+says. Errors do not reach the writer: the outbox stays, and the next writer, worker or sweep carries it. While
+a tenant has no index, nothing is carried: the first `find` makes the index from the outboxes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from keepstate._clock import Clock
@@ -30,7 +30,8 @@ _STEP_S: Final = 0.05
 _ABSENT_S: Final = 10.0
 """The time for which a tenant is taken to have no index, after it was looked for."""
 _REST_FACTOR: Final = 3
-"""The pause after a delivery is at least this many times its duration, unless a queue became ready."""
+"""The pause after a delivery is at least this many times its duration, unless a task is due sooner."""
+_LATEST: Final = 1 << 62
 _WAITING: Final = 10_000
 """The largest number of subjects that wait; the outboxes of further ones are left to others."""
 
@@ -58,6 +59,8 @@ class Delivery:
         self._generation = fork_generation()
         self._due_s: dict[Waiting, float] = {}
         """The time at which each waiting subject is carried."""
+        self._tasks_ms: dict[Waiting, int] = {}
+        """The earliest time at which a task of a waiting queue can be claimed, until it is compared."""
         self._carried_s: dict[Waiting, float] = {}
         """The time at which each subject was carried last, for a second."""
         self._absent_s: dict[str | None, float] = {}
@@ -68,8 +71,17 @@ class Delivery:
         self._wake: Signal | None = None
         self._is_closed = False
 
-    def note(self, tenant: str | None, space: str, subjects: Iterable[Subject]) -> None:
-        """Note that a batch has changed subjects. Returns at once."""
+    def note(
+        self, tenant: str | None, space: str, subjects: Iterable[Subject], due_ms: Mapping[Subject, int]
+    ) -> None:
+        """Note that a batch has changed subjects. Returns at once.
+
+        Args:
+            tenant: The tenant of the space.
+            space: The name of the space, without its tenant.
+            subjects: The subjects.
+            due_ms: The earliest time at which a task can be claimed that the batch moved, by queue.
+        """
         if self._generation != fork_generation():
             self._begin()  # the work belongs to the parent process
         now_s = self._clock.monotonic_s()
@@ -87,6 +99,11 @@ class Delivery:
                 last_s = self._carried_s.get(waiting)
                 due_s = now_s + pause_s if last_s is None else max(last_s + INTERVAL_S, now_s)
                 is_urgent = self._due_s.setdefault(waiting, due_s) <= now_s or is_urgent
+                if subject in due_ms:
+                    is_urgent = True  # whether it is due sooner than the index says, the work finds out
+                    self._tasks_ms[waiting] = min(
+                        due_ms[subject], self._tasks_ms.get(waiting, due_ms[subject])
+                    )
             if self._wake is None:
                 self._wake = self._runner.signal()
             if self._work is None:
@@ -117,29 +134,56 @@ class Delivery:
 
     async def _run(self, signal: Signal) -> None:
         assert self._wake is not None
-        rest_s = 0.0
-        while not self._is_closed and not await signal.wait(rest_s):
+        rested_s = self._clock.monotonic_s()
+        while not self._is_closed and not await signal.wait(0):
             with self._lock:
                 if not self._due_s:
                     self._work = None
                     return
-                now_s = self._clock.monotonic_s()
-                due = [waiting for waiting, due_s in self._due_s.items() if due_s <= now_s]
+                tasks_ms, self._tasks_ms = self._tasks_ms, {}
+            due = await self._due_sooner(tasks_ms)
+            now_s = self._clock.monotonic_s()
+            if now_s >= rested_s:
+                with self._lock:
+                    due |= {waiting for waiting, due_s in self._due_s.items() if due_s <= now_s}
             if due:
                 await self._carry(due)
-                rest_s = min(INTERVAL_S, _REST_FACTOR * (self._clock.monotonic_s() - now_s))
+                ended_s = self._clock.monotonic_s()
+                rested_s = ended_s + min(INTERVAL_S, _REST_FACTOR * (ended_s - now_s))
             else:
                 await self._wake.wait(_STEP_S)
-                rest_s = 0.0
         self._work = None
 
-    async def _carry(self, waiting: list[Waiting]) -> None:
+    async def _due_sooner(self, tasks_ms: Mapping[Waiting, int]) -> set[Waiting]:
+        """Return the queues that have a task that can be claimed sooner than the index says.
+
+        If another process replaces the row after this read, it has read the queue after the write, or finds
+        that the outbox has changed. Either way its row tells of the task.
+        """
+        found = set[Waiting]()
+        for tenant in {tenant for tenant, _ in tasks_ms} & self._present:
+            mine = [waiting for waiting in tasks_ms if waiting[0] == tenant]
+            try:
+                carrier = await self._carrier_of(tenant)
+                rows = await carrier.read_rows([location for _, location in mine])
+            except KeepstateError:
+                _log.debug("the index was not read; its queues are delivered within a second", exc_info=True)
+                continue
+            for waiting, row in zip(mine, rows, strict=True):
+                known_ms = _LATEST if row is None or row.due_ms is None else row.due_ms
+                if tasks_ms[waiting] < known_ms and (row is None or row.state != "ready"):
+                    found.add(waiting)
+        with self._lock:
+            return found & self._due_s.keys()
+
+    async def _carry(self, waiting: Collection[Waiting]) -> None:
         for tenant in {tenant for tenant, _ in waiting}:
             mine = [location for of, location in waiting if of == tenant]
             with self._lock:
                 now_s = self._clock.monotonic_s()
                 for location in mine:
                     self._due_s.pop((tenant, location), None)
+                    self._tasks_ms.pop((tenant, location), None)
                     self._carried_s[tenant, location] = now_s
                 self._forget(now_s)
             try:

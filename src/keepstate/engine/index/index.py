@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,16 +16,20 @@ from keepstate.engine.kernel.arguments import check_text, check_wait
 from keepstate.engine.kernel.positions import Page, Positions
 from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.subjects import Subject
-from keepstate.stores.protocol import Change, Mark, Store
+from keepstate.errors import InvalidError
+from keepstate.names import INDEX_SPACE
+from keepstate.stores.protocol import Change, LacksKeys, Mark, Store
 from keepstate.values import limits
 
 if TYPE_CHECKING:
+    from keepstate.engine.index import audit as _audit
     from keepstate.engine.index import carrier as _carrier
     from keepstate.engine.index import listing as _listing
     from keepstate.engine.index import rows as _rows
 else:
     defer_imports(
         globals(),
+        _audit="keepstate.engine.index.audit",
         _carrier="keepstate.engine.index.carrier",
         _listing="keepstate.engine.index.listing",
         _rows="keepstate.engine.index.rows",
@@ -54,11 +59,26 @@ class Index:
         """Return the carrier of a tenant."""
         return _carrier.Carrier(await self._opened(), tenant, self._clock)
 
-    def note(self, tenant: str | None, space: str, subjects: Iterable[Subject]) -> None:
+    async def _with_keys(self, tenant: str | None) -> _carrier.Carrier:
+        """Return the carrier of a tenant, which can read the index.
+
+        Raises:
+            InvalidError: The store is encrypted, and was opened without its keys.
+        """
+        carrier = await self.carrier(tenant)
+        if isinstance(carrier.store, LacksKeys):
+            raise InvalidError(
+                f"{carrier.store.url} is encrypted, and so is its index; open it with encryption=KeyRing(…)"
+            )
+        return carrier
+
+    def note(
+        self, tenant: str | None, space: str, subjects: Iterable[Subject], due_ms: Mapping[Subject, int]
+    ) -> None:
         """Note that a batch has changed subjects, which are then carried in the background."""
         if self._delivery is None:
             self._delivery = Delivery(self._runner, self._clock, self.carrier)
-        self._delivery.note(tenant, space, subjects)
+        self._delivery.note(tenant, space, subjects, due_ms)
 
     async def close(self) -> None:
         """Stop the background delivery."""
@@ -71,10 +91,40 @@ class Index:
         if after is not None:
             check_text("after", after)
         query = _listing.make_query(*by)
-        carrier = await self.carrier(tenant)
+        carrier = await self._with_keys(tenant)
         if not await self._prepare(carrier):
             return Page()
         return await _listing.Listing(carrier, query).page(after, limit)
+
+    async def find_everywhere(
+        self,
+        tenants: Callable[[str | None], AsyncGenerator[str]],
+        by: Filters,
+        after: str | None,
+        limit: int,
+    ) -> Page[_rows.Found]:
+        """Return one page of the subjects of all tenants: first those of no tenant, then tenant by tenant.
+
+        Args:
+            tenants: Yields the tenants that follow one, or all.
+            by: The filters.
+            after: The `next` of a page, or None.
+            limit: The largest number of rows.
+        """
+        limits.admit_count("limit", limit)
+        tenant, place = (None, None) if after is None else _parse_cursor(check_text("after", after))
+        found = list[_rows.Found]()
+        async with aclosing(_chain(tenant, tenants(tenant))) as owners:
+            async for owner in owners:
+                # Behind a full page, one row of a further tenant shows that the page is not the last.
+                page = await self.find(owner, by, place, max(limit - len(found), 1))
+                if page and len(found) == limit:
+                    return Page(found, next=_cursor(owner, None))
+                found += page
+                if page.next is not None:
+                    return Page(found, next=_cursor(owner, page.next))
+                place = None
+        return Page(found)
 
     async def _prepare(self, carrier: _carrier.Carrier) -> bool:
         """Make the index of a tenant, or carry what this handle has changed. Return whether there is one."""
@@ -88,25 +138,42 @@ class Index:
     async def _build(self, carrier: _carrier.Carrier) -> bool:
         if not await carrier.ensure():
             return False
-        if self._delivery is not None:
-            self._delivery.found_index(carrier.tenant)
         try:
-            await carrier.deliver()
+            await self._deliver(carrier)
         except _carrier.NoIndexError:  # the tenant is erased meanwhile
             return False
         return True
 
+    async def _deliver(self, carrier: _carrier.Carrier) -> int:
+        if self._delivery is not None:
+            self._delivery.found_index(carrier.tenant)
+        return await carrier.deliver()
+
     async def deliver(self, tenant: str | None) -> int:
         """Carry all outboxes of a tenant, and return their number."""
-        carrier = await self.carrier(tenant)
-        if not await carrier.ensure():
-            return 0
-        if self._delivery is not None:
-            self._delivery.found_index(tenant)
+        carrier = await self._with_keys(tenant)
         try:
-            return await carrier.deliver()
+            return await self._deliver(carrier) if await carrier.ensure() else 0
         except _carrier.NoIndexError:
             return 0
+
+    async def reindex(self, tenant: str | None) -> int:
+        """Correct the index of a tenant, and return the number of errors; see `Keepstate.reindex`."""
+        carrier = await self._with_keys(tenant)
+        try:
+            if not await carrier.ensure():
+                return 0
+            count = await _audit.Audit(carrier).correct()
+            await self._deliver(carrier)
+        except _carrier.NoIndexError:
+            return 0
+        return count
+
+    async def findings(self, tenant: str | None) -> AsyncGenerator[str]:
+        """Yield the errors of the index of a tenant; none if it has no index."""
+        carrier = await self._with_keys(tenant)
+        async for finding in _audit.Audit(carrier).findings():
+            yield finding.what
 
     async def drop(self, tenant: str | None, space: str) -> bool:
         """Drop a space with the rows of its subjects; return whether there was something to drop."""
@@ -121,9 +188,9 @@ class Index:
             check_wait("timeout_s", timeout_s)
         if after is not None:
             check_text("after", after)
-        carrier = await self.carrier(tenant)
+        carrier = await self._with_keys(tenant)
         await self._prepare(carrier)
-        store, positions = carrier.store, Positions(carrier.store, carrier.space, _rows.INDEX_SPACE)
+        store, positions = carrier.store, Positions(carrier.store, carrier.space, INDEX_SPACE)
         if after is None:
             at, nonce = (await store.read(carrier.space, [])).revision, None
         else:
@@ -148,6 +215,25 @@ class Index:
                 if left_s <= 0:
                     return
                 await hints.wait(min(left_s, _LONGEST_WAIT_S))
+
+
+async def _chain(first: str | None, rest: AsyncGenerator[str]) -> AsyncGenerator[str | None]:
+    async with aclosing(rest):
+        yield first
+        async for each in rest:
+            yield each
+
+
+def _cursor(tenant: str | None, place: str | None) -> str:
+    """Return the cursor of a listing of all tenants: the cursor in the tenant's listing, and the tenant."""
+    return f"{place or ''}@{'' if tenant is None else f'={tenant}'}"
+
+
+def _parse_cursor(after: str) -> tuple[str | None, str | None]:
+    place, sign, owner = after.partition("@")
+    if not sign or (owner and not owner.startswith("=")) or owner == "=":
+        raise InvalidError(f"`after` is {after!a}; give `next` of a page of find(tenant=ALL)")
+    return owner[1:] or None, place or None
 
 
 def _public_changes(

@@ -11,7 +11,6 @@ from keepstate.engine.index.carrier import Carrier
 from keepstate.engine.index.rows import (
     ALL,
     DUE,
-    INDEX_SPACE,
     KIND,
     OWNER,
     SPACE,
@@ -31,6 +30,7 @@ from keepstate.engine.kernel.positions import Page, Positions
 from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.kernel.subjects import KINDS
 from keepstate.errors import InvalidError
+from keepstate.names import INDEX_SPACE
 from keepstate.stores.protocol import Mark
 from keepstate.values.key import pack
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -27,12 +27,11 @@ from keepstate.engine.index.summaries import DUE_SINCE_CHANGE, Reading, Summary
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe, to_datetime
 from keepstate.engine.kernel.subjects import Subject
-from keepstate.names import RESERVED
+from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry
 from keepstate.values.key import pack, unpack
 
-INDEX_SPACE: Final = f"{RESERVED}index"
-"""The name of the space of a tenant's index."""
+T = TypeVar("T")
 
 ALL, KIND, STATE, OWNER, DUE, SPACE = range(6)
 
@@ -171,12 +170,21 @@ def make_row(space: str, subject: Subject, reading: Reading, summary: Summary, c
 
 def decode_row(stored: bytes, key: bytes) -> Row:
     """Decode a row."""
-    return decode_stored(stored, Row, describe(key))
+    return _decode(stored, Row, key)
 
 
 def decode_meta(entry: Entry) -> MetaRecord:
     """Decode the state of an index."""
-    return decode_stored(entry.value, MetaRecord, describe(entry.key))
+    return _decode(entry.value, MetaRecord, entry.key)
+
+
+def _decode(stored: bytes, type: type[T], key: bytes) -> T:
+    try:
+        return decode_stored(stored, type, describe(key))
+    except CorruptError as error:
+        raise CorruptError(
+            f"the index of find(): {error}; reindex() makes it from the spaces", place=error.place
+        ) from error
 
 
 def encode(record: Any) -> bytes:

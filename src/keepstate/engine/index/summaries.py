@@ -118,7 +118,11 @@ def _version(entry: Entry | None) -> int:
 
 
 def _time_of(entry: Entry | None) -> int:
-    return 0 if entry is None else time_in(entry)
+    """Return the time of a change; 0 if it is not known. Damage of an outbox must not stop its delivery."""
+    try:
+        return 0 if entry is None else time_in(entry)
+    except CorruptError:
+        return 0
 
 
 def _heads(space: str, subject: Subject) -> dict[str, bytes]:
@@ -147,13 +151,13 @@ async def _summarise(unit: Unit, space: str, subject: Subject, entries: list[Ent
         summary = Summary(_OPEN)
     if summary is None:
         return None
-    ends = [entry.expires_at_ms for entry in entries if entry is not None and entry.expires_at_ms is not None]
+    ends = [entry.expires_at_ms or 0 for entry in entries if entry is not None]
     return Summary(
         summary.state[:_TEXT_CHARS],
         summary.owner,
         None if summary.title is None else summary.title[:_TEXT_CHARS],
         summary.due_ms,
-        max(ends) if ends else None,
+        max(ends) if ends and all(ends) else None,
     )
 
 

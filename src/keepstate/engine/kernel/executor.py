@@ -122,8 +122,16 @@ class Home(Protocol):
         """
         ...
 
-    def note_subjects(self, space: str, subjects: AbstractSet[Subject]) -> None:
-        """Note that a batch has changed subjects of a space, whose outboxes are to be delivered."""
+    def note_subjects(
+        self, space: str, subjects: AbstractSet[Subject], due_ms: Mapping[Subject, int]
+    ) -> None:
+        """Note that a batch has changed subjects of a space, whose outboxes are to be delivered.
+
+        Args:
+            space: The name of the space.
+            subjects: The subjects.
+            due_ms: The earliest time at which a task can be claimed that the batch moved, by queue.
+        """
         ...
 
 
@@ -289,7 +297,7 @@ class Executor(ABC):
         else:
             applied = await unit.commit()
         if unit.subjects and applied is not None:
-            self.home.note_subjects(self.name, unit.subjects)
+            self.home.note_subjects(self.name, unit.subjects, unit.due_ms)
         return applied
 
     async def retry(

@@ -31,7 +31,8 @@ KINDS: Final = tuple(sorted((*HOMED, QUEUE)))
 _ID_BYTES: Final = 400
 """A longer id would make the key of an outbox too long; such a subject is not listed."""
 _SPACES: Final = 4_096
-_FOREIGN: Final = tuple(layout.DOCUMENTS + f"{kind}/".encode() for kind in HOMED)
+FOREIGN: Final = tuple(layout.DOCUMENTS + f"{kind}/".encode() for kind in HOMED)
+"""The prefixes of the keys of subjects that are in the space of another one, or of none; sorted."""
 _OWN: Final = (layout.DOCUMENTS, layout.CHECKPOINTS)
 """The prefixes of the keys that belong to the subject whose space it is."""
 _MEMBERS: Final = ("team", b"agent")
@@ -87,7 +88,7 @@ def changed_subjects(space: str, keys: Iterable[bytes]) -> set[Subject]:
     """
     own, found = owner_of(space), set[Subject]()
     for key in keys:
-        if key.startswith(_FOREIGN):
+        if key.startswith(FOREIGN):
             kind, id, *_ = key[len(layout.DOCUMENTS) :].split(b"/", 2)
             if own is not None and (own.kind, kind) == _MEMBERS:
                 found.add(own)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import msgspec
@@ -75,12 +76,14 @@ class Unit:
         applied: The outcome of the batch, if it has written something.
         is_learned: Whether the caller keeps what the unit leaves, for later work that supposes.
         subjects: The subjects that the unit changes: queues as they are noted, all of them once it commits.
+        due_ms: The earliest time at which a task can be claimed that the unit moves, by queue.
     """
 
     # Few units change these, and every call makes a unit.
     is_sent = is_learned = False
     applied: Applied | None = None
     subjects: Set[Subject] = frozenset()
+    due_ms: Mapping[Subject, int] = MappingProxyType({})
     _purpose: str | None = None
     _first: bytes | None = None
     _followed: list[bytes]

@@ -22,6 +22,7 @@ from keepstate.values.key import pack, stamp_suffix, unpack
 
 TaskState = Literal["ready", "waiting", "claimed", "done", "dead", "cancelled"]
 STATES: Final[tuple[TaskState, ...]] = get_args(TaskState)
+_CLAIMABLE: Final = ("ready", "waiting", "claimed")
 EndState = Literal["done", "dead", "cancelled"]
 ENDED: Final[tuple[EndState, ...]] = get_args(EndState)
 
@@ -356,8 +357,7 @@ def move(unit: Unit, record: TaskRecord, state: TaskState, *, version: int = 0, 
     if record.slots and state != "claimed":
         release_slots(unit, record.slots)
         changes["slots"] = ()
-    if not record.state == state == "claimed":  # a heartbeat: its lease is over later, not sooner
-        note_kind(unit, record.kind)
+    is_noted = not record.state == state == "claimed"  # a heartbeat: its lease is over later, not sooner
     record = msgspec.structs.replace(record, state=state, placed_at=0, **changes)
     ttl_ms = kept_ms(record)
     if state == "ready":
@@ -368,12 +368,24 @@ def move(unit: Unit, record: TaskRecord, state: TaskState, *, version: int = 0, 
         record = msgspec.structs.replace(record, place=timed_place(record))
         unit.put(record.place, index_value(record), ttl_ms=ttl_ms)
     unit.put(task_key(record.id), encode_record(record), ttl_ms=ttl_ms)
+    if is_noted:
+        is_claimable = record.state in _CLAIMABLE and not record.waits_for
+        note_kind(unit, record.kind, record.due_at_ms if is_claimable else None)
     return record
 
 
-def note_kind(unit: Unit, kind: str) -> None:
-    """Note that the unit changes the queue of the tasks of one kind, for the index of subjects."""
-    unit.subjects |= {Subject(QUEUE, kind)}
+def note_kind(unit: Unit, kind: str, due_at_ms: int | None = None) -> None:
+    """Note that the unit changes the queue of the tasks of one kind, for the index of subjects.
+
+    Args:
+        unit: The unit.
+        kind: The kind.
+        due_at_ms: The time at which a task can be claimed that the unit moves, if there is one.
+    """
+    subject = Subject(QUEUE, kind)
+    unit.subjects |= {subject}
+    if due_at_ms is not None:
+        unit.due_ms = {**unit.due_ms, subject: min(due_at_ms, unit.due_ms.get(subject, FOREVER_MS))}
 
 
 def rewrite(unit: Unit, record: TaskRecord, version: int, **changes: Any) -> TaskRecord:

@@ -19,10 +19,13 @@ from keepstate.engine.events.folds import FoldRecord
 from keepstate.engine.events.record import Cursor, EventRecord
 from keepstate.engine.history.record import decode_grafts
 from keepstate.engine.history.verification import HistoryVerifier, stored_head, verify_commit, verify_object
+from keepstate.engine.index.carrier import DropMark, Mark
+from keepstate.engine.index.rows import MetaRecord, Row
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.grants import TenantRecord
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, parse_manifest, scan_pages
 from keepstate.engine.kernel.stored import decode_stored, strip_checksum
+from keepstate.engine.kernel.subjects import ChangeTime
 from keepstate.engine.queue import tasks, ticks
 from keepstate.engine.queue.attempts import AttemptRecord
 from keepstate.engine.queue.rules import decode_rules as decode_queue_rules
@@ -265,6 +268,12 @@ _DECODERS: Final[Mapping[bytes, Callable[[bytes, bytes], object]]] = {
     layout.STEPS: lambda _, value: decode_step(value, "the record"),
     layout.ATTEMPTS: lambda _, value: decode_stored(value, list[AttemptRecord], "the record"),
     layout.EXPIRING: lambda _, value: decode_stored(value, list[str], "the record"),
+    layout.OUTBOX: lambda _, value: decode_stored(value, ChangeTime, "the record"),
+    layout.CARRIED: lambda _, value: decode_stored(value, ChangeTime, "the record"),
+    layout.INDEX_META: lambda _, value: decode_stored(value, MetaRecord, "the record"),
+    layout.ROWS: lambda _, value: decode_stored(value, Row, "the record"),
+    layout.CARRYING: lambda _, value: decode_stored(value, Mark, "the record"),
+    layout.DROPPING: lambda _, value: decode_stored(value, DropMark, "the record"),
     layout.TENANT: lambda _, value: decode_stored(value, TenantRecord, "the record of the tenant"),
 }
 """Raise an error for a damaged record, given its key and value; by key prefix."""

@@ -507,6 +507,7 @@ class Keepstate:
         changed_since: datetime | None = None,
         under: str = "",
         order: Literal["-changed", "changed", "due"] = "-changed",
+        tenant: TenantScope = OWN,
         after: str | None = None,
         limit: int = 100,
     ) -> Page[_rows.Found]:
@@ -516,7 +517,7 @@ class Keepstate:
         delivery: a writer delivers after its commit, within about a second. What this handle has written is
         delivered first. The first call of a tenant makes the index, and reads each of its spaces.
 
-        Cost: four round trips.
+        Cost: four round trips; for `ALL`, of each tenant that the page covers.
 
         Args:
             kind: Only subjects of this kind; see `Found`.
@@ -527,6 +528,8 @@ class Keepstate:
                 `spaces`.
             order: `-changed` begins with the latest change, `changed` with the earliest. `due` shows only
                 subjects that are due at some time, and begins with the earliest.
+            tenant: `OWN` lists the subjects of the handle's tenant; without one, those of no tenant. `ALL`
+                lists first those of no tenant and then tenant by tenant, each in this order.
             after: The `next` of a page of the same listing: continue behind that page.
             limit: The largest number of subjects in the page.
 
@@ -534,9 +537,14 @@ class Keepstate:
             CompactedError: The log of the index no longer reaches back to the cursor.
             HistoryLostError: The store has lost the history that the cursor belongs to.
             InvalidError: The cursor belongs to another listing.
+            NotAllowedError: The handle of a tenant lists `ALL`.
         """
         by = kind, state, owner, changed_since, under, order
-        return await self.index.find(self.tenant_id, by, after, limit)
+        check_choice("tenant", tenant, OWN, ALL)
+        if tenant is OWN:
+            return await self.index.find(self.tenant_id, by, after, limit)
+        self._require_administrator("tenant=ALL lists the subjects of all tenants")
+        return await self.index.find_everywhere(self._tenant_ids, by, after, limit)
 
     async def watch(
         self,
@@ -575,6 +583,20 @@ class Keepstate:
         further one reads the spaces that have changed since.
         """
         return await self.index.deliver(self.tenant_id)
+
+    async def reindex(self) -> int:
+        """Compare the index of `find` with all spaces, correct it, and return the number of its errors.
+
+        Deliveries keep the index right. This is for what they cannot know of: damaged bytes, a space that was
+        restored from elsewhere. Writers, deliveries and listings go on meanwhile. If the call is interrupted,
+        call it again. A handle without a tenant covers spaces of no tenant.
+
+        Cost: a few reads of each row and each space.
+
+        Raises:
+            ConflictError: Writers changed the same rows all the time.
+        """
+        return await self.index.reindex(self.tenant_id)
 
     async def size(self) -> SpaceSize:
         """Return the total size of the handle's spaces, each at a revision of its own.
@@ -724,9 +746,11 @@ class Keepstate:
             self._indexes = _index.Index(self.opened, self.runner, self.clock)
         return self._indexes
 
-    def note_subjects(self, space: str, subjects: AbstractSet[Subject]) -> None:
+    def note_subjects(
+        self, space: str, subjects: AbstractSet[Subject], due_ms: Mapping[Subject, int]
+    ) -> None:
         """Note that a batch has changed subjects of a space, which are then delivered in the background."""
-        self.index.note(self.tenant_id, space, subjects)
+        self.index.note(self.tenant_id, space, subjects, due_ms)
 
     def stored_name(self, space: str) -> str:
         """Return the stored name of one of its spaces."""

@@ -1,0 +1,96 @@
+"""A walk over one space that finds its subjects from their own records, without an outbox or a row.
+
+It is the truth that an index is compared with. Cost: one call for the sizes of the space's parts, one for
+each part of its queue, and up to one for each kind of subject and each subject in a shared space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Final
+
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.large_values import scan_pages
+from keepstate.engine.kernel.subjects import (
+    CARRIED,
+    FOREIGN,
+    OUTBOXES,
+    QUEUE,
+    Subject,
+    changed_subjects,
+    owner_of,
+    subject_in,
+)
+from keepstate.engine.queue import tasks, ticks
+from keepstate.errors import CorruptError
+from keepstate.stores.protocol import Store
+
+_LISTED: Final = (layout.READY, layout.WAITING, layout.CLAIMED, layout.DEAD)
+"""The parts of a queue whose tasks the index tells of."""
+_LAST: Final = b"/" + b"\xff" * 40
+"""Sorts behind each name that continues a subject's with a `/`, also behind one that is cut there."""
+
+
+async def subjects_in(store: Store, stored: str, space: str) -> AsyncGenerator[Subject]:
+    """Yield the subjects of a space, each of them once or twice.
+
+    Args:
+        store: The opened store.
+        stored: The stored name of the space.
+        space: The name of the space, without its tenant.
+    """
+    if (own := owner_of(space)) is not None:
+        yield own
+    parts = (await store.sizes(stored)).parts
+
+    def has(part: bytes) -> bool:
+        return part in parts or part[:1] in parts
+
+    for part, prefix in ((layout.OUTBOX, OUTBOXES), (layout.CARRIED, CARRIED)):
+        if has(part):
+            async for entries in scan_pages(store, stored, prefix):
+                for entry in entries:
+                    yield subject_in(prefix, entry)
+    if has(layout.DOCUMENTS):
+        async for subject in _subjects_of_documents(store, stored, space):
+            yield subject
+    kinds = set[str]()
+    for part in _LISTED:
+        if has(part):
+            async for entries in scan_pages(store, stored, part):
+                kinds |= {tasks.index_in(entry).kind for entry in entries}
+    if has(layout.SCHEDULES):
+        async for entries in scan_pages(store, stored, layout.SCHEDULES):
+            for entry in entries:
+                with suppress(CorruptError):
+                    kinds.add(ticks.decode_schedule(entry.value, "a schedule").kind)
+    for kind in kinds:
+        yield Subject(QUEUE, kind)
+
+
+async def _subjects_of_documents(store: Store, stored: str, space: str) -> AsyncGenerator[Subject]:
+    """Yield the subjects that have documents in a space, and skip all documents but the first of each."""
+    key: bytes | None = b""
+    for prefix in FOREIGN:
+        after = prefix
+        while True:
+            if key is not None and key <= after:
+                key = await _key_behind(store, stored, after)
+            if key is None or not key.startswith(prefix):
+                break
+            for subject in changed_subjects(space, [key]):
+                yield subject
+            name, is_part, _ = key[len(prefix) :].partition(b"/")
+            after = prefix + name + _LAST if is_part else key
+
+
+async def _key_behind(store: Store, stored: str, after: bytes) -> bytes | None:
+    """Return the first key of a document above another one; None if there is none."""
+    place: bytes | None = after
+    while place is not None:
+        page = await store.scan(stored, layout.DOCUMENTS, after=place, limit=1)
+        if page.entries:
+            return page.entries[0].key
+        place = page.next
+    return None
