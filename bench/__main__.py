@@ -21,6 +21,7 @@ from pathlib import Path
 from bench import others
 from bench.counts import counts
 from bench.embedded import memory, sqlite_full, sqlite_normal
+from bench.finding import finding
 from bench.harness import Shown, Table
 from bench.history import history
 from bench.importing import importing
@@ -44,6 +45,7 @@ GROUPS: dict[str, Callable[[Table], None]] = {
     "import": importing,
     "counts": counts,
     "reads": reads,
+    "find": finding,
     "queue": queues,
     "steps": steps,
     "watch": watches,

@@ -31,6 +31,7 @@ ROWS = {
     "import": 4,
     "counts": 11 + 3 * counts.IO.exists(),
     "reads": 6,
+    "find": 36,
     "queue": 2 + 2 * QUEUES + ("huey" not in others.missing("huey")),
     "steps": 3 * ("DBOS" not in others.missing("DBOS")),
     "watch": 2,

@@ -138,6 +138,23 @@ class LeavesRows(Carrier):
         return True
 
 
+class LosesDeliveries(Carrier):
+    """Deletes the outbox of a subject whose row it did not write."""
+
+    async def _write_rows(self, items: Any, marks: Any, known: Any = None) -> list[Location]:
+        return [*items]
+
+
+class SettlesFirst(Carrier):
+    """Delivers in the wrong order: it deletes the outbox and then writes the row, without a mark."""
+
+    async def _carry_some(self, subjects: Sequence[Location], *, rebuilds: bool) -> set[Location]:
+        items = {location: await self.read(location) for location in subjects}
+        settled = await self._settle(items)
+        await self._write_rows({location: items[location] for location in settled}, {})
+        return settled
+
+
 class BelievesItsReading(Carrier):
     """Does not read again whether the subject of a row that it reconciles has changed meanwhile."""
 
@@ -169,6 +186,8 @@ PLANTED: Mapping[type[Carrier], str] = {
     UnmarksAtOnce: "a deletion that two carry",
     TakesOlderRows: "a change that two carry",
     DeletesAnyOutbox: "a change that two carry",
+    LosesDeliveries: "a change that two carry",
+    SettlesFirst: "a change that two carry",
     LeavesRows: "a drop",
     MakesItsIndex: "an erasure",
 }

@@ -154,7 +154,7 @@ class Audit:
                     raise CorruptError(f"{describe(entry.key)} is the row of another subject")
             except CorruptError as error:
                 # The row is missing until the audit comes to its space: until then the index is incomplete.
-                gone = [Delete(entry.key), Put(layout.INDEX_META, encode(MetaRecord()))]
+                gone: list[Write] = [Delete(entry.key), Put(layout.INDEX_META, encode(MetaRecord()))]
                 found.append(Finding(str(error), None, gone, [check]))
                 continue
             rows.append((entry, row, places(self._carrier.name_of, digest, row)))

@@ -68,7 +68,7 @@ class Index:
         carrier = await self.carrier(tenant)
         if isinstance(carrier.store, LacksKeys):
             raise InvalidError(
-                f"{carrier.store.url} is encrypted, and so is its index; open it with encryption=KeyRing(…)"
+                "the store is encrypted, and so is its index; open it with encryption=KeyRing(…)"
             )
         return carrier
 

@@ -20,8 +20,8 @@ from keepstate.engine.index.rows import (
     decode_row,
     digest_in,
     list_prefix,
+    place_in,
     row_key,
-    time_in,
     token_of,
 )
 from keepstate.engine.kernel import layout
@@ -40,6 +40,8 @@ ORDERS: Final[tuple[Order, ...]] = get_args(Order)
 _AT_ONCE: Final = 256
 _TRIED: Final = 1_024
 """The number of rows of a long list that are tried for `under`, before the rows under it are listed."""
+_FEW: Final = 64
+"""The number of rows under a name that are read at once, whatever else the listing shows."""
 _SORTED: Final = 8_192
 """The number of rows under a name that are sorted in memory."""
 
@@ -146,7 +148,7 @@ class Listing:
             key = await positions.page_in(
                 "after", check_text("after", after), layout.LISTS, self._query.name()
             )
-            start = _Place(time_in(key), digest_in(key))
+            start = _Place(*place_in(key))
         found: list[tuple[_Place, Row]] = []
         async with aclosing(self._rows(start, limit + 1)) as rows:
             async for each in rows:
@@ -163,8 +165,14 @@ class Listing:
 
     async def _rows(self, start: _Place | None, wanted: int) -> AsyncGenerator[tuple[_Place, Row]]:
         """Yield the rows of the listing that follow a place, in order."""
+        if self._query.under and await self._has_few():
+            for place, row in await self._rows_under() or ():
+                if start is None or self._follows(place, start):
+                    yield place, row
+            return
         count = tried = 0
-        async with aclosing(self._places(start, min(wanted, _AT_ONCE))) as pages:
+        at_once = min(wanted, _FEW if self._query.under else _AT_ONCE)  # many of a list may be elsewhere
+        async with aclosing(self._places(start, at_once)) as pages:
             async for places in pages:
                 for place, row in await self._read(places):
                     yield place, row
@@ -200,12 +208,27 @@ class Listing:
                     found.append((place, row))
         return found
 
+    def _prefixes_under(self) -> list[bytes]:
+        """Return the prefixes of the places of all rows under the name of the listing."""
+        under = self._query.under
+        names = [list_prefix(SPACE, under)] if not under.endswith("/") else []
+        return [*names, list_prefix(SPACE, under if under.endswith("/") else f"{under}/")[:-1]]
+
+    async def _has_few(self) -> bool:
+        """Return whether the rows under the name are so few that they are read before any other list."""
+        count = 0
+        for prefix in self._prefixes_under():
+            page = await self._carrier.store.scan(self._carrier.space, prefix, limit=_FEW)
+            count += len(page.entries)
+            self._mark = max(self._mark, Mark(page.revision, page.nonce))
+            if page.next is not None or count > _FEW:
+                return False
+        return True
+
     async def _rows_under(self) -> list[tuple[_Place, Row]] | None:
         """Return all rows of the listing under its name, sorted; None if there are too many."""
-        under, found, count = self._query.under, list[tuple[_Place, Row]](), 0
-        names = [list_prefix(SPACE, under)] if not under.endswith("/") else []
-        names.append(list_prefix(SPACE, under if under.endswith("/") else f"{under}/")[:-1])
-        for prefix in names:
+        found, count = list[tuple[_Place, Row]](), 0
+        for prefix in self._prefixes_under():
             async with aclosing(self._carrier.rows(prefix)) as rows:
                 async for key, row in rows:
                     count += 1
@@ -291,9 +314,7 @@ class _List:
                 reverse=self._reverse,
             )
             self.mark = Mark(page.revision, page.nonce)
-            self._ready = [
-                _Place(time_in(entry.key), digest_in(entry.key)) for entry in reversed(page.entries)
-            ]
+            self._ready = [_Place(*place_in(entry.key)) for entry in reversed(page.entries)]
             self._after, self._is_over = page.next, page.next is None
         return self._ready[-1] if self._ready else None
 

@@ -25,7 +25,7 @@ import msgspec
 
 from keepstate.engine.index.summaries import DUE_SINCE_CHANGE, Reading, Summary
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe, to_datetime
+from keepstate.engine.kernel.stored import StoredMs, corrupt_error, describe, to_datetime
 from keepstate.engine.kernel.subjects import Subject
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry
@@ -180,10 +180,12 @@ def decode_meta(entry: Entry) -> MetaRecord:
 
 def _decode(stored: bytes, type: type[T], key: bytes) -> T:
     try:
-        return decode_stored(stored, type, describe(key))
-    except CorruptError as error:
+        return msgspec.msgpack.decode(stored, type=type)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        location = describe(key)  # only here: it costs as much as the record
         raise CorruptError(
-            f"the index of find(): {error}; reindex() makes it from the spaces", place=error.place
+            f"the index of find(): {location} is damaged: {error}; reindex() makes it from the spaces",
+            place=location,
         ) from error
 
 
@@ -239,9 +241,10 @@ def digest_in(key: bytes) -> bytes:
     return digest
 
 
-def time_in(key: bytes) -> int:
-    """Return the time in the key of a place, in a list that sorts by a time."""
-    time_ms = unpack(key[len(layout.LISTS) :])[-2]
-    if not isinstance(time_ms, int):
-        raise corrupt_error(describe(key), "it has no time")
-    return time_ms
+def place_in(key: bytes) -> tuple[int, bytes]:
+    """Return the time and the digest in the key of a place, in a list that sorts by a time."""
+    match unpack(key[len(layout.LISTS) :])[-2:]:
+        case (int(time_ms), bytes(digest)):
+            return time_ms, digest
+        case _:
+            raise corrupt_error(describe(key), "it has no time, or names no subject")
