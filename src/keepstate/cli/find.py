@@ -87,10 +87,15 @@ async def find(
             "--after": page.next,
             "--limit": None if limit is None else str(limit),
         }
-        given = [word for option in options.items() if option[1] is not None for word in option]
-        words = [word for word in (under, *given, "--tenants" if tenants else "") if word]
-        said().print(plain(f"there are more: {session.command('find', *words)}"))
+        _write_more(session, under, options, tenants=tenants)
     return exits.OK
+
+
+def _write_more(session: Session, under: str, options: dict[str, str | None], *, tenants: bool) -> None:
+    """Print the command that continues behind a page."""
+    given = [word for name, text in options.items() if text is not None for word in (name, text)]
+    words = [word for word in (under, *given, "--tenants" if tenants else "") if word]
+    said().print(plain(f"there are more: {session.command('find', *words)}"))
 
 
 async def reindex(

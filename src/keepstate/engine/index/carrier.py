@@ -97,7 +97,7 @@ class DropMark(msgspec.Struct, array_like=True, frozen=True):
     begun_ms: StoredMs
 
 
-class Item(NamedTuple):
+class CarriedSubject(NamedTuple):
     """A subject that is carried: as it was read, and the time of its last change."""
 
     reading: Reading
@@ -174,7 +174,7 @@ class Carrier:
         return carried
 
     async def _carry_some(self, subjects: Sequence[Location], *, rebuilds: bool) -> set[Location]:
-        items: dict[Location, Item] = {}
+        items: dict[Location, CarriedSubject] = {}
         for location in subjects:
             item = await self.read(location)
             if item.reading.outbox or rebuilds:
@@ -214,7 +214,7 @@ class Carrier:
             self._left.setdefault(location, []).append(mark)
         return False
 
-    async def read(self, location: Location) -> Item:
+    async def read(self, location: Location) -> CarriedSubject:
         """Read a subject."""
         space, subject = location
         stored = stored_name(self.tenant, space)
@@ -223,7 +223,7 @@ class Carrier:
         if not changed_ms and has_ability(type(self.store), ReportsLastChange):
             assert isinstance(self.store, ReportsLastChange)
             changed_ms = (await self.store.changed_ms([stored]))[0] or 0
-        return Item(reading, changed_ms or reading.now_ms)
+        return CarriedSubject(reading, changed_ms or reading.now_ms)
 
     async def read_rows(self, locations: Sequence[Location]) -> list[Row | None]:
         """Return the rows of subjects, all of one moment; None for a subject without a row."""
@@ -243,7 +243,7 @@ class Carrier:
 
     async def _write_rows(
         self,
-        items: Mapping[Location, Item],
+        items: Mapping[Location, CarriedSubject],
         marks: Mapping[Location, bytes],
         known: Mapping[Location, Entry | None] | None = None,
     ) -> list[Location]:
@@ -297,12 +297,12 @@ class Carrier:
             space=self.space,
         )
 
-    def _stays(self, row: Row, item: Item) -> bool:
+    def _stays(self, row: Row, item: CarriedSubject) -> bool:
         """Return whether a row was read at a later revision than a subject that is carried."""
         return row.version > item.reading.revision
 
     def _row_writes(
-        self, location: Location, item: Item, entry: Entry | None, row: Row | None
+        self, location: Location, item: CarriedSubject, entry: Entry | None, row: Row | None
     ) -> list[Write]:
         """Return the writes that replace a row, with its places; none if there is no row, and none to set."""
         space, subject = location
@@ -322,7 +322,7 @@ class Carrier:
 
     # ---- steps 3 and 4: outboxes and marks
 
-    async def _settle(self, items: Mapping[Location, Item]) -> set[Location]:
+    async def _settle(self, items: Mapping[Location, CarriedSubject]) -> set[Location]:
         """Delete the outboxes of subjects that have not changed since they were read, and return these."""
         settled, batches = set[Location](), dict[Location, Batch]()
         for location, item in items.items():
@@ -338,7 +338,7 @@ class Carrier:
                 settled.add(location)
         return settled
 
-    def _settlement(self, stored: str, subject: Subject, item: Item) -> Batch:
+    def _settlement(self, stored: str, subject: Subject, item: CarriedSubject) -> Batch:
         """Return the batch that deletes an outbox under its exact version."""
         reading, writes = item.reading, list[Write]([Delete(subject.outbox_key())])
         if reading.summary is not None:
@@ -523,7 +523,7 @@ def space_of_drop(key: bytes) -> str:
             raise corrupt_error(describe(key), "it names no space")
 
 
-def new_row(location: Location, item: Item) -> tuple[Row | None, int | None]:
+def new_row(location: Location, item: CarriedSubject) -> tuple[Row | None, int | None]:
     """Return the row of a subject that was read, and its TTL; no row for an absent or expired one."""
     summary, reading, ttl_ms = item.reading.summary, item.reading, None
     if summary is not None and summary.expires_ms is not None:

@@ -41,7 +41,7 @@ _AT_ONCE: Final = 256
 _TRIED: Final = 1_024
 """The number of rows of a long list that are tried for `under`, before the rows under it are listed."""
 _FEW: Final = 64
-"""The number of rows under a name that are read at once, whatever else the listing shows."""
+"""The number of rows under a name that are read at once, whatever the other filters are."""
 _SORTED: Final = 8_192
 """The number of rows under a name that are sorted in memory."""
 

@@ -544,7 +544,7 @@ class Keepstate:
         if tenant is OWN:
             return await self.index.find(self.tenant_id, by, after, limit)
         self._require_administrator("tenant=ALL lists the subjects of all tenants")
-        return await self.index.find_everywhere(self._tenant_ids, by, after, limit)
+        return await self.index.find_everywhere(self.tenant_ids, by, after, limit)
 
     async def watch(
         self,
@@ -570,8 +570,7 @@ class Keepstate:
             HistoryLostError: The store has lost the history that `after` belongs to.
         """
         by = kind, state, owner, None, under, "-changed"
-        changes = self.index.watch(self.tenant_id, by, after, timeout_s)
-        async with aclosing(changes):
+        async with aclosing(self.index.watch(self.tenant_id, by, after, timeout_s)) as changes:
             async for change in changes:
                 yield change
 

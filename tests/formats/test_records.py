@@ -1,0 +1,119 @@
+"""The page on the stored format says what the code stores: each part, field and byte of its examples."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import keepstate.sync
+from keepstate.engine.documents.write_rules import WriteRules
+from keepstate.engine.events.folds import FoldRecord
+from keepstate.engine.events.record import Cursor, EventRecord
+from keepstate.engine.history.record import CommitRecord, Graft, Head
+from keepstate.engine.index.carrier import DropMark, Mark
+from keepstate.engine.index.rows import MetaRecord, Row
+from keepstate.engine.kernel.grants import TenantRecord
+from keepstate.engine.kernel.subjects import ChangeTime
+from keepstate.engine.queue.attempts import AttemptRecord
+from keepstate.engine.queue.lines import Turn
+from keepstate.engine.queue.rules import QueueRules
+from keepstate.engine.queue.step_records import StepRecord
+from keepstate.engine.queue.tasks import IndexRecord, TaskRecord
+from keepstate.engine.queue.ticks import ScheduleRecord
+from keepstate.stores.file import items
+from keepstate.values import codec
+from tests.docs.pages import ROOT
+from tests.formats.records import PREFIXES, make_store
+
+PAGE = (ROOT / "docs" / "reference" / "format.md").read_text("utf-8")
+RECORDS: dict[str, Any] = {
+    "ATTEMPTS": AttemptRecord, "BLOCKED": Turn, "BRANCHES": Head, "CANCELLED": IndexRecord,
+    "CARRIED": ChangeTime, "CARRYING": Mark, "CLAIMED": IndexRecord, "COMMITS": CommitRecord,
+    "CURSORS": Cursor, "DEAD": IndexRecord, "DONE": IndexRecord, "DROPPING": DropMark,
+    "EVENTS": EventRecord, "FOLDS": FoldRecord, "GRAFTS": Graft, "HELD": Turn, "INDEX_META": MetaRecord,
+    "OUTBOX": ChangeTime, "QUEUE_RULES": QueueRules, "READY": IndexRecord, "ROWS": Row,
+    "RULES": WriteRules, "SCHEDULES": ScheduleRecord, "STEPS": StepRecord, "TAGS": Head,
+    "TASKS": TaskRecord, "TENANT": TenantRecord, "TURNS": Turn, "WAITING": IndexRecord,
+}  # fmt: skip
+"""The record of each part whose value is one, or is made of ones."""
+ROW = re.compile(r"^\| `(0[0-2] .+?)` \| `([0-9a-f]+)` \| (.+?) \| (?:`([a-z_ ]+)`)? \|$", re.MULTILINE)
+PAIR = re.compile(r"^([0-9a-f]+) ([0-9a-f]+|-)$", re.MULTILINE)
+
+
+def test_each_part_has_a_row_with_its_prefix_and_the_fields_of_its_record() -> None:
+    rows = {bytes.fromhex(prefix): fields for _, prefix, _, fields in ROW.findall(PAGE)}
+
+    assert rows == {
+        prefix: " ".join(_fields(RECORDS[name])) if name in RECORDS else ""
+        for name, prefix in PREFIXES.items()
+    }
+
+
+def _fields(record: Any) -> tuple[str, ...]:
+    return record.__struct_fields__ if hasattr(record, "__struct_fields__") else record._fields
+
+
+def test_each_path_begins_as_its_prefix_says() -> None:
+    for path, prefix, _, _ in ROW.findall(PAGE):
+        section, *words = path.split(" ")
+        fixed = [word.strip('"') for word in words if word.startswith('"')]
+        assert bytes.fromhex(section) + b"".join(b"\x02" + word.encode() + b"\0" for word in fixed) == (
+            bytes.fromhex(prefix)
+        )
+
+
+def test_the_example_store_has_exactly_these_bytes() -> None:
+    store = asyncio.run(make_store())
+    stored = {key: value for entries in store.values() for key, value in entries}
+    shown = {bytes.fromhex(key): bytes.fromhex(value.strip("-")) for key, value in PAIR.findall(PAGE)}
+
+    assert len(shown) > 40
+    assert {key: stored.get(key) for key in shown} == shown
+
+
+@pytest.mark.parametrize(
+    "name", ["OUTBOX", "CARRIED", "ROWS", "LISTS", "INDEX_META", "TASKS", "READY", "EVENTS"]
+)
+def test_the_examples_show_the_parts_that_another_client_reads_first(name: str) -> None:
+    assert any(bytes.fromhex(key).startswith(PREFIXES[name]) for key, _ in PAIR.findall(PAGE))
+
+
+def test_the_tables_of_sqlite_are_those_of_the_page(tmp_path: Path) -> None:
+    with keepstate.sync.open(f"sqlite:///{tmp_path}/format.db") as ks:
+        ks.space("run").documents.put("plan", 1)
+    database = apsw.Connection(f"{tmp_path}/format.db", flags=apsw.SQLITE_OPEN_READONLY)
+    for (table,) in database.execute("select name from sqlite_schema where type = 'table'"):
+        columns = [row[1] for row in database.execute(f"pragma table_info({table})")]
+        assert f"| `{table}` | `{' '.join(columns)}` |" in PAGE
+    database.close()
+
+
+def test_the_tables_of_postgresql_are_those_of_the_page() -> None:
+    schema = (ROOT / "src/keepstate/stores/postgres/schema.sql").read_text("utf-8")
+    for table, body in re.findall(r"CREATE TABLE \{schema\}\.(\w+) \((.*?)\)(?: WITH|;)", schema, re.DOTALL):
+        columns = re.findall(r"^    ([a-z_]+) ", body, re.MULTILINE) or [body.split()[0]]
+        assert f"| `{table}` | `{' '.join(columns)}` |" in PAGE, table
+
+
+def test_the_items_of_a_journal_are_those_of_the_page() -> None:
+    for kind in (items.Revision, items.RetryOutcome, items.SpaceHead, items.Entries, items.Logged):
+        tag = kind.__struct_config__.tag
+        assert f"| `{tag}` | `{' '.join(kind.__struct_fields__)}` |" in PAGE
+
+
+def test_the_keys_of_redis_are_those_of_the_page() -> None:
+    from keepstate.stores.redis.encoding import keys_of, registry_key
+
+    for key in keys_of("PREFIX", "SPACE").keys:
+        assert f"`{key.decode()}`" in PAGE
+    assert f"`{registry_key('PREFIX', 0).decode().replace('{0}', '{N}')}`" in PAGE
+
+
+def test_a_document_is_read_by_the_rules_of_the_page() -> None:
+    assert codec.decode(bytes.fromhex("0181a47374657001")) == {"step": 1}
+    assert "0202646f6300706c616e 0181a47374657001" in PAGE
