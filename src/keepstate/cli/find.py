@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
@@ -72,11 +73,7 @@ async def find(
         if page.next is not None:
             write_json({"next": page.next})
         return exits.OK
-    if tenants:
-        rows = ((repr(found.tenant) if found.tenant is not None else "-", *_row(found)) for found in page)
-        write_table(("tenant", *_HEADS), rows)
-    else:
-        write_table(_HEADS, map(_row, page))
+    _write_rows(page, tenants=tenants)
     if page.next is not None:
         options = {
             "--kind": kind,
@@ -89,6 +86,14 @@ async def find(
         }
         _write_more(session, under, options, tenants=tenants)
     return exits.OK
+
+
+def _write_rows(page: Iterable[Found], *, tenants: bool) -> None:
+    if not tenants:
+        write_table(_HEADS, map(_row, page))
+        return
+    rows = (("-" if found.tenant is None else repr(found.tenant), *_row(found)) for found in page)
+    write_table(("tenant", *_HEADS), rows)
 
 
 def _write_more(session: Session, under: str, options: dict[str, str | None], *, tenants: bool) -> None:

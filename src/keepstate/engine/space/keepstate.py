@@ -631,8 +631,7 @@ class Keepstate:
 
     async def quota(self) -> Quota | None:
         """Return the quota of the tenant; None without one."""
-        beginning = names.beginning(self._require_tenant("quota"))
-        record, _, _ = await read_record(await self.opened(), beginning)
+        record, *_ = await read_record(await self.opened(), names.beginning(self._require_tenant("quota")))
         return None if record is None else record.quota
 
     async def erase(self, *, confirm: str) -> _erasure.Erased:
