@@ -31,9 +31,9 @@ BUDGETS = {
     "cli": 3_330,
     "engine": 21_400,
     "managers": 5_300,
-    "sessions": 3_450,
+    "sessions": 3_950,
     "stores": 11_900,
-    "sync": 3_210,
+    "sync": 3_250,
     "testing": 3_020,
     "typed": 3_050,
     "values": 4_440,
@@ -41,7 +41,7 @@ BUDGETS = {
     TOP: 1_765,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
-UNPACKED_BYTES = 4_330_000
+UNPACKED_BYTES = 4_340_000
 """Size of the package's files in the wheel, unpacked."""
 _CALLS = 5
 _LAYOUT = {

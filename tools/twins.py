@@ -35,6 +35,7 @@ MODULES = {
     "managers.workflows.manager": ("WorkflowStateManager",),
     "sessions.conversation": ("BoundedState", "Conversation"),
     "sessions.machine": ("AgentStateMachine",),
+    "sessions.replies": ("Reply",),
     "sessions.session": ("Session",),
     "sessions.sweep": ("Sessions",),
     "sessions.threads": ("Threads", "ThreadMessages"),

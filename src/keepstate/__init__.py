@@ -160,6 +160,7 @@ if TYPE_CHECKING:
     from keepstate.sessions import ANY_USER as ANY_USER
     from keepstate.sessions import AgentStateMachine as AgentStateMachine
     from keepstate.sessions import BoundedState as BoundedState
+    from keepstate.sessions import ChatChange as ChatChange
     from keepstate.sessions import Conversation as Conversation
     from keepstate.sessions import Entry as Entry
     from keepstate.sessions import MessagePage as MessagePage
@@ -307,10 +308,10 @@ _HOMES = {
     "names": ("ALL", "OWN"),
     "opening": ("open",),
     "sessions": (
-        "ANY_USER", "AgentStateMachine", "BoundedState", "Conversation", "Entry", "MessagePage", "Session",
-        "SessionContext", "SessionMoment", "Sessions", "StepResult", "TaskState", "Thread", "ThreadMessage",
-        "ThreadMessages", "Threads", "TokenCounter", "Transition", "UserState", "ValidatedState",
-        "VersionedState", "estimate_tokens",
+        "ANY_USER", "AgentStateMachine", "BoundedState", "ChatChange", "Conversation", "Entry",
+        "MessagePage", "Reply", "Session", "SessionContext", "SessionMoment", "Sessions", "StepResult",
+        "TaskState", "Thread", "ThreadMessage", "ThreadMessages", "Threads", "TokenCounter",
+        "Transition", "UserState", "ValidatedState", "VersionedState", "estimate_tokens",
     ),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),

@@ -7,13 +7,16 @@ from tests.contracts.sessions import (
     EntryContract,
     InPassedSpace,
     MachineContract,
+    ReplyContract,
     SessionContract,
     ThreadContract,
 )
 from tests.managers.places import InFile, InMemory, InPostgres, InRedis, InSQLite
 
 
-class _Contract(SessionContract, ConversationContract, EntryContract, ThreadContract, MachineContract): ...
+class _Contract(
+    SessionContract, ConversationContract, EntryContract, ReplyContract, ThreadContract, MachineContract
+): ...
 
 
 class TestMemory(InMemory, _Contract): ...

@@ -10,10 +10,12 @@ module in `tests/sessions/patterns`.
 
 from keepstate.sessions.conversation import BoundedState, Conversation
 from keepstate.sessions.entries import Entry
+from keepstate.sessions.following import ChatChange
 from keepstate.sessions.machine import AgentStateMachine
 from keepstate.sessions.machine_data import Transition
 from keepstate.sessions.messages import estimate_tokens
 from keepstate.sessions.namespace import ANY_USER
+from keepstate.sessions.replies import Reply
 from keepstate.sessions.session import Session
 from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState
 from keepstate.sessions.sweep import Sessions
@@ -29,9 +31,11 @@ __all__ = [
     "ANY_USER",
     "AgentStateMachine",
     "BoundedState",
+    "ChatChange",
     "Conversation",
     "Entry",
     "MessagePage",
+    "Reply",
     "Session",
     "SessionContext",
     "SessionMoment",

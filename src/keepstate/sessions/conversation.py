@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final, Literal, Unpack
 
 from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
-from keepstate.engine.kernel.arguments import check_choice, check_text
+from keepstate.engine.kernel.arguments import check_choice, check_flag, check_text, single_use
 from keepstate.engine.kernel.positions import Page
 from keepstate.errors import InvalidError
-from keepstate.sessions import forks
+from keepstate.sessions import following, forks, replies
 from keepstate.sessions.context_fit import ordered
 from keepstate.sessions.conversation_documents import make_rules
 from keepstate.sessions.conversation_store import ConversationStore, check_limit
 from keepstate.sessions.entries import Addition, Entry, make_addition
-from keepstate.sessions.messages import Message, check_message, estimate_tokens
+from keepstate.sessions.following import ChatChange
+from keepstate.sessions.messages import Message, check_message, estimate_tokens, text_of
 from keepstate.sessions.namespace import Namespace
+from keepstate.sessions.replies import Reply
 from keepstate.values import limits
 
 _MESSAGES_AT_ONCE: Final = 400
@@ -217,7 +220,7 @@ class Conversation:
             check_text("role", role)
         wanted, found = check_text("text", text).casefold(), list[tuple[int, Message]]()
         async for number, message in self._store.items():
-            if role in (None, message["role"]) and wanted in _said(message.get("content")).casefold():
+            if role in (None, message["role"]) and wanted in text_of(message).casefold():
                 found.append((number, message))
                 if len(found) == limit:
                     break
@@ -230,6 +233,67 @@ class Conversation:
     async def clear(self) -> int:
         """Remove all messages from view and return their number. Later messages continue the numbering."""
         return await self._store.clear()
+
+    # ---- replies
+
+    @single_use
+    async def reply(
+        self,
+        *,
+        id: str | None = None,
+        author: str | None = None,
+        flush_s: float = 0.1,
+        lease_s: float = 30,
+    ) -> AsyncGenerator[Reply]:
+        """Yield a reply that followers read while it is written; it becomes a message when the block ends.
+
+        The message is added, and the pieces of text are removed, in one batch. They are not in the history.
+        If the block raises, what was said is kept as `failed`, and no model sees it. If this process is
+        killed, the next follower or reply does the same, once the lease has ended.
+
+        Args:
+            id: The id of the reply and of its message; by default a random one.
+            author: The author; by default, that of the space.
+            flush_s: Seconds after which written text is stored.
+            lease_s: Seconds until the reply of a killed process is ended. The lease is renewed meanwhile.
+
+        Raises:
+            AlreadyExistsError: The conversation has a message with this id.
+            ConflictError: Another reply is being written.
+            InvalidError: The conversation is inside a transaction.
+            LeaseLostError: The reply was ended as failed, because this process could not renew its lease.
+        """
+        async with replies.speak(self._store, id, author, flush_s, lease_s) as reply:
+            yield reply
+
+    async def stop(self, *, by: str) -> bool:
+        """End the reply that is being written, in whatever process, and return whether there was one.
+
+        What was stored of it becomes a message with the status `stopped`.
+
+        Args:
+            by: The person or program that stops it, stored as `stopped_by` in the meta of the message.
+        """
+        return await replies.stop(self._store, by)
+
+    async def follow(
+        self, *, after: str | int | None = None, deltas: bool = True
+    ) -> AsyncIterator[ChatChange]:
+        """Yield all messages, and then each change as it comes. The iteration never ends by itself.
+
+        Args:
+            after: The `position` of a change, to go on behind it, or the number of a message. If the session
+                ended after that position, the messages of the next one are told from its beginning.
+            deltas: Whether to tell of a reply while it is being said.
+
+        Raises:
+            HistoryLostError: The store has lost messages that were told.
+            InvalidError: The position belongs to another conversation, or this one is inside a transaction.
+        """
+        changes = following.follow(self._store, after, deltas=check_flag("deltas", deltas))
+        async with aclosing(changes):
+            async for change in changes:
+                yield change
 
     # ---- the context
 
@@ -301,17 +365,6 @@ def _number_in(what: str, given: int | str | None) -> int | None:
     if given is not None:
         limits.admit_count(what, given, 0)
     return given if isinstance(given, int) else None
-
-
-def _said(content: object) -> str:
-    """Return the text of a message's content, from all its blocks."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Mapping):
-        return " ".join(_said(part) for key, part in content.items() if key in ("text", "content"))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if isinstance(content, list | tuple):
-        return " ".join(_said(part) for part in content)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    return ""
 
 
 class BoundedState(Resource):

@@ -395,7 +395,7 @@ class ConversationDocuments:
 
 
 def _add(window: Window, addition: Addition, budget: Budget, *, pinned: bool) -> int:
-    if addition.status == "failed":
+    if not addition.is_shown:
         return window.next_number()
     return context_fit.add(window, addition.message, budget, pinned=pinned)
 

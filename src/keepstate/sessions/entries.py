@@ -82,6 +82,7 @@ class Addition:
         meta: The caller's notes.
         status: The status of the entry.
         at_ms: The time, if it was said earlier.
+        is_shown: Whether models see it.
     """
 
     message: Message
@@ -90,6 +91,7 @@ class Addition:
     meta: dict[str, Any] = field(default_factory=dict[str, Any])
     status: Status = "done"
     at_ms: int | None = None
+    is_shown: bool = True
 
     def record(self, now_ms: int, author: str | None) -> EntryRecord:
         """Return the stored form, with the time and the author of a write."""
@@ -104,7 +106,10 @@ class Addition:
     def again(cls, record: EntryRecord) -> Self:
         """Return the addition of a message of another conversation. Its id stays there."""
         entry = record.entry(0)
-        return cls(record.message, None, entry.author, entry.meta, entry.status, record.at_ms)
+        is_shown = entry.status != "failed" and bool(
+            entry.message.get("content") or entry.status != "stopped"
+        )
+        return cls(record.message, None, entry.author, entry.meta, entry.status, record.at_ms, is_shown)
 
 
 def make_addition(message: Message, id: object, author: object, meta: object) -> Addition:

@@ -52,6 +52,22 @@ def is_system(message: Message) -> bool:
     return message["role"] in SYSTEM_ROLES
 
 
+def text_of(message: Message) -> str:
+    """Return what a message says, from all its blocks."""
+    return _said(message.get("content"))
+
+
+def _said(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        fields = cast("Mapping[str, Any]", content)
+        return " ".join(_said(part) for key, part in fields.items() if key in ("text", "content"))
+    if isinstance(content, list | tuple):
+        return " ".join(_said(part) for part in cast("list[object]", content))
+    return ""
+
+
 # ---- tokens
 
 

@@ -3,7 +3,7 @@
 Subclass a contract in a test file, and say where sessions are to be kept:
 
 ```python
-class TestMine(SessionContract, ConversationContract, EntryContract, ThreadContract, MachineContract):
+class TestMine(SessionContract, ConversationContract, EntryContract, ReplyContract):
     def make_url(self, tmp_path):
         return f"mine:///{tmp_path}/state"
 ```
@@ -15,6 +15,7 @@ from tests.contracts.managers.stage import InPassedSpace
 from tests.contracts.sessions.conversations import ConversationContract
 from tests.contracts.sessions.entries import EntryContract
 from tests.contracts.sessions.machines import MachineContract
+from tests.contracts.sessions.replies import ReplyContract
 from tests.contracts.sessions.sessions import SessionContract
 from tests.contracts.sessions.stage import SessionStage
 from tests.contracts.sessions.threads import ThreadContract
@@ -24,6 +25,7 @@ __all__ = [
     "EntryContract",
     "InPassedSpace",
     "MachineContract",
+    "ReplyContract",
     "SessionContract",
     "SessionStage",
     "ThreadContract",

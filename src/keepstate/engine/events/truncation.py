@@ -83,20 +83,32 @@ async def drop_stream(executor: Executor, stream: str) -> int:
     an id that is older than the mark counts as absent. The last batch deletes the head and the mark.
     """
     executor.require_outside_transaction("dropping a stream")
+    index, revision = await executor.run(lambda unit: _begin_drop(executor, unit, stream), attempts=None)
+    return 0 if index is None else await finish_drop(executor, stream, to_number(Stamp(revision, index)))
+
+
+async def hide_stream(executor: Executor, stream: str) -> int:
+    """Begin to drop a stream that exists as part of a transaction, and return the index of its end record.
+
+    With the revision of the transaction, the index is the number for `finish_drop`.
+    """
+    index, _ = await executor.run(lambda unit: _begin_drop(executor, unit, stream))
+    assert index is not None
+    return index
+
+
+async def _begin_drop(executor: Executor, unit: Unit, stream: str) -> int | None:
+    if await unit.get(layout.stream_key(layout.HEADS, stream)) is None:
+        return None
+    end = EventRecord(codec.encode(None), executor.clock.now_ms(), None, {"truncated": b"", "dropped": True})
+    unit.put(layout.stream_key(layout.DROPPED, stream), b"")
+    return append_records(unit, stream, [msgspec.msgpack.encode(end)])
+
+
+async def finish_drop(executor: Executor, stream: str, number: int) -> int:
+    """Delete the events before the end record of a drop, and return their number. Later events remain."""
     head, mark = layout.stream_key(layout.HEADS, stream), layout.stream_key(layout.DROPPED, stream)
-    now_ms = executor.clock.now_ms()
-    end = EventRecord(codec.encode(None), now_ms, None, {"truncated": b"", "dropped": True})
-
-    async def begin(unit: Unit) -> int | None:
-        if await unit.get(head) is None:
-            return None
-        unit.put(mark, b"")
-        return append_records(unit, stream, [msgspec.msgpack.encode(end)])
-
-    index, revision = await executor.run(begin, attempts=None)
-    if index is None:
-        return 0
-    number = to_number(Stamp(revision, index))
+    revision = stamp_at(number).revision
     removed = await _remove(executor, stream, event_key(stream, number))
     await _remove_derived(executor, stream, number)
 
@@ -110,6 +122,23 @@ async def drop_stream(executor: Executor, stream: str) -> int:
 
     await executor.run(finish, attempts=None)
     return removed
+
+
+async def append_after(executor: Executor, stream: str, number: int, event: object) -> int:
+    """Append an event behind the last one, given by its number, in one round trip; return its number.
+
+    Raises:
+        ConflictError: The stream has another last event, or was dropped. Nothing was appended.
+    """
+    encoded = executor.encode(event, layout.stream_key(layout.EVENTS, stream))
+    record = msgspec.msgpack.encode(EventRecord(encoded, executor.clock.now_ms(), executor.author))
+
+    async def work(unit: Unit) -> int:
+        unit.check(layout.stream_key(layout.HEADS, stream), version=stamp_at(number).revision)
+        return append_records(unit, stream, [record])
+
+    index, revision = await executor.run(work, attempts=1)
+    return to_number(Stamp(revision, index))
 
 
 async def _remove_derived(executor: Executor, stream: str, end: int) -> None:

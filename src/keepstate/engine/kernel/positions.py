@@ -39,6 +39,7 @@ _HEAD = Struct(f">BB{TARGET_BYTES}s")
 _MARK = Struct(f">Q{NONCE_BYTES}s")
 _EVENT = Struct(f">Q{DIGEST_BYTES}s")
 _VERSION = Struct(f">Q{DIGEST_BYTES}s")
+_CHAT = Struct(">5Q")
 _TRUSTED_MARKS: Final = 256
 """The largest number of cursor marks cached for each store."""
 _SHOWN_CHARS: Final = 60
@@ -52,6 +53,7 @@ class Kind(IntEnum):
     EVENT = 2
     VERSION = 3
     PAGE = 4
+    CHAT = 5
 
 
 _NAMES: Final = {
@@ -59,6 +61,7 @@ _NAMES: Final = {
     Kind.EVENT: "the position of an event",
     Kind.VERSION: "a printed version of a document",
     Kind.PAGE: "a cursor of a listing",
+    Kind.CHAT: "a position of a conversation",
 }
 _trusted: WeakKeyDictionary[Store, dict[tuple[str, Mark], int | None]] = WeakKeyDictionary()
 """Marks that a store of this process has issued or verified, with the number of losses known at that time."""
@@ -67,7 +70,12 @@ _trusted_lock = reentrant_lock()
 _VERSION_BEGIN: Final = urlsafe_b64encode(bytes((_FORM, Kind.VERSION, 0)))[:2].decode()
 _VERSION_CHARS: Final = -(-(_HEAD.size + _VERSION.size + _CRC_BYTES) * 4 // 3)
 
-_SIZES: Final = {Kind.CHANGES: _MARK.size, Kind.EVENT: _EVENT.size, Kind.VERSION: _VERSION.size}
+_SIZES: Final = {
+    Kind.CHANGES: _MARK.size,
+    Kind.EVENT: _EVENT.size,
+    Kind.VERSION: _VERSION.size,
+    Kind.CHAT: _CHAT.size,
+}
 
 
 class Page(list[T]):
@@ -192,6 +200,16 @@ class Positions:
         """Return the revision in a printed version, and the digest of the bytes stored at that revision."""
         version, digest = _VERSION.unpack(self._body(what, text, Kind.VERSION, key))
         return version, digest
+
+    # ---- conversations
+
+    def of_chat(self, conversation: bytes, counts: Sequence[int]) -> str:
+        """Return the position in a conversation: five numbers that only its followers understand."""
+        return encode_position(Kind.CHAT, self.target(conversation), _CHAT.pack(*counts))
+
+    def chat_in(self, what: str, text: str, conversation: bytes) -> tuple[int, ...]:
+        """Return the numbers in a position of a conversation."""
+        return _CHAT.unpack(self._body(what, text, Kind.CHAT, conversation))
 
     # ---- pages
 

@@ -132,7 +132,12 @@ def on_rollback(target: Space | Transaction, undo: Callable[[], None]) -> None:
 
 
 async def read_ahead(
-    tx: Space | Transaction, *, documents: Sequence[str] = (), task_ids: Sequence[str] = ()
+    tx: Space | Transaction,
+    *,
+    documents: Sequence[str] = (),
+    task_ids: Sequence[str] = (),
+    streams: Sequence[str] = (),
+    leases: Sequence[str] = (),
 ) -> None:
     """Read, in one round trip, the entries that the work of a transaction will need.
 
@@ -142,7 +147,11 @@ async def read_ahead(
         tx: The transaction.
         documents: The names of documents.
         task_ids: The ids of tasks, whose payloads are read too.
+        streams: The names of streams, whose last events are asked for.
+        leases: The names of leases.
     """
     keys = [layout.named_key(layout.DOCUMENTS, name) for name in documents]
+    keys += [layout.stream_key(layout.HEADS, name) for name in streams]
+    keys += [layout.named_key(layout.LEASES, name) for name in leases]
     keys += [key(task_id) for task_id in task_ids for key in (tasks.task_key, tasks.payload_key)]
     await tx.executor.run(lambda unit: unit.read(*keys))

@@ -5,16 +5,18 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Literal, Unpack
 
-from keepstate._finish import finish, finish_each
+from keepstate._finish import entered, finish, finish_each
 from keepstate.engine.kernel.positions import Page
 from keepstate.sessions import conversation as sessions
 from keepstate.sessions.entries import Entry
+from keepstate.sessions.following import ChatChange
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sync.binding import Resource, StorageOptions
-from keepstate.sync.twin import Twin, inner_options
+from keepstate.sync.sessions.replies import Reply
+from keepstate.sync.twin import Twin, inner_options, single_use
 
 
 class BoundedState(Resource[sessions.BoundedState]):
@@ -296,6 +298,55 @@ class Conversation(Twin[sessions.Conversation]):
     def clear(self) -> int:
         """Remove all messages from view and return their number. Later messages continue the numbering."""
         return finish(self._inner.clear())
+
+    @single_use
+    def reply(
+        self, *, id: str | None = None, author: str | None = None, flush_s: float = 0.1, lease_s: float = 30
+    ) -> Generator[Reply]:
+        """Yield a reply that followers read while it is written; it becomes a message when the block ends.
+
+        The message is added, and the pieces of text are removed, in one batch. They are not in the history.
+        If the block raises, what was said is kept as `failed`, and no model sees it. If this process is
+        killed, the next follower or reply does the same, once the lease has ended.
+
+        Args:
+            id: The id of the reply and of its message; by default a random one.
+            author: The author; by default, that of the space.
+            flush_s: Seconds after which written text is stored.
+            lease_s: Seconds until the reply of a killed process is ended. The lease is renewed meanwhile.
+
+        Raises:
+            AlreadyExistsError: The conversation has a message with this id.
+            ConflictError: Another reply is being written.
+            InvalidError: The conversation is inside a transaction.
+            LeaseLostError: The reply was ended as failed, because this process could not renew its lease.
+        """
+        with entered(self._inner.reply(id=id, author=author, flush_s=flush_s, lease_s=lease_s)) as inner:
+            yield Reply(inner)
+
+    def stop(self, *, by: str) -> bool:
+        """End the reply that is being written, in whatever process, and return whether there was one.
+
+        What was stored of it becomes a message with the status `stopped`.
+
+        Args:
+            by: The person or program that stops it, stored as `stopped_by` in the meta of the message.
+        """
+        return finish(self._inner.stop(by=by))
+
+    def follow(self, *, after: str | int | None = None, deltas: bool = True) -> Iterator[ChatChange]:
+        """Yield all messages, and then each change as it comes. The iteration never ends by itself.
+
+        Args:
+            after: The `position` of a change, to go on behind it, or the number of a message. If the session
+                ended after that position, the messages of the next one are told from its beginning.
+            deltas: Whether to tell of a reply while it is being said.
+
+        Raises:
+            HistoryLostError: The store has lost messages that were told.
+            InvalidError: The position belongs to another conversation, or this one is inside a transaction.
+        """
+        return finish_each(self._inner.follow(after=after, deltas=deltas))
 
     def get_context(self, max_tokens: int | None = None) -> list[Message]:
         """Return the messages in the context, in order, within its budget or a smaller `max_tokens`."""
