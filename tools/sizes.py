@@ -41,7 +41,7 @@ BUDGETS = {
     TOP: 1_765,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
-UNPACKED_BYTES = 4_340_000
+UNPACKED_BYTES = 4_500_000
 """Size of the package's files in the wheel, unpacked."""
 _CALLS = 5
 _LAYOUT = {
