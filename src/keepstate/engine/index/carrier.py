@@ -370,7 +370,7 @@ class Carrier:
         if (meta := await self.meta()) is None:
             return False
         checks = [Check(layout.INDEX_META, created=meta.created)]
-        _raise_failure((await self.store.apply([self._batch([Delete(layout.UNUSED)], checks)]))[0])
+        raise_failure((await self.store.apply([self._batch([Delete(layout.UNUSED)], checks)]))[0])
         return True
 
     # ---- drops
