@@ -212,7 +212,7 @@ def test_the_demo_ends_with_what_a_worker_says_when_it_fails(play: Keepstate) ->
             assert ended.code == 3
             assert "Traceback" not in ended.err
             # Whether the server's reason is still read before the connection is gone is a matter of luck.
-            assert re.search(r"^keepstate: .*127\.0\.0\.1", ended.err, re.MULTILINE)
+            assert re.search(r"^(keepstate|demo): .*127\.0\.0\.1", ended.err, re.MULTILINE)
             if re.search(r"^keepstate: \w+ failed: ", ended.err, re.MULTILINE):
                 return
     pytest.fail(f"No worker was refused, only the demo: {ended.err}")

@@ -89,6 +89,9 @@ CALLS: dict[str, Call] = {
     "Keepstate.export(path)": on_ks(lambda ks, x: ks.tenant("t").export(x), (1, None, b"a", "")),
     "Keepstate.import_(path)": on_ks(lambda ks, x: ks.tenant("t").import_(x), (1, None, b"a", "")),
     "Keepstate.erase(confirm)": on_ks(lambda ks, x: ks.tenant("t").erase(confirm=x), (*NO_TEXT, "")),
+    "Keepstate.queues(under)": on_ks(lambda ks, x: ks.queues(x), NO_TEXT),
+    "Keepstate.queues(tenant)": on_ks(lambda ks, x: ks.queues(tenant=x), ("all", None, 1)),
+    "Keepstate.find(tenant)": on_ks(lambda ks, x: ks.find(tenant=x), ("all", None, 1)),
     "Keepstate.spaces(under)": on_ks(lambda ks, x: ks.spaces(x), NO_TEXT),
     "Keepstate.spaces(after)": on_ks(lambda ks, x: ks.spaces(after=x), (1, b"a", ["a"], "\ud800")),
     "Keepstate.spaces(limit)": on_ks(lambda ks, x: ks.spaces(limit=x), (*NO_COUNT[:7], *NO_COUNT[8:])),
@@ -117,6 +120,7 @@ CALLS: dict[str, Call] = {
     "Space.apply(attempts)": Call(
         lambda space, x: space.apply(len, attempts=x), tuple(wrong for wrong in NO_COUNT if wrong is not None)
     ),
+    "Space.expunge(prefix)": Call(lambda space, x: space.expunge(x), NO_TEXT),
     "Space.outcome(token)": Call(lambda space, x: space.outcome(x), ("1", None, 1, b"", b"a" * 65)),
     "Space.collection(name)": Call(
         lambda space, x: space.collection(x, int), (*NO_TEXT, "", "a" * 101, "a/b")
@@ -328,6 +332,15 @@ CALLS: dict[str, Call] = {
     "Queue.resume(kind)": Call(lambda space, x: space.queue.resume(x), (1, "x" * 201, b"a")),
     "Queue.configure(limits)": Call(lambda space, x: space.queue.configure(limits=x), NO_LIMITS),
     "Queue.configure(aging_s)": Call(lambda space, x: space.queue.configure(aging_s=x), NO_LENGTH),
+    "Queue.run(handlers)": on_queue(lambda q, x: q.run(x), (1, None, {}, {"mail": 1}, {1: len})),
+    "Queue.run(concurrency)": on_queue(lambda q, x: q.run(len, concurrency=x), NO_COUNT),
+    "Queue.run(lease_s)": on_queue(lambda q, x: q.run(len, lease_s=x), (*NO_LENGTH, None)),
+    "Queue.run(timeout_s)": on_queue(lambda q, x: q.run(len, timeout_s=x), NO_LENGTH),
+    "Queue.run(drain_s)": on_queue(lambda q, x: q.run(len, drain_s=x), (*NO_WAIT, None)),
+    "Queue.run(retry)": on_queue(lambda q, x: q.run(len, retry=x), (1, "Retry", {})),
+    "Queue.run(worker)": on_queue(lambda q, x: q.run(len, worker=x), (1, b"a", "", "a" * 513)),
+    "Queue.run(stop)": on_queue(lambda q, x: q.run(len, stop=x), (1, "stop")),
+    "Queue.run(idle_s)": on_queue(lambda q, x: q.run(len, idle_s=x), NO_WAIT),
     "Queue.claim(worker)": on_queue(lambda q, x: q.claim(x, lease_s=1), NO_NAME),
     "Queue.claim(lease_s)": on_queue(lambda q, x: q.claim("w", lease_s=x), (*NO_LENGTH, None)),
     "Queue.claim(count)": on_queue(lambda q, x: q.claim("w", lease_s=1, count=x), NO_COUNT),

@@ -10,6 +10,7 @@ import pytest
 import keepstate
 from keepstate.cli.damage import FileSource, SpaceRecords, StoreRemains, StoreSource
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.subjects import OUTBOXES
 from keepstate.engine.queue import tasks, ticks
 from keepstate.engine.repair.restorer import Restoring, skip
 from keepstate.engine.repair.verifier import Problem, Verifier
@@ -188,7 +189,7 @@ async def test_a_schedule_without_its_payload_is_left_out_and_told() -> None:
         found = await restored(source, target, without=[ticks.planned_key("hourly")])
 
         assert [problem.key for problem in found] == [ticks.schedule_key("hourly")]
-        assert await entries_of(target) == []
+        assert [entry.key for entry in await entries_of(target) if not entry.key.startswith(OUTBOXES)] == []
 
 
 async def test_the_head_of_a_stream_is_made_anew_from_its_last_event() -> None:

@@ -26,6 +26,7 @@ def test_totals_sum_the_work_and_name_every_verdict() -> None:
         "applied_twice": 0,
         "misreported": 0,
         "corrupt": 0,
+        "exceeded": 0,
     }
 
 

@@ -333,8 +333,8 @@ class SpaceState:
         if record.now_ms > self.clock_ms:
             self.clock_ms = record.now_ms
 
-    def _cut_log(self, most: int = limits.LOG_REVISIONS) -> None:
-        log = self._log
+    def _cut_log(self, most: int | None = None) -> None:
+        log, most = self._log, limits.LOG_REVISIONS if most is None else most
         while len(log) > most or (self._log_bytes > limits.LOG_BYTES and len(log) > 1):
             oldest, _, weight = log[0]
             self._floor_mark = Mark(

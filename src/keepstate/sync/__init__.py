@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from keepstate.sync.opening import of, open
     from keepstate.sync.projection import Projection
     from keepstate.sync.queue import Queue, Task
+    from keepstate.sync.queues import Queues
     from keepstate.sync.schedules import Schedules
     from keepstate.sync.sessions.conversation import BoundedState, Conversation
     from keepstate.sync.sessions.machine import AgentStateMachine
+    from keepstate.sync.sessions.replies import Reply
     from keepstate.sync.sessions.session import Session
     from keepstate.sync.sessions.sweep import Sessions
     from keepstate.sync.sessions.threads import ThreadMessages, Threads
@@ -85,12 +87,14 @@ _HOMES = {
         "Queue",
         "Task",
     ),
+    "queues": ("Queues",),
     "schedules": ("Schedules",),
     "sessions.conversation": (
         "BoundedState",
         "Conversation",
     ),
     "sessions.machine": ("AgentStateMachine",),
+    "sessions.replies": ("Reply",),
     "sessions.session": ("Session",),
     "sessions.sweep": ("Sessions",),
     "sessions.threads": (
@@ -137,6 +141,8 @@ __all__ = [
     "OrchestrationStateManager",
     "ProfileAccess",
     "Queue",
+    "Queues",
+    "Reply",
     "Schedules",
     "Session",
     "Sessions",

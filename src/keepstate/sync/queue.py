@@ -195,7 +195,7 @@ class Queue(
             drain_s: Seconds that handlers have to finish at the end.
             retry: The rules for errors. The default pauses for 1, 2, 4 … seconds, up to 5 minutes.
             worker: The name of the worker. Default: the process and the machine.
-            stop: An `asyncio.Event` that ends the worker.
+            stop: An `Event` that ends the worker once it is set.
             idle_s: End the worker after this many seconds without a task.
 
         Raises:
