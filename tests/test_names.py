@@ -16,7 +16,7 @@ import keepstate
 from keepstate import errors, managers, sessions, typed, workspace
 
 OF_LOCKS = {"exclusive.ttl_s", "AgentRun.lease_ttl_s"}
-OF_DONE_TASKS = {"put.keep_s"}
+OF_DONE_TASKS = {"put.keep_s", "TaskSpec.keep_s"}
 """A done task and its id are kept for a week, as the pages say."""
 """Times after which a holder that crashed loses its lease; nothing stored ends by them."""
 OF_CACHES = {"ToolStateManager.cache_ttl"}

@@ -29,7 +29,7 @@ SHORT = 50
 BUDGETS = {
     "adapters": 4_075,
     "cli": 3_330,
-    "engine": 21_400,
+    "engine": 22_250,
     "managers": 5_300,
     "sessions": 3_950,
     "stores": 11_900,
@@ -38,7 +38,7 @@ BUDGETS = {
     "typed": 3_050,
     "values": 4_440,
     "workspace": 1_650,
-    TOP: 1_765,
+    TOP: 1_780,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
 UNPACKED_BYTES = 4_500_000

@@ -2,6 +2,8 @@
 
 MODULES = {
     "binding": ("StorageOptions", "Resource"),
+    "engine.approvals.approval_reads": ("ApprovalReads",),
+    "engine.approvals.approvals": ("Approvals",),
     "engine.documents.collection": ("Collection",),
     "engine.documents.documents": ("Documents", "Document"),
     "engine.events.events": ("EventStream", "Events"),
@@ -60,6 +62,7 @@ SEAMS = {
         *("space_names", "tenant_ids"),
     },
     **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
+    "Approvals": {"discard", "expire"},
     "Documents": {"change_of", "convert", "executor", "update_typed"},
     "EventStream": {"of", "page", "executor"},
     "Events": {"page", "find", "executor"},

@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keepstate import sync as sync
+    from keepstate.engine.approvals.approvals import Approvals as Approvals
+    from keepstate.engine.approvals.records import Approval as Approval
+    from keepstate.engine.approvals.records import ApprovalEvent as ApprovalEvent
+    from keepstate.engine.approvals.records import TaskSpec as TaskSpec
+    from keepstate.engine.approvals.records import Vote as Vote
     from keepstate.engine.documents.collection import Collection as Collection
     from keepstate.engine.documents.documents import MISSING, Document
     from keepstate.engine.documents.documents import DocumentEntry as DocumentEntry
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
     from keepstate.engine.queue.schedules import Schedule as Schedule
     from keepstate.engine.queue.schedules import Schedules as Schedules
     from keepstate.engine.queue.step_control import NOT_DONE as NOT_DONE
+    from keepstate.engine.queue.step_records import Answer as Answer
     from keepstate.engine.queue.step_records import Step as Step
     from keepstate.engine.queue.tasks import Put as Put
     from keepstate.engine.queue.tasks import TaskInfo as TaskInfo
@@ -87,6 +93,7 @@ if TYPE_CHECKING:
         StoreUnavailableError,
         TransitionError,
     )
+    from keepstate.errors import ApprovalClosedError as ApprovalClosedError
     from keepstate.errors import ClockError as ClockError
     from keepstate.errors import ClosedError as ClosedError
     from keepstate.errors import CompactedError as CompactedError
@@ -227,6 +234,8 @@ if TYPE_CHECKING:
     from keepstate.workspace import view as view
 
 _HOMES = {
+    "engine.approvals.approvals": ("Approvals",),
+    "engine.approvals.records": ("Approval", "ApprovalEvent", "TaskSpec", "Vote"),
     "engine.documents.collection": ("Collection",),
     "engine.documents.documents": ("Document", "DocumentEntry", "Documents", "MISSING"),
     "engine.documents.watch": ("DocumentChange", "Watch"),
@@ -254,7 +263,7 @@ _HOMES = {
     "engine.queue.rules": ("Limit",),
     "engine.queue.schedules": ("Schedule", "Schedules"),
     "engine.queue.retry": ("Retry",),
-    "engine.queue.step_records": ("Step",),
+    "engine.queue.step_records": ("Answer", "Step"),
     "engine.queue.step_control": ("NOT_DONE",),
     "engine.queue.tasks": ("Put", "TaskInfo"),
     "engine.queue.worker": ("RunReport",),
@@ -265,7 +274,8 @@ _HOMES = {
     "engine.space.queues": ("Queues", "SpaceTask"),
     "engine.space.space": ("AppliedTransaction", "Space", "SpaceSize", "Transaction"),
     "errors": (
-        "AlreadyExistsError", "AttemptsExhaustedError", "ClockError", "ClosedError", "CompactedError",
+        "AlreadyExistsError", "ApprovalClosedError",
+        "AttemptsExhaustedError", "ClockError", "ClosedError", "CompactedError",
         "ConflictError", "CorruptError", "HistoryLostError", "InvalidError", "KeepstateDeprecationWarning",
         "KeepstateError", "LeaseLostError", "MergeConflictError", "MissingExtraError", "NotAllowedError",
         "NotFoundError", "NotLoadedError", "NotOwnerError", "OutcomeUnknownError", "PrunedError",

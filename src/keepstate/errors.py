@@ -4,6 +4,7 @@
 KeepstateError
 ├── ConflictError            another writer was first: read again and retry
 │   ├── LeaseLostError       the lease expired or was taken over: stop, acquire it again
+│   ├── ApprovalClosedError  the approval was answered before, has expired or was withdrawn: read it
 │   └── MergeConflictError   both sides changed the same value: pass a rule, or change one side
 ├── AttemptsExhaustedError   all allowed attempts failed
 ├── NotFoundError            (also KeyError) the thing to change does not exist
@@ -105,6 +106,18 @@ class LeaseLostError(ConflictError):
     retryable = False
     name: str | None = None
     token: int | None = None
+
+
+class ApprovalClosedError(ConflictError):
+    """The approval takes no answer any more. Nothing was written.
+
+    `approval` is its id, `state` is `answered`, `expired` or `withdrawn`.
+    """
+
+    code = "approval_closed"
+    retryable = False
+    approval: str | None = None
+    state: str | None = None
 
 
 class MergeConflictError(ConflictError):

@@ -20,7 +20,7 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
 from bench.compared import MAKERS, count_calls, puts_at_turn
-from keepstate import sync
+from keepstate import TaskSpec, sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.adapters.langgraph import KeepstateSaver
@@ -228,6 +228,26 @@ class _Schedules:
 _schedules = _Schedules()
 
 
+class _Approvals:
+    """A pending approval with a task that waits, before every answer."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._id = ""
+
+    def ask(self, ks: Keepstate) -> None:
+        self._id = f"pay/{next(self._numbers)}"
+        ks.space("approvals").approvals.ask(
+            "Pay?", id=self._id, subject={"pay": 1}, to=["ann"], then=TaskSpec()
+        )
+
+    def answer(self, ks: Keepstate) -> None:
+        ks.space("approvals").approvals.answer(self._id, True, by="ann")
+
+
+_approvals = _Approvals()
+
+
 def _talk(ks: Keepstate) -> None:
     """Store a conversation of 20 checkpoints."""
     saver = KeepstateSaver(_store_of(ks))
@@ -306,6 +326,9 @@ CALLS: Final = (
     Row("task.transact", _steps.transact, 2, Cost(2, 12, None), _steps.open),
     Row("a tick of a schedule", _schedules.tick, 4, Cost(4, 26, None), _schedules.make_due),
     Row("a tick without a due schedule", lambda ks: ks.space("work").schedules.tick(), 1, Cost(1, 5, 0)),
+    Row("approvals.ask", _approvals.ask, 2, Cost(2, 27, None)),
+    Row("approvals.answer", _approvals.answer, 3, Cost(3, 23, None), _approvals.ask),
+    Row("approvals.pending", lambda ks: ks.space("work").approvals.pending(), 1, Cost(1, 5, 0)),
     Row("queue.counts", lambda ks: ks.space("work").queue.counts(), 1, Cost(1, 4, 0)),
     Row("space.size", lambda ks: ks.space("a").size(), 1, Cost(1, 3, 0)),
     Row("events.read(1000)", lambda ks: ks.space("long").events.read(limit=1_000), 1, Cost(1, 4, 0)),

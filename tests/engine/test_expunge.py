@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import keepstate
+from keepstate import TaskSpec
 from keepstate._runner import TaskRunner
 from keepstate.engine.kernel import layout
 from keepstate.engine.space import expunge as expunging
@@ -49,6 +50,8 @@ async def fill(space: Space, who: str, again: int = 2, *, has_large: bool = True
     await space.documents.delete(f"{who}/gone")
     await space.documents.put(f"{who}/{'x' * 480}", who)
     await space.queue.put(who, id=f"{who}/follower", after=[f"{who}/task/0"])
+    await space.approvals.ask(f"Pay {who}?", id=f"{who}/pay", subject=who, to=["boss"], expires_s=3_600)
+    await space.approvals.answer((await space.approvals.ask("Go?", id=f"{who}/go")).id, True, by=who)
     await space.schedules.put(f"{who}/daily", cron="0 4 * * *", payload=who)
     lease = await space.leases.acquire(f"{who}/lease", 3_600)
     assert lease is not None
@@ -180,6 +183,23 @@ async def test_a_session_leaves_the_listing_of_subjects_and_its_log(ks: Keepstat
     assert {found.id for found in await ks.find(kind="session")} == {"BOB"}
     store = await ks.opened()
     assert await with_ann(store, "shared") + await with_ann(store, "keepstate:index") == []
+
+
+async def test_an_approval_goes_and_the_task_that_waits_for_it_runs(ks: Keepstate) -> None:
+    space = ks.space("shared")
+    for who in (ANN, BOB):
+        await space.approvals.ask("Pay?", id=f"{who}/pay", to=["boss"], then=TaskSpec(id=f"pay {who}"))
+    assert {found.id for found in await ks.find(kind="approval")} == {f"{ANN}/pay", f"{BOB}/pay"}
+
+    await space.expunge(ANN)
+
+    assert await space.approvals.get(f"{ANN}/pay") is None
+    with pytest.raises(NotFoundError):
+        await space.approvals.log(f"{ANN}/pay")
+    assert [found.id for found in await space.approvals.pending()] == [f"{BOB}/pay"]
+    assert [found.id for found in await space.approvals.pending(to="boss")] == [f"{BOB}/pay"]
+    assert [found.id for found in await ks.find(kind="approval")] == [f"{BOB}/pay"]
+    assert [task.id for task in await space.queue.claim("w", lease_s=60, count=5)] == [f"pay {ANN}"]
 
 
 async def test_a_subject_goes_without_an_index(ks: Keepstate) -> None:

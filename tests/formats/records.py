@@ -49,6 +49,7 @@ async def _fill(ks: Keepstate) -> None:
     await queue.put("f", id="t5", kind="report", priority=9)
     await queue.claim("worker", lease_s=60, kinds=["report"])
     await space.schedules.put("nightly", every_s=3_600, kind="report")
+    await space.approvals.ask("Send it?", id="a1", subject={"to": "all"}, to=["bob"], expires_s=3_600)
     await WorkflowStateManager(persistence=ks).create(WorkflowState("w1", status=WorkflowStatus.RUNNING))
 
 

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 import keepstate.sync
+from keepstate.engine.approvals.records import ApprovalRecord, LineRecord
 from keepstate.engine.documents.write_rules import WriteRules
 from keepstate.engine.events.folds import FoldRecord
 from keepstate.engine.events.record import Cursor, EventRecord
@@ -32,13 +33,14 @@ from tests.formats.records import PREFIXES, make_store
 
 PAGE = (ROOT / "docs" / "reference" / "format.md").read_text("utf-8")
 RECORDS: dict[str, Any] = {
-    "ATTEMPTS": AttemptRecord, "BLOCKED": Turn, "BRANCHES": Head, "CANCELLED": IndexRecord,
-    "CARRIED": ChangeTime, "CARRYING": Mark, "CLAIMED": IndexRecord, "COMMITS": CommitRecord,
-    "CURSORS": Cursor, "DEAD": IndexRecord, "DONE": IndexRecord, "DROPPING": DropMark,
-    "EVENTS": EventRecord, "FOLDS": FoldRecord, "GRAFTS": Graft, "HELD": Turn, "INDEX_META": MetaRecord,
-    "OUTBOX": ChangeTime, "QUEUE_RULES": QueueRules, "READY": IndexRecord, "ROWS": Row,
-    "RULES": WriteRules, "SCHEDULES": ScheduleRecord, "STEPS": StepRecord, "TAGS": Head,
-    "TASKS": TaskRecord, "TENANT": TenantRecord, "TURNS": Turn, "WAITING": IndexRecord,
+    "APPROVALS": ApprovalRecord, "ATTEMPTS": AttemptRecord, "BLOCKED": Turn, "BRANCHES": Head,
+    "CANCELLED": IndexRecord, "CARRIED": ChangeTime, "CARRYING": Mark, "CLAIMED": IndexRecord,
+    "COMMITS": CommitRecord, "CURSORS": Cursor, "DEAD": IndexRecord, "DECIDED": LineRecord,
+    "DONE": IndexRecord, "DROPPING": DropMark, "EVENTS": EventRecord, "FOLDS": FoldRecord,
+    "GRAFTS": Graft, "HELD": Turn, "INDEX_META": MetaRecord, "OUTBOX": ChangeTime,
+    "QUEUE_RULES": QueueRules, "READY": IndexRecord, "ROWS": Row, "RULES": WriteRules,
+    "SCHEDULES": ScheduleRecord, "STEPS": StepRecord, "TAGS": Head, "TASKS": TaskRecord,
+    "TENANT": TenantRecord, "TURNS": Turn, "WAITING": IndexRecord,
 }  # fmt: skip
 """The record of each part whose value is one, or is made of ones."""
 ROW = re.compile(r"^\| `(0[0-2] .+?)` \| `([0-9a-f]+)` \| (.+?) \| (?:`([a-z_ ]+)`)? \|$", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""HOW does it change? The rooms that make a space: documents, events, a queue, a history, transactions.
+"""HOW does it change? The rooms of a space: documents, events, a queue, approvals, a history, transactions.
 
 `kernel` is the floor, `space` the roof; between them each part of a space has a room of its own, and `repair`
 is next to `space`. A room imports rooms below it only. Not an API boundary: applications use `keepstate`,

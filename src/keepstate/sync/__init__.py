@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keepstate.sync.approvals import Approvals
     from keepstate.sync.checkout import Checkout
     from keepstate.sync.collection import Collection
     from keepstate.sync.documents import Document, Documents
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from keepstate.sync.watch import Watch
 
 _HOMES = {
+    "approvals": ("Approvals",),
     "checkout": ("Checkout",),
     "collection": ("Collection",),
     "documents": (
@@ -121,6 +123,7 @@ __all__ = [
     "AgentRecoveryManager",
     "AgentRun",
     "AgentStateMachine",
+    "Approvals",
     "AgentStateStore",
     "BoundedState",
     "Checkout",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keepstate.engine.history import checkout as _checkout
     from keepstate.engine.history import revisions as _revisions
     from keepstate.engine.space import erasure as _erasure
+    from keepstate.sync import approvals as _approvals_twins
     from keepstate.sync import checkout as _checkout_twins
     from keepstate.sync import collection as _collection_twins
     from keepstate.sync import events as _events_twins
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 else:
     defer_imports(
         globals(),
+        _approvals_twins="keepstate.sync.approvals",
         _collection_twins="keepstate.sync.collection",
         _events_twins="keepstate.sync.events",
         _checkout_twins="keepstate.sync.checkout",
@@ -94,6 +96,11 @@ class Parts(Twin[Inner]):
     def schedules(self) -> _schedules_twins.Schedules:
         """The times at which the space puts tasks by itself."""
         return _schedules_twins.Schedules(self._inner.schedules)
+
+    @cached_property
+    def approvals(self) -> _approvals_twins.Approvals:
+        """The questions of the space to people. Each is settled once."""
+        return _approvals_twins.Approvals(self._inner.approvals)
 
     @cached_property
     def leases(self) -> _lease_twins.Leases:
@@ -269,11 +276,11 @@ class Space(Parts[engine.Space]):
     def expunge(self, prefix: str) -> _erasure.Erased:
         """Remove everything whose name begins with a prefix, with its log and its history.
 
-        These are documents with their places in indexes, streams, leases, tasks, schedules, branches and
-        tags. All other entries stay as they are. The log of the space ends here: an older position of
-        anything in the space raises `CompactedError`. In a recorded space only the present states of branches
-        and tags are left of the history. Embedded stores rewrite their files, so that no removed bytes remain
-        there.
+        These are documents with their places in indexes, streams, leases, tasks, schedules, approvals,
+        branches and tags. All other entries stay as they are. The log of the space ends here: an older
+        position of anything in the space raises `CompactedError`. In a recorded space only the present states
+        of branches and tags are left of the history. Embedded stores rewrite their files, so that no removed
+        bytes remain there.
 
         Writers are not rejected: what they write under the prefix during the call may remain. An interrupted
         call is completed by the next one.

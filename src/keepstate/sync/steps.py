@@ -5,13 +5,14 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 from keepstate._finish import finish
 from keepstate.engine.queue import steps as engine
-from keepstate.engine.queue.step_records import Step
+from keepstate.engine.queue.step_memory import NO_DEFAULT
+from keepstate.engine.queue.step_records import Answer, Step
 from keepstate.engine.queue.steps import AnyTransaction
 from keepstate.errors import Suspended
 from keepstate.sync.twin import Twin, receiving, transaction_twin
@@ -146,6 +147,53 @@ class TaskSteps(Twin[Inner]):
             TaskFailedError: A task is dead.
         """
         return finish(self._inner.results(*ids))
+
+    def ask(
+        self,
+        name: str,
+        question: str,
+        *,
+        default: Any = NO_DEFAULT,
+        subject: object = None,
+        schema: object = None,
+        to: Sequence[str] = (),
+        need: int = 1,
+        expires_s: float | None = None,
+    ) -> Answer:
+        """Ask people, once, and return the answer. Without one, the attempt ends and the task waits.
+
+        The id of the approval is that of this task, `/` and the name. The author of the worker's handle
+        asks. The first attempt that comes here decides about question, subject and times.
+
+        Args:
+            name: The name of the step; see `step`.
+            question: The question.
+            default: The answer if none comes in time. It has no `by`. Default: an error.
+            subject: The thing that is decided about. Use that of the answer to go on.
+            schema: The schema of the answer; see `Approvals.ask`.
+            to: The people and groups who may answer.
+            need: The number of different people who have to say yes.
+            expires_s: Seconds for which people may answer.
+
+        Raises:
+            ApprovalClosedError: It was withdrawn, or has expired and there is no `default`. Later attempts
+                raise it too.
+            InvalidError: As for `step` and `Approvals.ask`.
+            LeaseLostError: This claim no longer holds the task. Nothing was asked.
+            Suspended: The attempt ends here.
+        """
+        return finish(
+            self._inner.ask(
+                name,
+                question,
+                default=default,
+                subject=subject,
+                schema=schema,
+                to=to,
+                need=need,
+                expires_s=expires_s,
+            )
+        )
 
     def suspend(self, suspension: Suspended) -> None:
         """Return the task to the queue until what its handler waits for, as if it had not been claimed.

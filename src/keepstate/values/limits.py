@@ -31,8 +31,16 @@ STEPS_BYTES: Final = 64 << 20
 """Size of the encoded results of all steps of a task."""
 PROGRESS_BYTES: Final = 4 << 10
 """Size of the encoded progress of a task."""
+APPROVERS: Final = 100
+"""Number of people and groups that an approval is assigned to."""
+APPROVAL_EVENTS: Final = 1_000
+"""Number of lines in the log of an approval."""
+ANSWER_BYTES: Final = 64 << 10
+"""Size of the encoded answer to an approval."""
+NOTE_BYTES: Final = 4 << 10
+"""Size of the note on an answer, or of the reason of a withdrawal, as UTF-8."""
 MESSAGE_BYTES: Final = 64 << 10
-"""Size of the message of a commit or transaction, as UTF-8."""
+"""Size of the message of a commit or transaction, and of the question of an approval, as UTF-8."""
 META_BYTES: Final = 1 << 10
 """Size of the notes on a commit, keys and values together, as UTF-8."""
 PATTERN_BYTES: Final = 8 * KEY_BYTES

@@ -21,10 +21,11 @@ from keepstate.errors import CorruptError, InvalidError, NotAllowedError
 from keepstate.names import ALL, INDEX_SPACE, stored_name
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put, Store, Write
 from keepstate.testing.clocks import ManualClock
+from tests.engine.conftest import Turned
 from tests.engine.index.test_find import ALL_KINDS, fill, shown
 
 INDEX = stored_name(None, INDEX_SPACE)
-KINDS = {*ALL_KINDS, ("queue", "mail", "ready")}
+KINDS = {*ALL_KINDS, ("queue", "mail", "ready"), ("approval", "a1", "pending")}
 
 
 async def _write(store: Store, *writes: Write) -> None:
@@ -45,12 +46,16 @@ async def lose_a_row(store: Store) -> None:
     await _write(store, Delete((await _row_of(store, "team")).key))
 
 
-async def lose_a_row_and_its_places(store: Store) -> None:
-    entry = await _row_of(store, "queue")
+async def lose_a_row_and_its_places(store: Store, kind: str = "queue") -> None:
+    entry = await _row_of(store, kind)
     digest = entry.key[-18:]
     places = [place.key for place in await _entries(store, layout.LISTS) if place.key.endswith(digest)]
     assert len(places) >= 4
     await _write(store, Delete(entry.key), *map(Delete, places))
+
+
+async def lose_an_approval(store: Store) -> None:
+    await lose_a_row_and_its_places(store, "approval")
 
 
 async def lose_a_place(store: Store) -> None:
@@ -98,14 +103,16 @@ def _fields(row: Any, *, state: str) -> list[Any]:
 
 
 DAMAGES: list[Callable[[Store], Awaitable[None]]] = [
-    lose_a_row, lose_a_row_and_its_places, lose_a_place, add_a_place, add_a_place_of_no_form, damage_a_row,
-    put_an_old_state, put_another_row, keep_a_row_of_nothing, damage_the_meta, damage_a_mark,
+    lose_a_row, lose_a_row_and_its_places, lose_an_approval, lose_a_place, add_a_place,
+    add_a_place_of_no_form, damage_a_row, put_an_old_state, put_another_row, keep_a_row_of_nothing,
+    damage_the_meta, damage_a_mark,
 ]  # fmt: skip
 
 
 async def _fill(ks: Keepstate) -> None:
     await fill(ks)
     await ks.space("pool").queue.put("x", kind="mail")
+    await ks.space("desk").approvals.ask("Pay?", id="a1")
     assert set(await shown(ks)) == KINDS
 
 
@@ -182,6 +189,18 @@ async def test_what_waits_to_be_delivered_is_no_error(shared_url: str) -> None:
         await ks.space("machine/o1").documents.delete("machine")
 
         assert await _findings(ks) == []
+
+
+async def test_an_approval_that_has_expired_is_no_error(turned: Turned) -> None:
+    await turned.space.approvals.ask("Pay?", id="a1", expires_s=60)
+    assert await shown(turned.ks) == [("approval", "a1", "pending")]
+    turned.clock.advance(61_000)
+
+    assert await _findings(turned.ks) == []
+    assert await turned.ks.deliver() == 1
+    assert await _findings(turned.ks) == []
+    expired = await shown(turned.ks, kind="approval", state="expired")
+    assert expired == [("approval", "a1", "expired")]
 
 
 # ---- all tenants

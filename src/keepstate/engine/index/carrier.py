@@ -24,6 +24,7 @@ import msgspec
 
 from keepstate._clock import Clock
 from keepstate.engine.index.rows import (
+    DUE,
     SPACE,
     MetaRecord,
     Row,
@@ -34,6 +35,7 @@ from keepstate.engine.index.rows import (
     encode,
     list_prefix,
     make_row,
+    place_in,
     places,
     row_key,
 )
@@ -45,6 +47,7 @@ from keepstate.engine.kernel.large_values import scan_pages
 from keepstate.engine.kernel.store_abilities import LossDetector, content_name, has_ability
 from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe
 from keepstate.engine.kernel.subjects import (
+    APPROVAL,
     OUTBOXES,
     Subject,
     encode_time,
@@ -427,7 +430,7 @@ class Carrier:
         if (entry := reading.entries[0]) is None:
             raise NoIndexError
         meta = decode_meta(entry)
-        count = await self.sweep_marks()
+        count = await self.sweep_marks() + await self._sweep_expired(reading.now_ms)
         since_ms = meta.swept_ms - _MARGIN_MS if meta.is_complete else None
         waiting: list[Location] = []
         async for space in self._changed_spaces(since_ms):
@@ -506,6 +509,25 @@ class Carrier:
                 await self._unmark([entry.key])
                 count += 1
         return count
+
+    async def _sweep_expired(self, now_ms: int) -> int:
+        """Reconcile approvals that have expired: no batch of their spaces did that. Return their number."""
+        count, after = 0, None
+        prefix = list_prefix(DUE, APPROVAL)
+        while True:
+            page = await self.store.scan(self.space, prefix, after=after, limit=AT_ONCE)
+            for entry in page.entries:
+                due_ms, digest = place_in(entry.key)
+                if due_ms > now_ms:
+                    return count
+                key = row_key(digest)
+                stored = (await self.store.read(self.space, [key])).entries[0]
+                if stored is not None:
+                    row = decode_row(stored.value, key)
+                    count += await self.reconcile((row.space, row.subject), None)
+            if page.next is None:
+                return count
+            after = page.next
 
     async def marks(self, prefix: bytes) -> AsyncGenerator[Entry]:
         """Yield the marks of one kind."""

@@ -199,11 +199,11 @@ class Listing:
     async def _read(self, places: Sequence[_Place]) -> list[tuple[_Place, Row]]:
         """Return the rows at some places that the listing shows, and that have not moved meanwhile."""
         keys = [row_key(place.digest) for place in places]
-        entries = (await self._carrier.store.read(self._carrier.space, keys)).entries
+        reading = await self._carrier.store.read(self._carrier.space, keys)
         found: list[tuple[_Place, Row]] = []
-        for place, entry in zip(places, entries, strict=True):
+        for place, entry in zip(places, reading.entries, strict=True):
             if entry is not None:
-                row = decode_row(entry.value, entry.key)
+                row = decode_row(entry.value, entry.key).at(reading.now_ms)
                 if self._query.shows(row) and self._query.time_of(row) == place.time:
                     found.append((place, row))
         return found

@@ -26,7 +26,7 @@ import msgspec
 from keepstate.engine.index.summaries import DUE_SINCE_CHANGE, Reading, Summary
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.stored import StoredMs, corrupt_error, describe, to_datetime
-from keepstate.engine.kernel.subjects import Subject
+from keepstate.engine.kernel.subjects import APPROVAL, Subject
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry
 from keepstate.values.key import pack, unpack
@@ -50,17 +50,18 @@ class Found:
     Attributes:
         tenant: The tenant that it belongs to, or None.
         space: The name of its space, without the tenant.
-        kind: `agent`, `machine`, `queue`, `session`, `team`, `thread` or `workflow`. A queue is the tasks of
-            one kind in a space.
+        kind: `agent`, `approval`, `machine`, `queue`, `session`, `team`, `thread` or `workflow`. A queue is
+            the tasks of one kind in a space.
         id: Its id; for a queue the kind of its tasks, which may be empty.
-        state: The state, such as the status of a workflow or the state of a machine. A queue is `ready` if a
-            task can be claimed, `waiting` if one can be claimed later, `claimed` if workers hold all of them,
-            and `dead` if only dead tasks are left.
+        state: The state, such as the status of a workflow or the state of a machine. An approval is
+            `pending`, `answered`, `expired` or `withdrawn`. A queue is `ready` if a task can be claimed,
+            `waiting` if one can be claimed later, `claimed` if workers hold all of them, and `dead` if only
+            dead tasks are left.
         owner: The user who owns it, or None.
         title: Its title, or None.
         changed_at: The time of its last change, by the store's clock.
-        due_at: For a queue, the time from which a task can be claimed, if a lease has to expire first; None
-            for other subjects, and if there is none.
+        due_at: For a queue, the time from which a task can be claimed, if a lease has to expire first; for a
+            pending approval, when it expires. None for other subjects, and if there is none.
     """
 
     tenant: str | None
@@ -133,6 +134,12 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     def subject(self) -> Subject:
         """The subject."""
         return Subject(self.kind, self.id)
+
+    def at(self, now_ms: int) -> Row:
+        """Return the row as of a time: an approval expires without a change of its space."""
+        if self.kind != APPROVAL or self.due_ms is None or self.due_ms > now_ms:
+            return self
+        return msgspec.structs.replace(self, state="expired")
 
     def to_public(self, tenant: str | None) -> Found:
         """Return the row for callers."""

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from keepstate.engine.approvals.records import approval_key, asked_key, decode_approval, mark_key
 from keepstate.engine.documents.record import split_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.stored import StoredMs, describe
-from keepstate.engine.kernel.subjects import QUEUE, Subject, owner_of, time_in
+from keepstate.engine.kernel.subjects import APPROVAL, QUEUE, Subject, owner_of, time_in
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks, ticks
 from keepstate.errors import ConflictError, CorruptError, UnsupportedError
@@ -140,6 +141,8 @@ async def _summarise(unit: Unit, space: str, subject: Subject, entries: list[Ent
     if subject.kind == QUEUE:
         return await _summarise_queue(unit, subject.id)
     try:
+        if subject.kind == APPROVAL:
+            return await _summarise_approval(unit, subject.id)
         found: dict[str, Any] = {}
         for (name, key), entry in zip(_heads(space, subject).items(), entries, strict=True):
             if entry is not None:
@@ -240,6 +243,29 @@ async def _has_thread(unit: Unit, space: str, subject: Subject) -> bool:
     if owner_of(space) == subject:
         parts.append(layout.CHECKPOINTS)
     return any([(await unit.store.scan(unit.space, part, limit=1)).entries for part in parts])
+
+
+# ---- approvals
+
+
+async def _summarise_approval(unit: Unit, id: str) -> Summary | None:
+    """Return the state of an approval at the unit's time; while it is pending, it is due when it expires."""
+    entry, shown, mark = await unit.read(approval_key(id), asked_key(id), mark_key(id))
+    if entry is None:
+        return None
+    record = decode_approval(entry.value, f"approval {id!r}")
+    title = None
+    if shown is not None:
+        found: Any = codec.to_builtin(await unit.value(shown))
+        title = (
+            _text(cast("Mapping[str, Any]", found).get("question")) if isinstance(found, Mapping) else None
+        )
+    title = None if title is None else title[:_TEXT_CHARS]
+    if record.state != "pending":
+        return Summary(record.state, title=title)
+    if record.expires_ms is not None and (mark is None or record.expires_ms <= await unit.now_ms()):
+        return Summary("expired", title=title)
+    return Summary("pending", title=title, due_ms=record.expires_ms)
 
 
 # ---- queues

@@ -1,7 +1,8 @@
 """A walk over one space that finds its subjects from their own records, without an outbox or a row.
 
 It is the truth that an index is compared with. Cost: one call for the sizes of the space's parts, one for
-each part of its queue, and up to one for each kind of subject and each subject in a shared space.
+each part of its queue and for its approvals, and up to one for each kind of subject and each subject in a
+shared space.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ async def subjects_in(store: Store, stored: str, space: str) -> AsyncGenerator[S
     if has(layout.DOCUMENTS):
         async for subject in _subjects_of_documents(store, stored, space):
             yield subject
+    if has(layout.APPROVALS):
+        async for entries in scan_pages(store, stored, layout.APPROVALS):
+            for subject in changed_subjects(space, [entry.key for entry in entries]):
+                yield subject
     kinds = set[str]()
     for part in _LISTED:
         if has(part):

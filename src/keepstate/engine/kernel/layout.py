@@ -49,6 +49,11 @@
 01 "schedule" name                   a schedule
 01 "planned" name                    the payload of its tasks
 01 "tick" due_ms name                the schedule is to be looked at from that time on
+01 "approval" id                     an approval
+01 "asked" id                        its question, subject and schema
+01 "asking" id                       present while it is pending; ends when it expires
+01 "assigned" person at_ms id        … in the list of the person who is asked; all are in that of no person
+01 "decided" id STAMP                a line of its log
 01 "queue_rules"                     what each claim of a task keeps: paused kinds, limits and aging
 01 "checkpoint" line id              a checkpoint of a framework's run: the commit of its state, and more
 01 "pending" line id task            the writes of a task on a checkpoint
@@ -131,6 +136,11 @@ ENDING: Final = stored_key(BY_KEY, "ending")
 ATTEMPTS: Final = stored_key(BY_KEY, "attempts")
 MESSAGES: Final = stored_key(BY_KEY, "message")
 SENT: Final = stored_key(BY_KEY, "sent")
+APPROVALS: Final = stored_key(BY_KEY, "approval")
+ASKED: Final = stored_key(BY_KEY, "asked")
+ASKING: Final = stored_key(BY_KEY, "asking")
+ASSIGNED: Final = stored_key(BY_KEY, "assigned")
+DECIDED: Final = stored_key(BY_KEY, "decided")
 LINES: Final = stored_key(BY_KEY, "line")
 TURNS: Final = stored_key(BY_KEY, "turn")
 BLOCKED: Final = stored_key(BY_KEY, "blocked")
@@ -167,7 +177,7 @@ INDEXES: Final = {
 """The index of each state of a task."""
 
 NAME_PARTS: Final = (
-    *(DOCUMENTS, EVENTS, FOLDS, PAYLOADS, RESULTS, MESSAGES, PLANNED, STEP_VALUES),
+    *(DOCUMENTS, EVENTS, FOLDS, PAYLOADS, RESULTS, MESSAGES, PLANNED, STEP_VALUES, ASKED),
     *(STATES, GRAFTS, EXPIRING, BLOBS, CHECKPOINTS, PENDING),
 )
 """Key prefixes of values that may be too large for one entry."""

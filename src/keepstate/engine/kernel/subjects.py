@@ -1,4 +1,4 @@
-"""Subjects: the sessions, threads, agents, workflows, teams, machines and queues that `find` lists.
+"""Subjects: sessions, threads, agents, workflows, teams, machines, approvals and queues, which `find` lists.
 
 A batch that changes a subject also writes the subject's outbox entry: `outbox find KIND ID`. The entry is
 overwritten, never queued, and says that the index does not show the subject as of this revision. Invariant:
@@ -26,7 +26,9 @@ QUEUE: Final = "queue"
 """The kind of a subject that is the tasks of one kind in the queue of a space."""
 HOMED: Final = ("agent", "machine", "session", "team", "thread", "workflow")
 """The kinds of subjects that have a space of their own, or documents with names `KIND/ID/…` in another."""
-KINDS: Final = tuple(sorted((*HOMED, QUEUE)))
+APPROVAL: Final = "approval"
+"""The kind of a subject that is an approval of a space."""
+KINDS: Final = tuple(sorted((*HOMED, QUEUE, APPROVAL)))
 
 _ID_BYTES: Final = 400
 """A longer id would make the key of an outbox too long; such a subject is not listed."""
@@ -96,9 +98,19 @@ def changed_subjects(space: str, keys: Iterable[bytes]) -> set[Subject]:
             # The id of a cut name may be cut itself, and such an id is too long in any case.
             if 0 < len(id) <= _ID_BYTES and (subject := _subject(kind, id)) is not None:
                 found.add(subject)
+        elif key.startswith(layout.APPROVALS):
+            found.add(Subject(APPROVAL, _approval_in(key)))
         elif own is not None and key.startswith(_OWN):
             found.add(own)
     return found
+
+
+def _approval_in(key: bytes) -> str:
+    match unpack(key[len(layout.APPROVALS) :]):
+        case (str(id),):
+            return id
+        case _:
+            raise corrupt_error(describe(key), "it names no approval")
 
 
 def _subject(kind: bytes, segment: bytes) -> Subject | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from keepstate.engine.documents.record import decode_value
@@ -11,7 +12,7 @@ from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
-from keepstate.engine.queue.listings import count_tasks
+from keepstate.engine.queue.listings import count_tasks, decode_task
 from keepstate.engine.queue.tasks import TaskRecord
 from keepstate.errors import NotFoundError, TaskCancelledError, TaskFailedError
 
@@ -84,6 +85,33 @@ def raise_failure(executor: Executor, record: TaskRecord, now_ms: int) -> None:
         )
     if record.state in ("ready", "waiting") and tasks.is_expired(record, now_ms):
         raise TaskFailedError(f"{what} will not run: {tasks.EXPIRED}", task=record.id)
+
+
+async def read_results(
+    executor: Executor, ids: Sequence[str], keys: Sequence[bytes]
+) -> tuple[list[str], list[Any]]:
+    """Return the ids of tasks that have not ended, or the results of all; `keys` are those of the records."""
+
+    async def work(unit: Unit) -> tuple[list[str], list[Any]]:
+        stored = await unit.read(*keys)
+        left: list[str] = []
+        for id, entry in zip(ids, stored, strict=True):
+            if entry is None:
+                raise NotFoundError(f"no task of {executor.name!r} has the id {id!r}")
+            record = decode_task(executor, entry)
+            raise_failure(executor, record, await unit.now_ms())
+            if record.state != "done":
+                left.append(id)
+        if left:
+            return left, []
+        return [], [await _read_result(executor, unit, id) for id in ids]
+
+    return (await executor.run(work))[0]
+
+
+async def _read_result(executor: Executor, unit: Unit, id: str) -> Any:
+    entry = await unit.get(tasks.result_key(id))
+    return None if entry is None else decode_value(executor, entry.key, await unit.value(entry))
 
 
 async def wait_until_empty(executor: Executor, timeout_s: float) -> None:

@@ -47,7 +47,8 @@ from keepstate.engine.queue.queue_cache import QueueCache
 from keepstate.engine.queue.retry import Retry
 from keepstate.engine.queue.rules import RuleControl
 from keepstate.engine.queue.step_control import StepControl
-from keepstate.engine.queue.steps import BeginTransaction, StepMemory, TaskSteps
+from keepstate.engine.queue.step_memory import StepMemory
+from keepstate.engine.queue.steps import BeginTransaction, TaskSteps
 from keepstate.engine.queue.task_control import TaskControl
 from keepstate.engine.queue.task_reads import TaskReads
 from keepstate.engine.queue.tasks import (
@@ -164,8 +165,16 @@ class Task(TaskSteps):
         """Return the task to the queue as if it had not been claimed; see `Queue.release`."""
         await self._end("released", self._queue.release(self))
 
-    async def _suspend(self, wait_s: float | None, *, messages: Sequence[str], after: Sequence[str]) -> None:
-        await self._end("waiting", self._queue.suspend(self, wait_s, messages=messages, after=after))
+    async def _suspend(
+        self,
+        wait_s: float | None,
+        *,
+        messages: Sequence[str],
+        after: Sequence[str],
+        marks: Mapping[str, bytes],
+    ) -> None:
+        suspending = self._queue.suspend(self, wait_s, messages=messages, after=after, marks=marks)
+        await self._end("waiting", suspending)
 
     async def _change_steps(
         self, work: Callable[[Unit, TaskRecord, int], Awaitable[T]], known: Mapping[bytes, Entry | None]
@@ -576,6 +585,7 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
         *,
         messages: Sequence[str] = (),
         after: Sequence[str] = (),
+        marks: Mapping[str, bytes] | None = None,
     ) -> None:
         """Return a task to the queue until something happens, as if it had not been claimed.
 
@@ -587,6 +597,8 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
             wait_s: Seconds after which it becomes ready in any case; None for never.
             messages: The names of messages.
             after: The ids of tasks. One that does not exist has ended.
+            marks: Keys of entries, by the name that the task waits on. If one of them is absent already, the
+                task is ready at once. The batch that deletes one of them wakes the task by the name.
 
         Raises:
             LeaseLostError: This claim no longer holds the task.
@@ -598,9 +610,9 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
             due_at_ms = tasks.FOREVER_MS if wait_ms is None else now_ms + wait_ms
             record = tasks.replaced(
                 record, attempt=record.attempt - 1, due_at_ms=due_at_ms, is_suspended=True,
-                waits_for=tuple(after), waits_on=tuple(messages),
+                waits_for=tuple(after), waits_on=(*messages, *(marks or ())),
             )  # fmt: skip
-            has_message = False
+            has_message = marks is not None and None in await unit.read(*marks.values())
             for name in messages:
                 has_message = has_message or bool(await unread(self._executor, unit, record, name))
             if after:

@@ -24,7 +24,7 @@ from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 from keepstate.values.key import pack, unpack
 
-StepKind: TypeAlias = Literal["step", "transact", "sleep", "receive", "spawn", "results"]
+StepKind: TypeAlias = Literal["step", "transact", "sleep", "receive", "spawn", "results", "ask"]
 StepState: TypeAlias = Literal["done", "open", "waiting", "timeout"]
 STATES: Final[tuple[StepState, ...]] = get_args(StepState)
 
@@ -71,7 +71,7 @@ class Step:
 
     Attributes:
         name: Its name.
-        kind: `step`, `transact`, `sleep`, `receive`, `spawn` or `results`.
+        kind: `step`, `transact`, `sleep`, `receive`, `spawn`, `results` or `ask`.
         state: `done`; `open` if it was begun with `once` and its end is unknown; `waiting`; or `timeout`.
         at: When it was recorded, by the store's clock.
         attempt: The attempt that recorded it.
@@ -86,6 +86,27 @@ class Step:
     attempt: int
     due_at: datetime | None
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to an approval.
+
+    Attributes:
+        value: The answer: True or False, or a value of the approval's schema.
+        approved: Whether the answer is yes; with a schema, whether a person has answered.
+        by: The person whose answer closed the approval; None for a default.
+        at: The time of that, by the store's clock.
+        note: The person's note.
+        subject: The thing that was decided about, as the person saw it. Use it to go on.
+    """
+
+    value: Any
+    approved: bool
+    by: str | None
+    at: datetime
+    note: str
+    subject: Any
 
 
 def steps_prefix(task_id: str) -> bytes:
@@ -103,6 +124,11 @@ def step_key(task_id: str, name: str) -> bytes:
     if len(key) + len(layout.STEP_VALUES) - len(layout.STEPS) > limits.KEY_BYTES:
         raise InvalidError(f"step {shorten(name)!r} of task {shorten(task_id)!r}: both are too long together")
     return key
+
+
+def approval_marks(id: str) -> dict[str, bytes]:
+    """Return the key of the mark of a pending approval, by the name that its task waits on."""
+    return {f"\0approval/{id}": layout.ASKING + pack(id)}
 
 
 def value_key(key: bytes) -> bytes:
@@ -252,6 +278,8 @@ async def copy_steps(
         step = decode_step(entry.value, place)
         if step.number >= before or step.life_ms != record.put_at_ms:
             continue
+        if step.kind == "ask" and step.state == "waiting":
+            continue  # its answer wakes the other task, and the new one asks again
         copied += 1
         key = step_key(into, name_in(entry.key)[1])
         value = step.value

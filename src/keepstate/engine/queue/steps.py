@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypeVar, overload
@@ -28,18 +27,30 @@ from keepstate.engine.kernel.arguments import (
 )
 from keepstate.engine.kernel.executor import Executor, call_function
 from keepstate.engine.kernel.locks import FifoLock
-from keepstate.engine.kernel.stored import corrupt_error, shorten
+from keepstate.engine.kernel.stored import corrupt_error, shorten, to_milliseconds
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
-from keepstate.engine.queue.listings import decode_task
 from keepstate.engine.queue.messages import message_prefix, unread
-from keepstate.engine.queue.outcome import raise_failure
+from keepstate.engine.queue.outcome import read_results
 from keepstate.engine.queue.step_control import list_steps
+from keepstate.engine.queue.step_memory import (
+    NO_DEFAULT,
+    StepMemory,
+    Waits,
+    answer_of,
+    ask_once,
+    check_default,
+    encode_result,
+    note_end,
+    unknown_error,
+)
 from keepstate.engine.queue.step_records import (
+    Answer,
     Step,
     StepKind,
     StepRecord,
     StepState,
+    approval_marks,
     decode_step,
     name_in,
     step_key,
@@ -52,7 +63,6 @@ from keepstate.errors import (
     InvalidError,
     LeaseLostError,
     NotFoundError,
-    StepUnknownError,
     Suspended,
 )
 from keepstate.stores.protocol import Entry
@@ -69,63 +79,6 @@ _AWAKE_S: Final = 5.0
 """Seconds up to which a sleep keeps its worker."""
 _present: ContextVar[str | None] = ContextVar("keepstate_step", default=None)
 """The name of the step whose function runs."""
-
-
-@dataclass(slots=True)
-class _Waits:
-    """Conditions that a suspended attempt waits for.
-
-    Attributes:
-        due_ms: The earliest time at which one of its waits ends.
-        messages: The names of messages.
-        after: The ids of other tasks.
-    """
-
-    due_ms: int | None = None
-    messages: list[str] = field(default_factory=list[str])
-    after: list[str] = field(default_factory=list[str])
-
-    def add_due(self, due_ms: int) -> None:
-        """Wait until a time at most."""
-        self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
-
-
-class StepMemory:
-    """The steps of a task, as one attempt knows them.
-
-    Attributes:
-        life_ms: The time at which the task was put.
-        is_empty: Whether the task had no steps when it was claimed.
-        rows: The recorded steps by name; None until they are read.
-        used: The names that this attempt has used.
-        numbers: The number of the next step.
-        running: The number of steps that run now.
-        intents: The entries of open steps that this attempt has begun, by name.
-        lock: Lets one step read the rows, for all.
-        idle: Is given when no step runs any more.
-        waits: What the handler waits for; None as long as it does not.
-    """
-
-    def __init__(self, record: TaskRecord) -> None:
-        self.life_ms, self.is_empty = record.put_at_ms, not record.has_steps
-        self.rows: dict[str, StepRecord] | None = {} if self.is_empty else None
-        self.used: set[str] = set()
-        self.numbers = self.running = 0
-        self.waits: _Waits | None = None
-        self.intents: dict[str, Entry | None] = {}
-        self.lock: FifoLock | None = None
-        self.idle: Any = None
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of all results."""
-        return sum(row.size_bytes for row in (self.rows or {}).values())
-
-    def take_number(self) -> int:
-        """Return the number of a new step."""
-        number = self.numbers
-        self.numbers += 1
-        return number
 
 
 class TaskSteps:
@@ -210,7 +163,7 @@ class TaskSteps:
             if row is not None and row.state == "done":
                 return await self._value(key, row, type)
             if row is not None:
-                raise self._unknown_error(name)
+                raise unknown_error(self._executor, self.id, name)
             self._check_room()
             intent = None
             if once:
@@ -386,13 +339,73 @@ class TaskSteps:
                 found: list[Any] = await self._value(key, row)
                 return found
             self._check_room()
-            left, values = await self._ended(ids, keys)
+            left, values = await read_results(self._executor, ids, keys)
             if left:
                 self._wait().after.extend(left)
                 raise self.suspended(None, after=left)
             row = await self._record(key, name, "results", "done", self._encode(key, name, values))
             found = await self._value(key, row)
             return found
+
+    async def ask(
+        self,
+        name: str,
+        question: str,
+        *,
+        default: Any = NO_DEFAULT,
+        subject: object = None,
+        schema: object = None,
+        to: Sequence[str] = (),
+        need: int = 1,
+        expires_s: float | None = None,
+    ) -> Answer:
+        """Ask people, once, and return the answer. Without one, the attempt ends and the task waits.
+
+        The id of the approval is that of this task, `/` and the name. The author of the worker's handle
+        asks. The first attempt that comes here decides about question, subject and times.
+
+        Args:
+            name: The name of the step; see `step`.
+            question: The question.
+            default: The answer if none comes in time. It has no `by`. Default: an error.
+            subject: The thing that is decided about. Use that of the answer to go on.
+            schema: The schema of the answer; see `Approvals.ask`.
+            to: The people and groups who may answer.
+            need: The number of different people who have to say yes.
+            expires_s: Seconds for which people may answer.
+
+        Raises:
+            ApprovalClosedError: It was withdrawn, or has expired and there is no `default`. Later attempts
+                raise it too.
+            InvalidError: As for `step` and `Approvals.ask`.
+            LeaseLostError: This claim no longer holds the task. Nothing was asked.
+            Suspended: The attempt ends here.
+        """
+        key = self._check_name(name)
+        check_default(default, has_schema=schema is not None)
+
+        asked = {"subject": subject, "schema": schema, "to": to, "need": need, "expires_s": expires_s}
+
+        async def ask(tx: AnyTransaction) -> str:
+            return await ask_once(tx.approvals, self, name, question, asked)
+
+        async with self._running(name):
+            row = await self._row(name)
+            if row is None:
+                self._check_room()
+                row = await self._apply(key, name, "ask", ask, state="waiting")
+            id: str = await self._value(key, row)
+            approval = await self._in_transaction(lambda tx: tx.approvals.get(id))
+            if approval is None:
+                raise NotFoundError(f"approval {id!r} of {self._executor.name!r} was deleted")
+            if approval.state == "pending":
+                self._wait().marks |= approval_marks(id)
+                if approval.expires_at is not None:
+                    self._wait().add_due(to_milliseconds(approval.expires_at))
+                raise self.suspended(None)
+            if row.state == "waiting":
+                await self._apply(key, name, "ask", lambda tx: note_end(tx.approvals, id), former=row)
+        return answer_of(approval, default, self._executor.name, has_schema=schema is not None)
 
     async def suspend(self, suspension: Suspended) -> None:
         """Return the task to the queue until what its handler waits for, as if it had not been claimed.
@@ -409,12 +422,14 @@ class TaskSteps:
         await self._finish_running()
         waits, wait_s = self._steps.waits, suspension.wait_s
         messages, after = [*suspension.messages], [*suspension.after]
+        marks: Mapping[str, bytes] = {}
         if waits is not None:  # of all steps that wait side by side
             messages, after = [*dict.fromkeys(waits.messages)], [*dict.fromkeys(waits.after)]
+            marks = waits.marks
             wait_s = None
             if waits.due_ms is not None:
                 wait_s = max(waits.due_ms - await self._now_ms(), 0) / 1000
-        await self._suspend(wait_s, messages=messages, after=after)
+        await self._suspend(wait_s, messages=messages, after=after, marks=marks)
 
     async def steps(self) -> list[Step]:
         """Return the steps that are recorded, in the order of recording."""
@@ -429,7 +444,14 @@ class TaskSteps:
 
     # ---- for Task
 
-    async def _suspend(self, wait_s: float | None, *, messages: Sequence[str], after: Sequence[str]) -> None:
+    async def _suspend(
+        self,
+        wait_s: float | None,
+        *,
+        messages: Sequence[str],
+        after: Sequence[str],
+        marks: Mapping[str, bytes],
+    ) -> None:
         raise NotImplementedError
 
     async def _change_steps(
@@ -499,9 +521,9 @@ class TaskSteps:
                 memory.idle.give(None)
                 memory.idle = None
 
-    def _wait(self) -> _Waits:
+    def _wait(self) -> Waits:
         if self._steps.waits is None:
-            self._steps.waits = _Waits()
+            self._steps.waits = Waits()
         return self._steps.waits
 
     async def _row(self, name: str) -> StepRecord | None:
@@ -531,18 +553,7 @@ class TaskSteps:
             )
 
     def _encode(self, key: bytes, name: str, value: object) -> bytes:
-        try:
-            stored = self._executor.encode(value, key)
-        except InvalidError as error:
-            raise InvalidError(
-                f"the result of step {name!r} of task {self.id!r} cannot be stored: {error}", path=error.path
-            ) from error
-        if self._steps.size_bytes + len(stored) > limits.STEPS_BYTES:
-            raise InvalidError(
-                f"the results of the steps of task {self.id!r} have over {limits.STEPS_BYTES >> 20} MiB with "
-                f"that of {name!r}. Store large results elsewhere, and return their names"
-            )
-        return stored
+        return encode_result(self._executor, self._steps, self.id, key, name, value)
 
     async def _value(self, key: bytes, row: StepRecord, type: Any = None) -> Any:
         stored = row.value
@@ -555,16 +566,6 @@ class TaskSteps:
         if stored is None:
             return None
         return decode_value(self._executor, key, stored, type, name=name_in(key)[1])
-
-    def _unknown_error(self, name: str) -> StepUnknownError:
-        return StepUnknownError(
-            f"step {name!r} of task {self.id!r} of {self._executor.name!r} was begun, and its end unknown. "
-            f"Find out, then call queue.settle({self.id!r}, {name!r}, result), or with NOT_DONE",
-            task=self.id,
-            step=name,
-            current="open",
-            wanted="done",
-        )
 
     async def _now_ms(self) -> int:
         return (await self._executor.run(lambda unit: unit.now_ms()))[0]
@@ -634,7 +635,14 @@ class TaskSteps:
         return row
 
     async def _apply(
-        self, key: bytes, name: str, kind: StepKind, fn: Callable[[AnyTransaction], Any]
+        self,
+        key: bytes,
+        name: str,
+        kind: StepKind,
+        fn: Callable[[AnyTransaction], Any],
+        *,
+        state: StepState = "done",
+        former: StepRecord | None = None,
     ) -> StepRecord:
         """Apply the function of a transaction together with its result."""
         assert self._begin is not None
@@ -647,7 +655,7 @@ class TaskSteps:
                 async def check(unit: Unit) -> None:
                     await unit.read(tasks.task_key(self.id), key)
                     await self._fence(unit)
-                    await self._check_absent(unit, key, name, None)
+                    await self._check_absent(unit, key, name, former)
 
                 await executor.run(check)
                 marked = _present.set(name)
@@ -659,7 +667,7 @@ class TaskSteps:
 
                 async def write(unit: Unit) -> StepRecord:
                     record, version = await self._fence(unit)
-                    row = self._row_to_write(kind, "done", await unit.now_ms(), None, None)
+                    row = self._row_to_write(kind, state, await unit.now_ms(), None, former)
                     if not record.has_steps:
                         tasks.rewrite(unit, record, version, has_steps=True)
                     return write_step(unit, key, row, stored)
@@ -668,6 +676,17 @@ class TaskSteps:
             return row
 
         return self._remember(name, await self._executor.retry(once, None))
+
+    async def _in_transaction(self, fn: Callable[[AnyTransaction], Awaitable[T]]) -> T:
+        """Return the result of a function that only reads."""
+        assert self._begin is not None
+        begin = self._begin
+
+        async def once() -> T:
+            async with begin() as tx:
+                return await fn(tx)
+
+        return await self._executor.retry(once, None)
 
     async def _receive(
         self, key: bytes, name: str, former: StepRecord | None, wait_ms: int | None
@@ -701,28 +720,3 @@ class TaskSteps:
         await self._change_steps(work, {})
         row = written[-1]
         return None if row is None else self._remember(name, row)
-
-    async def _ended(self, ids: Sequence[str], keys: Sequence[bytes]) -> tuple[list[str], list[Any]]:
-        """Return the ids of tasks that have not ended, or the results of all."""
-
-        async def work(unit: Unit) -> tuple[list[str], list[Any]]:
-            stored = await unit.read(*keys)
-            left: list[str] = []
-            for id, entry in zip(ids, stored, strict=True):
-                if entry is None:
-                    raise NotFoundError(f"no task of {self._executor.name!r} has the id {id!r}")
-                record = decode_task(self._executor, entry)
-                raise_failure(self._executor, record, await unit.now_ms())
-                if record.state != "done":
-                    left.append(id)
-            if left:
-                return left, []
-            return [], [await self._result(unit, id) for id in ids]
-
-        return (await self._executor.run(work))[0]
-
-    async def _result(self, unit: Unit, id: str) -> Any:
-        entry = await unit.get(tasks.result_key(id))
-        if entry is None:
-            return None
-        return decode_value(self._executor, entry.key, await unit.value(entry))

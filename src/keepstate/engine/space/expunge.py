@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from keepstate import names
+from keepstate.engine.approvals.approvals import Approvals
 from keepstate.engine.documents.write_rules import read_rules, records_prefix
 from keepstate.engine.history.lineage import head_of
 from keepstate.engine.history.paths import CODEC
@@ -35,7 +36,7 @@ from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.kernel.grants import checks_for
 from keepstate.engine.kernel.large_values import collect_parts
 from keepstate.engine.kernel.stored import decode_stored, decode_text, describe
-from keepstate.engine.kernel.subjects import CARRIED, HOMED, OUTBOXES, subject_in
+from keepstate.engine.kernel.subjects import APPROVAL, CARRIED, HOMED, OUTBOXES, Subject, subject_in
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue.queue import Queue
 from keepstate.engine.queue.schedules import Schedules
@@ -62,6 +63,8 @@ _TASKS: Final = (
 )
 """Parts whose keys begin with the id of a task."""
 _SCHEDULES: Final = (layout.SCHEDULES, layout.PLANNED)
+_APPROVALS: Final = (layout.APPROVALS, layout.ASKED, layout.ASKING, layout.DECIDED)
+"""Parts whose keys begin with the id of an approval."""
 _MAIN: Final = layout.named_key(layout.BRANCHES, layout.MAIN)
 _AT_ONCE: Final = 100
 _AT_ONCE_BYTES: Final = 2 << 20
@@ -127,6 +130,7 @@ async def _delete_entries(executor: SpaceExecutor, prefix: str, tally: _Tally) -
     """Delete the entries that are there now."""
     await _delete_documents(executor, prefix, tally)
     await _delete_tasks(executor, prefix, tally)
+    await _delete_approvals(executor, prefix, tally)
     async for entries in _pages(executor, prefix, _SCHEDULES):
         tally.count(*entries)
     async for entries in _pages(executor, prefix, _SCHEDULES[:1]):
@@ -231,6 +235,19 @@ async def _delete_tasks(executor: SpaceExecutor, prefix: str, tally: _Tally) -> 
             followers.append(entry)
     for start in range(0, len(followers), _AT_ONCE):
         await _delete(executor, followers[start : start + _AT_ONCE], left)
+
+
+async def _delete_approvals(executor: SpaceExecutor, prefix: str, tally: _Tally) -> None:
+    """Delete approvals with their logs. A task of another name that waits for one becomes ready."""
+    approvals = Approvals(executor)
+    async for entries in _pages(executor, prefix, _APPROVALS):
+        tally.count(*entries)
+    async for entries in _pages(executor, prefix, (layout.APPROVALS,)):
+        for entry in entries:
+            await approvals.discard(_first_name(layout.APPROVALS, entry.key))
+    left = _Tally()
+    async for entries in _pages(executor, prefix, _APPROVALS[1:]):
+        await _delete(executor, entries, left)
 
 
 async def _delete_named(executor: SpaceExecutor, part: bytes, prefix: str, tally: _Tally) -> None:
@@ -368,7 +385,7 @@ async def _forget_subjects(executor: SpaceExecutor, carrier: Carrier, prefix: st
     for part in (OUTBOXES, CARRIED):
         async for _, entry in executor.scan(part):
             subject = subject_in(part, entry)
-            if subject.kind in HOMED and f"{subject.kind}/{names.escape(subject.id)}/".startswith(prefix):
+            if _name_of(subject).startswith(prefix):
                 found[executor.name, subject].append(entry)
     try:
         if await carrier.meta() is None:
@@ -379,6 +396,13 @@ async def _forget_subjects(executor: SpaceExecutor, carrier: Carrier, prefix: st
             await carrier.deliver()  # also what a process left that was killed while it carried them
     except NoIndexError:
         return  # the tenant is being erased
+
+
+def _name_of(subject: Subject) -> str:
+    """Return the beginning of the names of a subject's entries; an empty one for a queue."""
+    if subject.kind in HOMED:
+        return f"{subject.kind}/{names.escape(subject.id)}/"
+    return subject.id if subject.kind == APPROVAL else ""
 
 
 async def _trim(executor: SpaceExecutor, carrier: Carrier) -> None:

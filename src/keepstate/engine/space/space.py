@@ -47,6 +47,7 @@ from keepstate.values import limits
 from keepstate.values.key import pack
 
 if TYPE_CHECKING:
+    from keepstate.engine.approvals import approvals as _approvals
     from keepstate.engine.documents import collection as _collection
     from keepstate.engine.events import events as _events
     from keepstate.engine.history import checkout as _checkout
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 else:
     defer_imports(
         globals(),
+        _approvals="keepstate.engine.approvals.approvals",
         _collection="keepstate.engine.documents.collection",
         _events="keepstate.engine.events.events",
         _checkout="keepstate.engine.history.checkout",
@@ -153,6 +155,11 @@ class Parts:
     def schedules(self) -> _schedules.Schedules:
         """The times at which the space puts tasks by itself."""
         return self._part(_schedules.Schedules(self._executor), "schedules")
+
+    @cached_property
+    def approvals(self) -> _approvals.Approvals:
+        """The questions of the space to people. Each is settled once."""
+        return self._part(_approvals.Approvals(self._executor), "approvals")
 
     @cached_property
     def leases(self) -> _lease.Leases:
@@ -568,11 +575,11 @@ class Space(Parts):
     async def expunge(self, prefix: str) -> _erasure.Erased:
         """Remove everything whose name begins with a prefix, with its log and its history.
 
-        These are documents with their places in indexes, streams, leases, tasks, schedules, branches and
-        tags. All other entries stay as they are. The log of the space ends here: an older position of
-        anything in the space raises `CompactedError`. In a recorded space only the present states of branches
-        and tags are left of the history. Embedded stores rewrite their files, so that no removed bytes remain
-        there.
+        These are documents with their places in indexes, streams, leases, tasks, schedules, approvals,
+        branches and tags. All other entries stay as they are. The log of the space ends here: an older
+        position of anything in the space raises `CompactedError`. In a recorded space only the present states
+        of branches and tags are left of the history. Embedded stores rewrite their files, so that no removed
+        bytes remain there.
 
         Writers are not rejected: what they write under the prefix during the call may remain. An interrupted
         call is completed by the next one.
