@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import Final, Literal
 
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.log_cursor import listen_about
 from keepstate.engine.kernel.positions import Positions
-from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.space.joint_work import read_ahead, run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import PrunedError
@@ -141,21 +143,33 @@ class Follower:
 
     async def _read(self) -> _Present | None:
         """Read the conversation and the state of its reply at one revision; None if it does not exist."""
-        prefix = await self._store.namespace.to_read()
-        if prefix is None:
-            return None
+        namespace = self._store.namespace
+        for expected in (namespace.expected(), None):
+            prefix = await namespace.to_read() if expected is None else expected[0]
+            if prefix is None:
+                return None
+            head = None if expected is None else expected[1]
+            now = await run_in_transaction(
+                self._space, partial(self._read_under, prefix, head), message="follow a conversation"
+            )
+            if now is not None:
+                return now
+        return None
+
+    async def _read_under(self, prefix: str, head: str | None, tx: Transaction) -> _Present | None:
+        """Read the conversation under a prefix; None if the document `head` does not confirm that prefix."""
+        documents = self._store.at(tx, prefix)
         stream = ReplyStream(self._store, self._space, prefix)
-
-        async def work(tx: Transaction) -> _Present:
-            documents = self._store.at(tx, prefix)
-            names = [documents.context_name, documents.record_name]
-            await read_ahead(tx, documents=names, streams=[stream.name], leases=[stream.lease_name])
-            window, record = await documents.window_and_record()
-            last = await tx.events.last(stream.name)
-            is_held = await tx.leases.holder(stream.lease_name) is not None
-            return _Present(stream, record, window.count, last, is_held)
-
-        return await run_in_transaction(self._space, work, message="follow a conversation")
+        names = [documents.context_name, documents.record_name, *([] if head is None else [head])]
+        await read_ahead(tx, documents=names, streams=[stream.name], leases=[stream.lease_name])
+        if head is not None:
+            found = await tx.documents.get(head)
+            if not self._store.namespace.confirms(found, prefix):
+                return None
+        window, record = await documents.window_and_record()
+        last = await tx.events.last(stream.name)
+        is_held = await tx.leases.holder(stream.lease_name) is not None
+        return _Present(stream, record, window.count, last, is_held)
 
     def _begin_at(self, now: _Present) -> Told:
         """Return what was told of the present generation, and forget the earlier ones."""
@@ -287,10 +301,12 @@ async def follow(
     space = require_space(store)
     follower = Follower(store, space, after, deltas=deltas)
     await follower.begin()
-    async with listen(await space.executor.store(), space.executor.stored_name) as hints:
+    about = layout.DOCUMENTS, layout.HEADS, layout.LEASES
+    executor = space.executor
+    async with listen_about(await executor.store(), executor.stored_name, about, executor.clock) as hints:
         while True:
             changes, has_more = await follower.look()
             for change in changes:
                 yield change
-            if not has_more and not changes:
+            if not has_more:
                 await hints.wait(follower.wait_s)

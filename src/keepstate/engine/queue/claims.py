@@ -15,13 +15,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from keepstate.engine.documents.record import decode_value, read_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor, call_function
+from keepstate.engine.kernel.log_cursor import listen_about
 from keepstate.engine.kernel.shield import acquire_shielded, run_shielded
-from keepstate.engine.kernel.store_abilities import LossDetector, listen
+from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.stored import shorten
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import followers, tasks
@@ -58,6 +59,12 @@ _LONGEST_WAIT_S = 1.0
 _GIVEN_BACK_AT_ONCE = 100
 _MOST_WARNED = 10_000
 _log = logging.getLogger("keepstate.engine")
+
+CLAIMING: Final = (
+    *(layout.READY, layout.WAITING, layout.CLAIMED, layout.TICKS, layout.ENDING, layout.QUEUE_RULES),
+    *(layout.LINES, layout.TURNS, layout.BLOCKED, layout.HELD, layout.SLOTS, layout.FREED, layout.BUCKETS),
+)
+"""The beginnings of all keys by which a claim finds a task."""
 
 
 @dataclass(slots=True)
@@ -132,7 +139,9 @@ class Claims:
         await self._attempt(store, search)
         if search.found or request.wait_s <= 0:
             return
-        async with listen(store, self._executor.stored_name) as hints:
+        # Of a change of other entries, a claim learns nothing, and it would look at a dozen places.
+        about = (*CLAIMING, layout.DOCUMENTS) if documents else CLAIMING
+        async with listen_about(store, self._executor.stored_name, about, clock) as hints:
             while True:
                 if documents and (now := await self._versions(store, documents)) != versions:
                     versions = now

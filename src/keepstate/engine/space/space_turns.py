@@ -23,8 +23,10 @@ from keepstate._runner import Signal
 from keepstate.engine.index.heads import QueueHeads
 from keepstate.engine.index.index import Index
 from keepstate.engine.kernel.executor import Home
+from keepstate.engine.kernel.log_cursor import LogCursor
 from keepstate.engine.kernel.shield import run_shielded
 from keepstate.engine.kernel.store_abilities import last_changes_ms, listen_to
+from keepstate.engine.queue.claims import CLAIMING
 from keepstate.engine.queue.queue import Queue, Task
 from keepstate.errors import ClosedError, KeepstateError, StoreUnavailableError
 from keepstate.names import OWN, TenantScope
@@ -89,10 +91,12 @@ class _Warm:
     Attributes:
         until_s: The time until which it is listened to.
         changed_ms: The time of its last change when it was looked at last.
+        log: Tells whether its queue has changed.
     """
 
     until_s: float
     changed_ms: int | None
+    log: LogCursor
 
 
 class SpaceTurns:
@@ -174,7 +178,7 @@ class SpaceTurns:
                 claimed = await queue.claim(worker, lease_s=lease_s, count=share, kinds=kinds)
                 found.extend(claimed)
                 if claimed:
-                    self._keep_warm(place, changed_ms[place])
+                    await self._keep_warm(place, changed_ms[place])
                 if len(claimed) == share:
                     self._ready.setdefault(place)
                     return
@@ -245,9 +249,10 @@ class SpaceTurns:
             self._timer_count += 1
             heappush(self._timers, (at_s, self._timer_count, place))
 
-    def _keep_warm(self, place: Place, changed_ms: int | None) -> None:
-        self._warm.pop(place, None)
-        self._warm[place] = _Warm(self._clock.monotonic_s() + _WARM_S, changed_ms)
+    async def _keep_warm(self, place: Place, changed_ms: int | None) -> None:
+        known = self._warm.pop(place, None)
+        log = await self._log_of(place) if known is None else known.log
+        self._warm[place] = _Warm(self._clock.monotonic_s() + _WARM_S, changed_ms, log)
         if len(self._warm) > _MOST_WARM:
             self._warm.popitem(last=False)
 
@@ -269,7 +274,7 @@ class SpaceTurns:
             warm = [*self._warm]
             for place, at_ms in zip(warm, await self._times(warm), strict=True):
                 if at_ms is None or at_ms != self._warm[place].changed_ms:
-                    self._ready.setdefault(place)
+                    await self._find_change(place, at_ms)
             await self._follow_indexes(await self._changed_indexes())
 
     async def _follow_indexes(self, tenants: Sequence[str | None] | dict[str | None, QueueHeads]) -> None:
@@ -304,6 +309,24 @@ class SpaceTurns:
                 carrier = await index.carrier(tenant)
                 self._heads[tenant] = QueueHeads(index, carrier, self._under, self._kinds)
                 self._followed_at_s = 0.0
+
+    async def _find_change(self, place: Place, at_ms: int | None) -> None:
+        """Let a busy space that has changed have a turn, if the change concerns its queue."""
+        warm = self._warm[place]
+        if place in self._ready:
+            return
+        try:
+            has_changed = await warm.log.has_changed()
+        except KeepstateError:  # the turn meets it again, and reports it
+            has_changed = True
+        if has_changed:
+            self._ready.setdefault(place)
+        else:
+            warm.changed_ms = at_ms
+
+    async def _log_of(self, place: Place) -> LogCursor:
+        stored = self._handle(place[0]).stored_name(place[1])
+        return LogCursor(await self._ks.opened(), stored, CLAIMING)
 
     async def _times(self, places: Sequence[Place]) -> list[int | None]:
         """Return the times of the last changes of spaces; None if the store does not know them."""
