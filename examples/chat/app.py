@@ -117,7 +117,9 @@ def create_app(url: str, model: Model = echo, *, lease_s: float = 10) -> FastAPI
 
     @app.get("/")
     async def page() -> FileResponse:
-        return FileResponse(PAGE, headers={"Content-Security-Policy": "default-src 'self' 'unsafe-inline'"})
+        return FileResponse(
+            PAGE, headers={"Content-Security-Policy": "default-src 'self' 'unsafe-inline'; img-src data:"}
+        )
 
     @app.post("/chats/{chat}/questions", status_code=202)
     async def ask(chat: Chat, user: User, question: Question) -> dict[str, int]:
