@@ -19,7 +19,7 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Page
 
 HOUR_S = 3_600
-SCANS_OF_A_LOOK = 10
+SCANS_OF_A_LOOK = 7
 
 Cause = Callable[[Space], Awaitable[Callable[[], Awaitable[Any]]]]
 

@@ -167,6 +167,7 @@ class Claims:
 
     async def _attempt(self, store: Store, search: _ClaimState) -> None:
         """Claim tasks that are ready now."""
+        self._due_tasks.begin()
         if claimer_of(self._executor).known.is_look_due(self._executor.clock.monotonic_s()):
             await followers.resume_all(self._executor, store)
         if not search.request.is_shared:

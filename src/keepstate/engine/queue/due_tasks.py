@@ -34,6 +34,12 @@ class DueTasks:
         self._ticker = Ticker(executor)
         self._ticked_at_s = executor.clock.monotonic_s()
         self._tick_wait_s: float | None = None
+        self._next_at_s: float | None = None
+        """The time of the next due task, if the last look found none that was due."""
+
+    def begin(self) -> None:
+        """Forget the time of the next due task, because an attempt to claim begins."""
+        self._next_at_s = None
 
     async def promote(self, store: Store, *, force: bool) -> bool:
         """Make tasks ready whose delay or lease has ended, or whose schedule is due.
@@ -44,13 +50,17 @@ class DueTasks:
         now_s = self._executor.clock.monotonic_s()
         if not force and self._promoted_at_s is not None and now_s - self._promoted_at_s < _EVERY_S:
             return False
-        self._promoted_at_s = now_s
-        promoted = False
+        self._promoted_at_s, self._next_at_s = now_s, None
+        promoted, soonest_ms = False, limits.TTL_MS
         for part in (layout.WAITING, layout.CLAIMED):
             page = await store.scan(self._executor.stored_name, part, limit=_PAGE)
-            due = [entry for entry in page.entries if tasks.time_in(part, entry.key)[0] <= page.now_ms]
+            due_in_ms = [tasks.time_in(part, entry.key)[0] - page.now_ms for entry in page.entries]
+            due = [entry for entry, left_ms in zip(page.entries, due_in_ms, strict=True) if left_ms <= 0]
+            soonest_ms = min([soonest_ms, *due_in_ms])
             if due:
                 promoted = await self._promote_due(due) or promoted
+        if soonest_ms > 0:
+            self._next_at_s = now_s + soonest_ms / 1000
         if force or now_s - self._ticked_at_s >= _TICK_EVERY_S:
             self._ticked_at_s = now_s
             ticked = await self._ticker.tick(store)
@@ -90,8 +100,14 @@ class DueTasks:
         return promoted
 
     async def next_due_s(self, store: Store) -> float:
-        """Return the seconds until the next waiting or claimed task is due, or a schedule."""
+        """Return the seconds until the next waiting or claimed task is due, or a schedule.
+
+        The answer costs no read if `promote` found nothing due since the attempt began.
+        """
         soonest = float(limits.TTL_MS if self._tick_wait_s is None else self._tick_wait_s * 1000)
+        if self._next_at_s is not None:
+            left_ms = (self._next_at_s - self._executor.clock.monotonic_s()) * 1000
+            return max(min(soonest, left_ms) / 1000, 0.001)
         for part in (layout.WAITING, layout.CLAIMED):
             page = await store.scan(self._executor.stored_name, part, limit=1)
             for entry in page.entries:
