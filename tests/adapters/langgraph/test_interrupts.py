@@ -7,6 +7,7 @@ from contextvars import Context
 from typing import Any
 
 import pytest
+from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -195,6 +196,40 @@ async def test_a_run_that_failed_in_a_later_node_goes_on(interrupted: Interrupte
 
     assert await work(space, graph) == ["resumed"]
     assert await said(graph) == ["pay: True", "end"]
+
+
+@pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
+async def test_a_run_that_stopped_at_a_breakpoint_does_not_pass_it(
+    interrupted: Interrupted, option: str
+) -> None:
+    ks, saver = interrupted
+    graph, space = one_asks(saver), space_of(ks)
+    stopping = graph.copy({f"{option}_nodes": ["end" if option == "interrupt_before" else "pay"]})
+    await stopping.ainvoke({"said": []}, config())
+    await answer(space)
+    [task] = await space.queue.claim("worker", lease_s=60)
+    await resume(stopping)(task)
+    await task.release()  # as if the worker was killed before it completed the task
+
+    assert await work(space, stopping) == ["resumed"]
+    assert await said(graph) == ["pay: True"]
+
+
+async def test_a_function_of_tasks_asks_too(interrupted: Interrupted) -> None:
+    ks, saver = interrupted
+
+    @entrypoint(checkpointer=saver)
+    async def pay(amount: int) -> str:
+        return f"{amount}: {interrupt(f'Pay {amount}?')}"
+
+    await pay.ainvoke(7, config())
+    [asked] = await pending(space_of(ks))
+    [found] = await ks.find(kind="approval", state="pending")
+    assert (asked.question, found.title) == ("Pay 7?", "Pay 7?")
+    await answer(space_of(ks))
+
+    assert await work(space_of(ks), pay) == ["resumed"]
+    assert (await pay.aget_state(config())).values == "7: True"
 
 
 async def test_of_two_tasks_at_once_one_run_uses_both_answers(interrupted: Interrupted) -> None:

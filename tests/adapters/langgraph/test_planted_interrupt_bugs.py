@@ -73,6 +73,11 @@ def killed_run_dropped(planting: pytest.MonkeyPatch) -> None:
     planting.setattr(Run, "_is_unfinished", lambda *_: False)
 
 
+def breakpoint_passed(planting: pytest.MonkeyPatch) -> None:
+    """Continue a run that has stopped at a breakpoint."""
+    planting.setattr(Run, "_may_have_stopped", lambda *_: False)
+
+
 def lease_not_held(planting: pytest.MonkeyPatch) -> None:
     """Resume without waiting for other runs."""
     acquire = Leases.acquire
@@ -146,6 +151,10 @@ PLANTED: list[tuple[Plant, Test]] = [
     (run_may_fork, asking.test_a_resumed_run_that_is_overtaken_raises_and_forks_nothing),
     (answer_given_twice, asking.test_an_answer_goes_to_no_other_question_of_its_node),
     (killed_run_dropped, asking.test_a_run_that_failed_in_a_later_node_goes_on),
+    (
+        breakpoint_passed,
+        partial(asking.test_a_run_that_stopped_at_a_breakpoint_does_not_pass_it, option="interrupt_before"),
+    ),
     (lease_not_held, asking.test_of_two_tasks_at_once_one_run_uses_both_answers),
     (resumed_though_not_pending, asking.test_an_answer_that_lost_against_another_one_runs_nothing),
     (each_answer_alone, asking.test_answers_that_came_together_are_resumed_together),

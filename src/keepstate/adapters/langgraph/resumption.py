@@ -232,7 +232,14 @@ class _Run:
 
     def _is_unfinished(self, state: StateSnapshot) -> bool:
         """Return whether a run of this task was killed before its end."""
-        return self._is_own(state) and bool(state.next)
+        if self._is_at_checkpoint(state):
+            return bool(state.next)
+        return self._is_own(state) and bool(state.next) and not self._may_have_stopped(state)
+
+    def _may_have_stopped(self, state: StateSnapshot) -> bool:
+        """Return whether a breakpoint may have ended the run, which must not be passed."""
+        before, after = self._graph.interrupt_before_nodes, self._graph.interrupt_after_nodes
+        return bool(after) or before == "*" or not set(before).isdisjoint(state.next)
 
     def _has_failed(self, state: StateSnapshot) -> bool:
         """Return whether a node that was resumed otherwise has failed, with its answer stored."""
