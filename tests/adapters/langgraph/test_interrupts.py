@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import Context
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from langgraph.types import Command, interrupt
 
 import keepstate
 import keepstate.sync
+from keepstate import KeyRing
 from keepstate.adapters.langgraph import KeepstateSaver, current_task, resume
 from keepstate.engine.kernel import layout
 from keepstate.engine.space.keepstate import Keepstate
@@ -20,6 +22,7 @@ from keepstate.errors import ApprovalClosedError, ConflictError, InvalidError, N
 from tests.adapters.langgraph.asking import (
     State,
     answer,
+    asks,
     config,
     inner_asks,
     one_asks,
@@ -177,6 +180,37 @@ async def test_an_answer_goes_to_no_other_question_of_its_node(interrupted: Inte
     assert await said(graph) == ["read True, delete False", "end"]
 
 
+async def test_the_answer_to_another_node_is_not_given_again(interrupted: Interrupted) -> None:
+    ks, saver = interrupted
+    failures = ["once"]
+
+    def twice(state: State) -> dict[str, Any]:
+        first = interrupt("may I read?")
+        if failures:
+            raise OSError(failures.pop())
+        return {"said": [f"read {first}, delete {interrupt('may I delete?')}"]}
+
+    builder = StateGraph(State)
+    builder.add_node("a", twice)
+    builder.add_node("b", asks("b"))
+    builder.add_edge(START, "a")
+    builder.add_edge(START, "b")
+    graph, space = builder.compile(checkpointer=saver), space_of(ks)
+    await graph.ainvoke({"said": []}, config())
+    first, second = sorted(await pending(space), key=lambda each: each.question, reverse=True)
+    await space.approvals.answer(first.id, True, by="ann")
+    [task] = await space.queue.claim("worker", lease_s=60)
+    with pytest.raises(OSError, match="once"):
+        await resume(graph)(task)
+    await task.fail("once", retry_in_s=3600)
+
+    await space.approvals.answer(second.id, True, by="ann")
+    assert await work(space, graph) == ["resumed"]
+
+    assert [each.question for each in await pending(space)] == ["may I delete?"]
+    assert await said(graph) == ["b: True"]
+
+
 async def test_a_run_that_failed_in_a_later_node_goes_on(interrupted: Interrupted) -> None:
     ks, saver = interrupted
     failures = ["once"]
@@ -196,6 +230,22 @@ async def test_a_run_that_failed_in_a_later_node_goes_on(interrupted: Interrupte
 
     assert await work(space, graph) == ["resumed"]
     assert await said(graph) == ["pay: True", "end"]
+
+
+async def test_an_encrypted_thread_of_a_tenant_asks_too(tmp_path: Path) -> None:
+    options: Any = {"tenant": "acme", "encryption": KeyRing(b"k" * 32)}
+    url = f"sqlite:///{tmp_path}/a.db?durability=normal"
+    async with keepstate.open(url, **options) as ks, KeepstateSaver(ks, approvals=True) as saver:
+        graph, space = one_asks(saver), space_of(ks)
+        await graph.ainvoke({"said": []}, config())
+        [left] = await pending(space)
+        await graph.ainvoke({"said": ["never mind"]}, config())
+        assert await states(ks, [left.id]) == [("withdrawn", "the thread has gone on")]
+
+        await answer(space)
+
+        assert await work(space, graph) == ["resumed"]
+        assert await said(graph) == ["never mind", "pay: True", "end"]
 
 
 @pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])

@@ -68,6 +68,16 @@ def answer_given_twice(planting: pytest.MonkeyPatch) -> None:
     planting.setattr(Run, "_has_failed", lambda *_: False)
 
 
+def answer_of_others_given_twice(planting: pytest.MonkeyPatch) -> None:
+    """Give the answer to another node again, though a failed run has stored it."""
+
+    async def never(*_: object) -> bool:
+        return False
+
+    planting.setattr(Run, "_has_failed", lambda *_: False)
+    planting.setattr(Run, "_has_begun", never)
+
+
 def killed_run_dropped(planting: pytest.MonkeyPatch) -> None:
     """Take a run for ended that was killed."""
     planting.setattr(Run, "_is_unfinished", lambda *_: False)
@@ -150,6 +160,7 @@ PLANTED: list[tuple[Plant, Test]] = [
     (task_left_behind, asking.test_an_answer_by_other_means_withdraws_the_approval),
     (run_may_fork, asking.test_a_resumed_run_that_is_overtaken_raises_and_forks_nothing),
     (answer_given_twice, asking.test_an_answer_goes_to_no_other_question_of_its_node),
+    (answer_of_others_given_twice, asking.test_the_answer_to_another_node_is_not_given_again),
     (killed_run_dropped, asking.test_a_run_that_failed_in_a_later_node_goes_on),
     (
         breakpoint_passed,

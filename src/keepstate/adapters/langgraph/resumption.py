@@ -18,10 +18,12 @@ from langgraph.types import Command, StateSnapshot
 from keepstate.adapters.langgraph.interrupts import LEASE, RESUME, approval_id, latest_approval
 from keepstate.adapters.langgraph.saver import KeepstateSaver
 from keepstate.engine.approvals.approvals import Approvals
+from keepstate.engine.approvals.records import Approval
 from keepstate.engine.kernel.arguments import check_choice, check_duration_ms
 from keepstate.engine.queue.lease import Leases
 from keepstate.engine.queue.queue import Task
-from keepstate.errors import ConflictError, InvalidError
+from keepstate.engine.queue.step_control import list_steps
+from keepstate.errors import ConflictError, InvalidError, NotFoundError
 
 _LOG: Final = logging.getLogger("keepstate.adapters.langgraph")
 
@@ -35,6 +37,7 @@ _MARK: Final = "langgraph_resume"
 _STRICT: Final = "__pregel_strict_resume"
 """LangGraph's option to refuse an answer to an interrupt that is not pending."""
 _PENDING_S: Final = 3_600.0
+"""Seconds after which a task looks again whether its approval was answered; the answer wakes it before."""
 _BUSY_S: Final = 1.0
 """Seconds after which a task looks again whether its thread is free."""
 
@@ -242,9 +245,8 @@ class _Run:
         return bool(after) or before == "*" or not set(before).isdisjoint(state.next)
 
     def _has_failed(self, state: StateSnapshot) -> bool:
-        """Return whether a node that was resumed otherwise has failed, with its answer stored."""
-        own = self._payload["interrupt"]
-        return any(task.error for task in state.tasks if own in {each.id for each in task.interrupts})
+        """Return whether an interrupted node was resumed and has failed; its answer is stored then."""
+        return any(task.error and task.interrupts for task in state.tasks)
 
     async def _answers(self, state: StateSnapshot) -> dict[str, Any]:
         """Return the answers to all pending interrupts that were answered by now, by their ids."""
@@ -253,11 +255,21 @@ class _Run:
         for interrupt in state.interrupts:
             first = approval_id(self._payload["checkpoint"], interrupt.id)
             approval = await latest_approval(self._approvals, first)
-            if approval is not None and approval.answer is not None:
+            if approval is None or approval.answer is None:
+                continue
+            if interrupt.id == own or not await self._has_begun(approval):
                 found[interrupt.id] = approval.answer.value
         if own not in found:  # it has expired
             found[own] = self._payload["default"]
         return found
+
+    async def _has_begun(self, approval: Approval) -> bool:
+        """Return whether a run with another answer has begun, which the task of that answer continues."""
+        try:
+            steps = await list_steps(self._task.executor, approval.task or "")
+        except NotFoundError:  # it was removed
+            return False
+        return any(step.name == _BEGUN for step in steps)
 
 
 def _nothing() -> None:
