@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.conftest import opened, pytest_pyfunc_call, turned
 from tests.stores.postgres import pgbouncer
 from tests.stores.postgres.pgbouncer import PgBouncer
 from tests.stores.postgres.pooler import Pooler
+
+__all__ = ["opened", "pytest_pyfunc_call", "turned"]
 
 UNNAMED = "ignore::keepstate.adapters.langgraph.classes.NotAllowedWarning"
 """Tests store classes of their own, and only some look at what is said of that."""

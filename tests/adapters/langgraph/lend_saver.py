@@ -2,7 +2,8 @@
 
 Loaded by name, in a process of its own, where the folder of their tests is the working folder.
 `KEEPSTATE_URL` says which store: each test gets a tenant of its own in it. `KEEPSTATE_ON_CONFLICT` says
-what becomes of a run that another one has overtaken; theirs are the same either way.
+what becomes of a run that another one has overtaken, and `KEEPSTATE_APPROVALS` whether interrupts ask; theirs
+are the same either way.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from keepstate.adapters.langgraph import KeepstateSaver
+from keepstate.adapters.langgraph import KeepstateSaver, Question
 from keepstate.adapters.langgraph.loop_handles import Opened
 
 LENT = {"sync_checkpointer": "sqlite", "async_checkpointer": "sqlite_aio"}
@@ -25,7 +26,9 @@ UNNAMED = "ignore::keepstate.adapters.langgraph.classes.NotAllowedWarning"
 
 def _opened() -> Opened[KeepstateSaver]:
     conflict = os.environ.get("KEEPSTATE_ON_CONFLICT", "fork")
-    options = {"tenant": secrets.token_hex(8), "on_conflict": conflict}
+    options: dict[str, Any] = {"tenant": secrets.token_hex(8), "on_conflict": conflict}
+    if os.environ.get("KEEPSTATE_APPROVALS"):
+        options |= {"approvals": True, "ask": lambda *_: Question("May it go on?")}
     return KeepstateSaver.from_conn_string(os.environ["KEEPSTATE_URL"], **options)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.types import Interrupt
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
@@ -111,3 +113,33 @@ def test_a_checkpoint_that_follows_the_last_one_is_stored_in_one_trip(store: Cou
     saver.put(latest.config, checkpoint, {"source": "loop", "step": COUNT}, {"said": COUNT})
 
     assert store.trips - before == 1
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_a_saver_that_asks_takes_one_scan_more(store: CountedStore, is_pending: bool) -> None:
+    saver = KeepstateSaver(store, approvals=True)
+    fill(saver)
+    (latest,) = saver.list(ROOT, limit=1)
+    if is_pending:  # of the next checkpoint, whose writes may come first
+        after: Any = {"configurable": {**ROOT["configurable"], "checkpoint_id": "z"}}
+        saver.put_writes(after, [(INTERRUPT, [Interrupt("Go?", "0" * 32)])], "task")
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = {"said": [*latest.checkpoint["channel_values"]["said"], "more"]}
+    before = store.trips
+
+    saver.put(latest.config, checkpoint, {"source": "loop", "step": COUNT}, {"said": COUNT})
+
+    assert store.trips - before == 2
+
+
+def test_an_interrupt_that_asks_takes_one_batch(store: CountedStore) -> None:
+    costs: dict[bool, int] = {}
+    for approvals in (False, True):
+        saver = KeepstateSaver(store, approvals=approvals)
+        fill(saver)
+        (latest,) = saver.list(ROOT, limit=1)
+        before = store.trips
+        saver.put_writes(latest.config, [(INTERRUPT, [Interrupt("Go?", "0" * 32)])], f"task {approvals}")
+        costs[approvals] = store.trips - before
+
+    assert costs == {False: 2, True: 5}

@@ -17,6 +17,7 @@ from tests.adapters.langgraph.sdists import unpacked
 COUNTS = {"1.2.22": 648}
 LEAST = 600
 """How many tests take a checkpointer: in the version that is locked, and at least in those near it."""
+INTERRUPTS = ("tests/test_interruption.py", "tests/test_interrupt_state.py", "tests/test_strict_resume.py")
 PLUGIN = Path(__file__).parent
 SOURCE = PLUGIN.parents[2] / "src"
 _OPTIONS = ("-p", "lend_saver", "-p", "no:randomly", "-q", "-n", "2", "-o", "addopts=--strict-markers")
@@ -44,6 +45,14 @@ def test_going_back_in_time_passes_where_conflicts_raise(their_folder: Path) -> 
     assert tally["passed"] > 10
 
 
+@pytest.mark.slow
+def test_interrupts_that_ask_pass_in_memory(their_folder: Path) -> None:
+    tally = ran(their_folder, "memory://", *INTERRUPTS, approvals=True)
+
+    assert tally.get("failed", 0) == 0
+    assert tally["passed"] > 40
+
+
 @pytest.mark.theirs
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
@@ -66,7 +75,9 @@ def test_all_that_take_a_checkpointer_pass(
     assert passed == COUNTS.get(version("langgraph"), passed)
 
 
-def ran(folder: Path, url: str, *what: str, on_conflict: str = "fork") -> dict[str, int]:
+def ran(
+    folder: Path, url: str, *what: str, on_conflict: str = "fork", approvals: bool = False
+) -> dict[str, int]:
     """Return how many of their tests have passed and failed."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *_OPTIONS, *what],
@@ -75,6 +86,7 @@ def ran(folder: Path, url: str, *what: str, on_conflict: str = "fork") -> dict[s
             **os.environ,
             "KEEPSTATE_URL": url,
             "KEEPSTATE_ON_CONFLICT": on_conflict,
+            "KEEPSTATE_APPROVALS": "yes" if approvals else "",
             "NO_DOCKER": "true",
             "PYTHONPATH": os.pathsep.join(map(str, (PLUGIN, folder, SOURCE))),
         },

@@ -49,6 +49,42 @@ def test_of_two_runs_that_fork_each_message_can_still_be_read(any_url: str) -> N
     assert written == ITEMS
 
 
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "keepstate.adapters.langgraph"]
+
+
+def test_a_thread_that_forks_by_accident_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    with KeepstateSaver("memory://") as saver:
+        both(saver)
+        both(saver)
+
+        [told] = warned(caplog)
+        assert told.startswith("thread 't': two runs have continued one checkpoint")
+        assert "on_conflict='raise'" in told
+
+
+def test_a_fork_on_purpose_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    with KeepstateSaver("memory://") as saver:
+        app = counting(saver)
+        for turn in ("one", "two"):
+            app.invoke({"messages": [("user", turn)]}, config())
+        first = next(s for s in app.get_state_history(config()) if len(s.values["messages"]) == 2)
+        app.invoke(None, first.config)
+        app.invoke({"messages": [("user", "again")]}, first.config)
+        app.update_state(first.config, {"messages": [("user", "changed")]})
+        saver.copy_thread("t", "copy")
+        app.invoke({"messages": [("user", "on")]}, config("copy"))
+
+    assert warned(caplog) == []
+
+
+def test_a_saver_that_refuses_forks_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with KeepstateSaver("memory://", on_conflict="raise") as saver:
+        assert len(both(saver)) == 1
+
+    assert warned(caplog) == []
+
+
 WORKER = """
 import sys
 from keepstate.adapters.langgraph import KeepstateSaver

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import msgspec
 
+from keepstate.adapters.langgraph.interrupts import erase, is_own, withdraw_deleted
 from keepstate.adapters.langgraph.put import FORKS, LINES, RECORDED_MAIN, fork_name
 from keepstate.adapters.langgraph.queries import Stored, ThreadReader, list_threads
 from keepstate.adapters.langgraph.records import (
@@ -50,8 +51,10 @@ _LOG: Final = logging.getLogger("keepstate.adapters.langgraph")
 Choose = Callable[[Sequence[Stored], int], set[Names]]
 """A function that returns which of a thread's checkpoints to delete, given the time."""
 
-_FOREIGN: Final = (layout.DOCUMENTS, layout.LEASES, layout.HEADS, layout.TASKS, layout.BLOBS)
-"""The keys that every other use of a space has: without them, the space has only checkpoints."""
+_FOREIGN: Final = (layout.DOCUMENTS, layout.HEADS, layout.BLOBS)
+_SHARED: Final = (layout.LEASES, layout.TASKS, layout.APPROVALS)
+"""The keys that every other use of a space has: without them, the space has only checkpoints. Interrupts have
+entries of their own under the latter."""
 _BY_BATCH: Final = 400
 _ROUNDS: Final = 16
 """The number of times to choose again if others continue from chosen checkpoints; the rest stays."""
@@ -88,6 +91,8 @@ async def delete_checkpoints(state: SaverState, handle: Keepstate, thread: str, 
     left = [stored for stored in found if stored.names not in gone]
     store = await handle.opened()
     await _delete_writes(executor, store, [stored.names for stored in left], gone)
+    if roots := [names.id for names in gone if names.line == ""]:
+        await withdraw_deleted(executor, roots)
     is_begun = gone or (await store.read(executor.stored_name, [layout.LETTING_GO])).entries[0] is not None
     try:
         if is_begun:
@@ -327,13 +332,29 @@ async def _reached(session: HistorySession, commits: Set[bytes]) -> set[bytes]:
 async def delete_thread(state: SaverState, handle: Keepstate, thread: str) -> None:
     """Delete all checkpoints of a thread, also while others are stored. Other data of its space stays."""
     executor = state.executor(handle, thread)
-    store = await handle.opened()
     state.summaries.forget(thread)
+    if await _has_others(await handle.opened(), executor.stored_name):
+        await erase(executor)
+        await _delete_own(state, executor, thread)
+    else:
+        await handle.drop(space_of(thread))
+
+
+async def _has_others(store: Store, space: str) -> bool:
+    """Return whether a thread's space has data that is not the saver's."""
     for part in _FOREIGN:
-        if (await store.scan(executor.stored_name, part, limit=1)).entries:
-            await _delete_own(state, executor, thread)
-            return
-    await handle.drop(space_of(thread))
+        if (await store.scan(space, part, limit=1)).entries:
+            return True
+    for part in _SHARED:
+        after: bytes | None = None
+        while True:
+            page = await store.scan(space, part, after=after, limit=_BY_BATCH)
+            if not all(is_own(entry.key) for entry in page.entries):
+                return True
+            after = page.next
+            if after is None:
+                break
+    return False
 
 
 async def _delete_own(state: SaverState, executor: SpaceExecutor, thread: str) -> None:

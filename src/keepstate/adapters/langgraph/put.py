@@ -8,6 +8,8 @@ as long as its record exists; a batch that builds on a checkpoint checks that re
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,6 +23,7 @@ from keepstate.adapters.langgraph.channel_diff import (
     StateSummary,
     state_of,
 )
+from keepstate.adapters.langgraph.interrupts import INTERRUPTED, NewInterrupt, as_interrupts
 from keepstate.adapters.langgraph.records import (
     CheckpointRecord,
     Names,
@@ -48,6 +51,8 @@ from keepstate.errors import ConflictError
 from keepstate.names import shorten
 from keepstate.values.merkle import MerkleValue, find_shared
 
+_LOG: Final = logging.getLogger("keepstate.adapters.langgraph")
+
 RECORDED_MAIN: Final = "langgraph"
 """The branch of the root namespace if `main` records the documents of the space."""
 LINES: Final = "ns/"
@@ -71,8 +76,8 @@ class Putting(msgspec.Struct, frozen=True):
         snapshots: Channels whose value is a snapshot of a delta channel.
         lacks: Delta channels without a value here; an older checkpoint has one.
         message: The message of the commit.
-        may_fork: Whether it may follow another checkpoint than the latest.
-        is_strict: Whether its parent's thread must still exist.
+        may_fork: Whether it follows another checkpoint than the latest on purpose.
+        is_strict: Whether it is refused if another run has continued or deleted its thread.
         made_ms: The time at which it was made, if that was before now.
     """
 
@@ -107,6 +112,7 @@ class _Made(NamedTuple):
     head: Head
     record: CheckpointRecord
     channels: dict[str, Channel]
+    is_overtaken: bool
 
 
 async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
@@ -127,8 +133,9 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
         found = await _find(unit, putting)
         tries.append(unit)
         reading = reading or ClockReading(await unit.now_ms(), begun_s)
-        if putting.is_strict and (error := _conflict(unit, found, putting)) is not None:
-            return error  # another attempt would not help
+        conflict = _conflict(unit, found, putting)
+        if putting.is_strict and conflict is not None:
+            return conflict  # another attempt would not help
         base = found.parent.commit if found.parent else None
         before = putting.last if _is_unchanged(putting.last, found.last) else None
         made = await _encode_state(state, session, putting, before, base)
@@ -158,7 +165,10 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
         unit.put(checkpoint_key(names.line, names.id), encode(stored))
         if putting.lacks:
             await _touch_parent(unit, putting)
-        return _Made(unit, reading, head, stored, made.channels)
+        if state.interrupts is not None and names.line == "":
+            await state.interrupts.leave_before(unit, executor, names.id)
+        is_overtaken = conflict is not None and found.head is not None
+        return _Made(unit, reading, head, stored, made.channels, is_overtaken)
 
     stored_last, revision = await executor.run(work)
     if isinstance(stored_last, ConflictError):
@@ -166,6 +176,18 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
     cache = _cache(stored_last, names, revision)
     summary = StateSummary(names.id, stored_last.record.commit, stored_last.channels, cache)
     state.summaries.put(names.thread, names.line, summary)
+    if stored_last.is_overtaken and state.overtaken.is_first(names.thread):
+        _warn_of_fork(names.thread)
+
+
+def _warn_of_fork(thread: str) -> None:
+    _LOG.warning(
+        "thread %r: two runs have continued one checkpoint, so the latest state lacks what one of them "
+        "stored; that is in a branch fork/… of the thread's space. This is said once of each thread. Run one "
+        "after the other, or create the saver with on_conflict='raise', which refuses the run that was "
+        "overtaken",
+        thread,
+    )
 
 
 # ---- reads
@@ -337,9 +359,23 @@ def _conflict(unit: Unit, found: Found, putting: Putting) -> ConflictError | Non
 
 
 async def put_writes(
-    state: SaverState, handle: Keepstate, names: Names, task: str, record: PendingRecord
+    state: SaverState,
+    handle: Keepstate,
+    names: Names,
+    task: str,
+    record: PendingRecord,
+    asking: Sequence[NewInterrupt] = (),
 ) -> None:
-    """Store a task's writes on a checkpoint. The first of several ordinary writes of one index counts."""
+    """Store a task's writes on a checkpoint. The first of several ordinary writes of one index counts.
+
+    Args:
+        state: The saver's values and caches.
+        handle: The handle.
+        names: The checkpoint.
+        task: The task's id.
+        record: The writes.
+        asking: The interrupts among them to ask for.
+    """
     key = pending_key(names.line, names.id, task)
     executor = state.executor(handle, names.thread)
 
@@ -350,9 +386,16 @@ async def put_writes(
             before = decode(await unit.value(entry), PendingRecord, key)
             kept = {write[0]: write for write in before.writes}
             special = {index: write for index, write in writes.items() if index < 0}
+            is_over = INTERRUPTED in kept and (INTERRUPTED in writes or any(index >= 0 for index in writes))
             writes = {**writes, **kept, **special}
-            if writes == kept and before.path == record.path:
+            if writes == kept and before.path == record.path and not asking:
                 return
+            if state.interrupts is not None and names.line == "" and is_over:
+                _, value = state.values.load(kept[INTERRUPTED][1], f"writes on {names.id}")
+                left = {one.id for one in as_interrupts(value)} - {one.interrupt for one in asking}
+                await state.interrupts.leave_task(unit, executor, names, sorted(left))
         unit.put(key, encode(PendingRecord(record.path, [*writes.values()], cut_task(task))))
+        if state.interrupts is not None and asking:
+            await state.interrupts.ask(unit, executor, names, asking)
 
     await executor.run(work)

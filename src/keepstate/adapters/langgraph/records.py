@@ -157,6 +157,11 @@ def is_of(short: str, name: str) -> bool:
     return _short(name) == short
 
 
+def cut_name(name: str) -> str:
+    """Return the form of a name in keys."""
+    return _short(name)
+
+
 def _texts(key: bytes, count: int) -> list[str]:
     texts = [segment for segment in unpack(key[1:])[1:] if isinstance(segment, str)]
     if len(texts) != count:

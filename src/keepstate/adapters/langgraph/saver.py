@@ -20,6 +20,7 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import INTERRUPT
 
 from keepstate.adapters.langgraph import deletion, queries, threads
 from keepstate.adapters.langgraph import put as putting
@@ -38,6 +39,7 @@ from keepstate.adapters.langgraph.arguments import (
 )
 from keepstate.adapters.langgraph.channel_diff import lacking, snapshots_in, take
 from keepstate.adapters.langgraph.classes import Allowed, Classes, hashable
+from keepstate.adapters.langgraph.interrupts import INTERRUPTED, Ask, Interrupts, NewInterrupt, question_of
 from keepstate.adapters.langgraph.loop_handles import LoopHandles, OnStore, Work, WorkOfMany, both, both_each
 from keepstate.adapters.langgraph.records import Names, PendingRecord
 from keepstate.adapters.langgraph.retention import Retention, Strategy, milliseconds
@@ -46,6 +48,7 @@ from keepstate.adapters.langgraph.saver_state import SaverState
 from keepstate.adapters.langgraph.serde import Values
 from keepstate.adapters.langgraph.threads import Expiry
 from keepstate.engine.kernel.arguments import check_flag
+from keepstate.engine.queue.tasks import TaskInfo
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.names import DEFAULT_URL
@@ -79,6 +82,11 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         max_age_s: Delete checkpoints that are older, except the latest of each namespace.
         ttl_s: Expire threads to which nothing was stored for N seconds. They are absent at once; `sweep`
             removes them.
+        approvals: Ask for each `interrupt()` of a graph by an approval in the thread's space, in the batch
+            that stores the interrupt. The answer wakes a task, for which a worker runs `resume(graph)`.
+        ask: A function that makes the question of an interrupt from the interrupt and the config of its
+            checkpoint. Default: the interrupt's value is the question, and the answer is yes or no, or fits
+            the interrupt's `response_schema`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -97,6 +105,8 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         keep_last: int | None = None,
         max_age_s: float | None = None,
         ttl_s: float | None = None,
+        approvals: bool = False,
+        ask: Ask | None = None,
     ) -> None:
         if serde is not None:
             check_serde(serde)
@@ -105,7 +115,8 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             raise InvalidError(f"`on_conflict` is {on_conflict!r}; it must be 'fork' or 'raise'")
         self._handles = LoopHandles(url, tenant=tenant, author=author, encryption=encryption)
         own = None if serde is None else self.serde
-        self._state = SaverState(Values(Classes(allow, is_quiet=serde is not None), own))
+        values = Values(Classes(allow, is_quiet=serde is not None), own)
+        self._state = SaverState(values, _interrupts(approvals, ask, values))
         self._on_conflict: OnFork = on_conflict
         self._clones: dict[frozenset[tuple[str, ...]], KeepstateSaver] = {}
         self._retention = Retention(keep_last, max_age_s)
@@ -113,6 +124,21 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
 
     def __repr__(self) -> str:
         return f"<KeepstateSaver on {self._handles!r}>"
+
+    @property
+    def asks(self) -> bool:
+        """True if the saver asks for interrupts by approvals."""
+        return self._state.interrupts is not None
+
+    def _strict(self) -> Self:
+        """Return the same saver with `on_conflict="raise"`."""
+        clone = copy.copy(self)
+        clone._on_conflict, clone._clones = "raise", {}
+        return clone
+
+    async def _task(self, space: str, id: str) -> TaskInfo | None:
+        """Return a task of a thread's space, as this saver reads it."""
+        return await self._handles.wait(lambda handle: handle.space(space).queue.get(id))
 
     async def aleave(self) -> None:
         """Close the handle of this event loop; other loops and blocking calls continue."""
@@ -184,7 +210,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         fields = {key: value for key, value in checkpoint.items() if key not in ("channel_values", "id")}
         is_strict = self._on_conflict == "raise"
         is_copy = parent is None and stored_metadata.get("source") == "fork"  # of a thread's first checkpoint
-        may_fork = not is_strict or line != "" or is_copy or isinstance(get_checkpoint_id(config), Past)
+        may_fork = line != "" or is_copy or isinstance(get_checkpoint_id(config), Past)
         try:
             taken = take(values, channels, last)
         except InvalidError as error:
@@ -230,8 +256,10 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
                 encoded[WRITES_IDX_MAP.get(channel, index)] = dump([channel, value])
             except InvalidError as error:
                 raise_unstorable(error, names, channel, by=task_id)
-        record = PendingRecord(dump(task_path), [*encoded.items()])
-        return lambda handle: putting.put_writes(self._state, handle, names, task_id, record)
+        record, asking = PendingRecord(dump(task_path), [*encoded.items()]), list[NewInterrupt]()
+        if self._state.interrupts is not None and line == "" and INTERRUPTED in encoded:
+            asking = self._state.interrupts.prepare(config, dict(writes)[INTERRUPT])
+        return lambda handle: putting.put_writes(self._state, handle, names, task_id, record, asking)
 
     put_writes, aput_writes = both(_put_writes)  # pyright: ignore[reportAssignmentType]
 
@@ -250,8 +278,10 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
                 latest = await queries.ThreadReader(self._state, handle, thread).latest(line)
             own_config = config if id is not None else None
             found = await queries.get(self._state, handle, thread, line, id, own_config)
-            if found is None or not is_strict:
+            if found is None or line:
                 return found
+            if not is_strict:  # a run that names its checkpoint forks on purpose, without a warning
+                return as_past(found, is_past=id is not None)
             return as_past(found, is_past=latest is not None and latest.names.id != id)
 
         return work
@@ -401,3 +431,18 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         return lambda handle: self._expiry.sweep(self._state, handle)
 
     sweep, asweep = both(_sweep)
+
+
+def _interrupts(approvals: object, ask: Ask | None, values: Values) -> Interrupts | None:
+    if ask is not None and not callable(ask):
+        raise InvalidError(f"`ask` is {ask!r}; give a function of an interrupt and a config")
+    if not check_flag("approvals", approvals):
+        if ask is not None:
+            raise InvalidError("`ask` has an effect only with approvals=True")
+        return None
+    if values.is_encrypted:
+        raise InvalidError(
+            "`serde` encrypts, and approvals have to be readable for people; encrypt the whole store "
+            "instead, with encryption=KeyRing(…)"
+        )
+    return Interrupts(question_of if ask is None else ask)

@@ -6,6 +6,7 @@ from typing import Final
 
 from keepstate._runner import Lock
 from keepstate.adapters.langgraph.channel_diff import StateSummary
+from keepstate.adapters.langgraph.interrupts import Interrupts
 from keepstate.adapters.langgraph.records import space_of
 from keepstate.adapters.langgraph.serde import Values
 from keepstate.engine.history.objects import ObjectCache
@@ -17,6 +18,7 @@ from keepstate.engine.space.keepstate import Keepstate
 
 _CACHED_BYTES: Final = 64 << 20
 _CACHED_EXECUTORS: Final = 256
+_TOLD_THREADS: Final = 4_096
 
 
 class Summaries:
@@ -53,19 +55,45 @@ class Summaries:
             self._size_bytes -= self._sizes.pop(key)
 
 
-class SaverState:
-    """The values of a saver, and its caches of what was read and stored lately."""
+class OncePerThread:
+    """The threads of which something was said; the earliest is forgotten first."""
 
-    def __init__(self, values: Values) -> None:
-        self.values = values
+    def __init__(self) -> None:
+        self._threads: dict[str, None] = {}
+        self._lock = Lock()
+
+    def is_first(self, thread: str) -> bool:
+        """Note a thread, and return whether it was not noted before."""
+        with self._lock:
+            if thread in self._threads:
+                return False
+            self._threads[thread] = None
+            if len(self._threads) > _TOLD_THREADS:
+                del self._threads[next(iter(self._threads))]
+            return True
+
+
+class SaverState:
+    """The values of a saver, and its caches of what was read and stored lately.
+
+    Attributes:
+        values: The encoder and decoder of values.
+        interrupts: Asks for interrupts by approvals; None if the saver does not.
+        summaries: The latest stored checkpoint of each namespace.
+        overtaken: The threads of which a warning was logged.
+    """
+
+    def __init__(self, values: Values, interrupts: Interrupts | None = None) -> None:
+        self.values, self.interrupts = values, interrupts
+        self.overtaken = OncePerThread()
         self.summaries = Summaries()
         self._records, self._objects = Records(), ObjectCache()
         self._executors: dict[str, SpaceExecutor] = {}
 
     def with_values(self, values: Values) -> SaverState:
         """Return a state with other values and the same caches."""
-        other = SaverState(values)
-        other.summaries = self.summaries
+        other = SaverState(values, self.interrupts)
+        other.summaries, other.overtaken = self.summaries, self.overtaken
         other._records, other._objects = self._records, self._objects
         return other
 
