@@ -151,9 +151,11 @@ async def test_events_are_read_around_it(space: Space, monkeypatch: pytest.Monke
     with pytest.raises(InvalidError, match=HINT):
         await space.events.read()
     skipped = await space.events.read(unreadable="skip")
-    for reverse in (False, True):
-        raw = await space.events.read(unreadable="raw", reverse=reverse)
-        assert [event.is_known for event in raw][:: -1 if reverse else 1] == [True, False, True, True]
+    forwards = await space.events.read(unreadable="raw")
+    raw = await space.events.read(unreadable="raw", reverse=True)
+
+    assert [event.is_known for event in forwards] == [True, False, True, True]
+    assert [event.is_known for event in raw] == [True, True, False, True]
     assert [event.data for event in skipped] == [Seat(0), Seat(2), Seat(3)]
     found = raw[2]
     assert (found.data.value, found.data.reason) == ({**FORM, "row": 1}, "no such row")

@@ -142,6 +142,14 @@ def test_fields_that_were_not_set_stay_so() -> None:
     assert CODEC.decode(CODEC.encode(through_json(form))).model_fields_set == {"a"}
 
 
+def test_arrays_and_scalars_of_numpy_stay_what_they_are() -> None:
+    for value in (np.arange(3), np.array(1.5), np.float64(1.5), np.array(["é", "abc"]), np.array([[True]])):
+        stored = CODEC.encode(value)
+
+        assert CODEC.encode(CODEC.to_builtin(stored)) == stored
+        assert CODEC.encode(through_json(CODEC.to_builtin(stored))) == stored
+
+
 def test_many_members_whose_forms_have_one_hash_are_read() -> None:
     stored = CODEC.encode({Point(str(n), (n,)) for n in range(3)} | {Point((n,)) for n in range(5_000)})
 
@@ -171,19 +179,18 @@ def test_integers_that_a_float_does_not_hold_are_text(number: int) -> None:
     assert through_json(number) == number
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        datetime(2020, 1, 2, tzinfo=UTC),
-        datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=timezone(timedelta(hours=-1, microseconds=1), "\ud800")),
-        datetime(2020, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
-        timezone(timedelta(hours=1), "noon"),
-        timezone(timedelta(0), ""),
-        Decimal("-sNaN12"),
-        Decimal("1E+999999"),
-    ],
-    ids=repr,
-)
+MOMENTS: list[Any] = [
+    datetime(2020, 1, 2, tzinfo=UTC),
+    datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=timezone(timedelta(hours=-1, microseconds=1), "\ud800")),
+    datetime(2020, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+    timezone(timedelta(hours=1), "noon"),
+    timezone(timedelta(0), ""),
+    Decimal("-sNaN12"),
+    Decimal("1E+999999"),
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=repr)
 def test_moments_and_numbers_keep_all_of_their_parts(moment: Any) -> None:
     assert CODEC.encode(through_json(moment)) == CODEC.encode(moment)
 

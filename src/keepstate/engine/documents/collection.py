@@ -180,16 +180,9 @@ class Collection(Generic[T]):
         async for name, value in self._documents.items(
             escape_pattern(self.prefix) + "*", after=start, unreadable=unreadable
         ):
-            listed = value if isinstance(value, Unreadable) else self._listed(name, value, unreadable)
+            listed = self._documents.convert_listed(name, value, self._type, unreadable)
             if not isinstance(listed, Missing):
                 yield name[len(self.prefix) :], cast("T", listed)
-
-    def _listed(self, name: str, value: Any, unreadable: IfUnreadable) -> T | Unreadable | Missing:
-        """Return a record of the type, or what stands in its place."""
-        try:
-            return self._convert(name, value)
-        except UNREADABLE as error:
-            return stand_in(unreadable, self._executor.encode(value, b""), error)
 
     async def values(self) -> AsyncIterator[T]:
         """Yield all records, in the order of their ids."""
@@ -688,17 +681,6 @@ class Indexes(Generic[T]):
 
 class _RuleChangedError(Exception):
     """The rule of the collection is another one than the work was based on."""
-
-
-def mark_changed(unit: Unit, rules: WriteRules, keys: Iterable[bytes]) -> None:
-    """Allow a unit to write records without their indexes. Their collections need `reindex` afterwards."""
-    prefixes = {records_prefix(name): name for name in rules.collections}
-    for key in keys:
-        for prefix, name in prefixes.items():
-            if key.startswith(prefix):
-                rule = rules.collections[name]
-                unit.registered[name] = msgspec.structs.replace(rule, build=rule.build + 1, is_complete=False)
-                unit.permit(key)
 
 
 def _segment(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from keepstate.engine.documents.record import (
     DocumentRecord,
@@ -35,7 +35,13 @@ from keepstate.engine.kernel.positions import Page, Positions, Printable
 from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
-from keepstate.engine.kernel.unreadable import IfUnreadable, check_unreadable
+from keepstate.engine.kernel.unreadable import (
+    UNREADABLE,
+    IfUnreadable,
+    Unreadable,
+    check_unreadable,
+    stand_in,
+)
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.stores.protocol import SCAN_LIMIT, Entry, Mark, Store
 from keepstate.values import limits, types
@@ -263,6 +269,19 @@ class Documents:
             raise InvalidError(
                 f"document {key!r} of {self._executor.name!r} was not written: {error}", path=error.path
             ) from error
+
+    def convert_listed(
+        self, key: str, value: Any, type: type[T] | None, unreadable: IfUnreadable
+    ) -> T | Unreadable | Missing:
+        """Convert a listed value, or return what stands in its place; for `Collection`."""
+        if type is None or isinstance(value, Unreadable):
+            return cast("T | Unreadable", value)
+        try:
+            return self.convert(key, value, type)
+        except UNREADABLE as error:
+            return stand_in(
+                unreadable, self._executor.encode(value, layout.named_key(layout.DOCUMENTS, key)), error
+            )
 
     async def update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
         """Change a document whose value must be a `type` before and after; for `Document`."""

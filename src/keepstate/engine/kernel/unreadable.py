@@ -6,9 +6,8 @@ rejects it. Invariant: nothing is left out unless the caller asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from keepstate.errors import (
     CorruptError,
@@ -20,8 +19,6 @@ from keepstate.errors import (
 from keepstate.values import codec
 from keepstate.values.nodes import classes_in
 from keepstate.values.types import MISSING, Missing
-
-T = TypeVar("T")
 
 IfUnreadable: TypeAlias = Literal["raise", "skip", "raw"]
 """The choice of a listing: end with the error, leave the value out, or give an `Unreadable` in its place."""
@@ -58,20 +55,6 @@ def check_unreadable(given: object) -> IfUnreadable:
         if given == choice:
             return choice
     raise InvalidError(f"`unreadable` is {given!r}; it is one of {', '.join(_CHOICES)}")
-
-
-def read_listed(
-    unreadable: IfUnreadable, encoded: bytes | None, read: Callable[[], T]
-) -> T | Unreadable | Missing:
-    """Return what `read` returns, or what stands in its place; `MISSING` if the value is left out.
-
-    Raises:
-        KeepstateError: The value is unreadable, and the caller wants the error.
-    """
-    try:
-        return read()
-    except UNREADABLE as error:
-        return stand_in(unreadable, encoded, error)
 
 
 def stand_in(unreadable: IfUnreadable, encoded: bytes | None, error: KeepstateError) -> Unreadable | Missing:

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from keepstate.engine.documents.collection import mark_changed
 from keepstate.engine.documents.record import join_record, split_record
-from keepstate.engine.documents.write_rules import read_rules, records_prefix
+from keepstate.engine.documents.write_rules import mark_changed, read_rules, records_prefix
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.recorded import Note
