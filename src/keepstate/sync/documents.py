@@ -12,7 +12,7 @@ from keepstate._finish import entered, finish, finish_each
 from keepstate.engine.documents import documents as engine
 from keepstate.engine.documents.documents import MISSING, Change, DocumentEntry, Missing, Patch
 from keepstate.engine.kernel.positions import Page
-from keepstate.engine.kernel.unreadable import IfUnreadable, Unreadable
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.sync.twin import Twin, single_use
 from keepstate.sync.watch import Watch
 
@@ -109,12 +109,6 @@ class Documents(Twin[engine.Documents]):
             AttemptsExhaustedError: There were at least 1,000 conflicts over at least a minute.
         """
         return finish(self._inner.update(key, patch, default=default))
-
-    def convert_listed(
-        self, key: str, value: Any, type: type[T] | None, unreadable: IfUnreadable
-    ) -> T | Unreadable | Missing:
-        """Convert a listed value, or return what stands in its place; for `Collection`."""
-        return self._inner.convert_listed(key, value, type, unreadable)
 
     def delete(self, key: str) -> bool:
         """Delete a document, and return whether it existed."""
