@@ -65,7 +65,7 @@ SEAMS = {
     },
     **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
     "Approvals": {"discard", "expire"},
-    "Documents": {"change_of", "convert", "executor", "update_typed"},
+    "Documents": {"change_of", "convert", "convert_listed", "executor", "update_typed"},
     "EventStream": {"of", "page", "executor"},
     "Events": {"page", "find", "executor"},
     "Lease": {"kept_alive"},

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from keepstate.engine.kernel.observation import Operation as Operation
     from keepstate.engine.kernel.positions import Page as Page
     from keepstate.engine.kernel.quotas import Quota as Quota
+    from keepstate.engine.kernel.unreadable import Unreadable as Unreadable
     from keepstate.engine.queue.attempts import Attempt as Attempt
     from keepstate.engine.queue.lease import Lease
     from keepstate.engine.queue.lease import LeaseInfo as LeaseInfo
@@ -264,6 +265,7 @@ _HOMES = {
     "engine.kernel.observation": ("Observer", "Operation"),
     "engine.kernel.positions": ("Page",),
     "engine.kernel.quotas": ("Quota",),
+    "engine.kernel.unreadable": ("Unreadable",),
     "engine.queue.lease": ("Lease", "LeaseInfo", "Leases"),
     "engine.queue.attempts": ("Attempt",),
     "engine.queue.queue": ("Claim", "Queue", "Task"),

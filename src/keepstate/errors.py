@@ -69,6 +69,11 @@ class KeepstateError(Exception):
                 raise TypeError(f"{type(self).__name__} declares no fact {name!r}")
             setattr(self, name, fact)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The attributes that the error was given, by name."""
+        return dict(self._facts)
+
     def __str__(self) -> str:
         return self.message
 
@@ -171,10 +176,14 @@ class AlreadyExistsError(KeepstateError):
 
 
 class InvalidError(KeepstateError, ValueError):
-    """The call has a wrong argument. `path` is the part of a value that is at fault."""
+    """The call has a wrong argument. `path` is the part of a value that is at fault.
+
+    `key` is the name of the document, if its value cannot be read.
+    """
 
     code = "invalid"
     path: str | None = None
+    key: str | None = None
 
 
 class TransitionError(InvalidError):

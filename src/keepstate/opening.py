@@ -86,8 +86,8 @@ def open(
         pickle: Stores objects of unregistered classes from a list, as signed pickles.
         observe: Hears of the beginning and the end of each operation of the handle.
         values: `builtin` reads objects of classes as dicts with their type and fields, as commands print
-            them, so that this process needs no class. They cannot be written back. A `type=` of a call is
-            still applied.
+            them, so that this process needs no class. Written back, they give the same bytes; only a pickle
+            cannot be written. A `type=` of a call is still applied.
 
     Raises:
         InvalidError: The URL does not name a store (the error lists the possible forms), or another argument

@@ -45,6 +45,7 @@ NO_AFTER = (1, b"a", ["a"], "", "a" * 513)
 TOO_MANY_IDS = [f"a{number}" for number in range(101)]
 NO_MOMENT = (1, "noon", datetime(2026, 1, 1))
 NO_CURSOR = (1, b"a", ["a"], "", "a", "\ud800")
+NO_CHOICE = ("lost", "", None, True, 1, ["skip"])
 NO_FLAG = (1, None, "yes")
 
 
@@ -158,6 +159,7 @@ CALLS: dict[str, Call] = {
     "Documents.items(pattern)": on_documents(lambda d, x: d.items(x), NO_PATTERN),
     "Documents.keys(after)": on_documents(lambda d, x: d.keys(after=x), NO_AFTER),
     "Documents.items(after)": on_documents(lambda d, x: d.items(after=x), NO_AFTER),
+    "Documents.items(unreadable)": on_documents(lambda d, x: d.items(unreadable=x), NO_CHOICE),
     **{
         f"Documents.{call}({argument})": Call(
             lambda space, x, call=call, argument=argument: getattr(space.documents, call)(**{argument: x}),
@@ -183,6 +185,7 @@ CALLS: dict[str, Call] = {
             "reverse": NO_FLAG,
             "limit": NO_COUNT,
             "values": NO_FLAG,
+            "unreadable": NO_CHOICE,
         }.items()
     },
     "Documents.delete_all(prefix)": on_documents(lambda d, x: d.delete_all(x), NO_TEXT),
@@ -190,6 +193,7 @@ CALLS: dict[str, Call] = {
     "Documents.watch(pattern)": on_documents(lambda d, x: d.watch(x), NO_PATTERN),
     "Documents.watch(after)": on_documents(lambda d, x: d.watch(after=x), NO_REVISION),
     "Documents.watch(timeout_s)": on_documents(lambda d, x: d.watch(timeout_s=x), NO_WAIT),
+    "Documents.watch(unreadable)": on_documents(lambda d, x: d.watch(unreadable=x), NO_CHOICE),
     "Document.put(value)": on_documents(lambda d, x: d.document("a", int).put(x), ("1", None, [])),
     "Document.put(expected_version)": on_documents(
         lambda d, x: d.document("a", int).put(1, expected_version=x), NO_REVISION
@@ -213,6 +217,7 @@ CALLS: dict[str, Call] = {
     "Events.read(limit)": Call(lambda space, x: space.events.read(limit=x), NO_COUNT),
     "Events.read(before)": Call(lambda space, x: space.events.read(before=x), NO_POSITION),
     "Events.read(reverse)": Call(lambda space, x: space.events.read(reverse=x), NO_FLAG),
+    "Events.read(unreadable)": Call(lambda space, x: space.events.read(unreadable=x), NO_CHOICE),
     "Events.drop(stream)": Call(lambda space, x: space.events.drop(x), NO_STREAM_NAME),
     "Events.follow(stream)": Call(lambda space, x: space.events.follow(stream=x), NO_STREAM_NAME),
     "Events.follow(after)": Call(lambda space, x: space.events.follow(after=x), NO_POSITION),
@@ -224,6 +229,9 @@ CALLS: dict[str, Call] = {
     "EventStream.read(limit)": Call(lambda space, x: space.events.stream("a").read(limit=x), NO_COUNT),
     "EventStream.read(before)": Call(lambda space, x: space.events.stream("a").read(before=x), NO_POSITION),
     "EventStream.read(reverse)": Call(lambda space, x: space.events.stream("a").read(reverse=x), NO_FLAG),
+    "EventStream.read(unreadable)": Call(
+        lambda space, x: space.events.stream("a").read(unreadable=x), NO_CHOICE
+    ),
     "EventStream.follow(after)": Call(lambda space, x: space.events.stream("a").follow(after=x), NO_POSITION),
     "Events.append(id)": Call(lambda space, x: space.events.append(1, id=x), (1, b"a", ["a", "b"], "")),
     "Events.append(type)": Call(lambda space, x: space.events.append({}, type=x), (1, b"a", "", "a@0")),
@@ -372,6 +380,7 @@ CALLS: dict[str, Call] = {
     "Queue.list(reverse)": on_queue(lambda q, x: q.list("ready", reverse=x), NO_FLAG),
     "Queue.list(after)": on_queue(lambda q, x: q.list("ready", after=x), (1, b"a", "", "zz", "é")),
     "Queue.list(payloads)": on_queue(lambda q, x: q.list("ready", payloads=x), NO_FLAG),
+    "Queue.list(unreadable)": on_queue(lambda q, x: q.list(unreadable=x), NO_CHOICE),
     "Queue.get(payload)": on_queue(lambda q, x: q.get("a", payload=x), NO_FLAG),
     "Queue.get_each(ids)": on_queue(lambda q, x: q.get_each("a", x), (*NO_TASK_ID, None)),
     "Queue.get_each(payloads)": on_queue(lambda q, x: q.get_each("a", payloads=x), NO_FLAG),
@@ -388,6 +397,7 @@ CALLS: dict[str, Call] = {
     "Queue.list(limit)": on_queue(lambda q, x: q.list("ready", limit=x), NO_COUNT),
     "Queue.dead(after)": on_queue(lambda q, x: q.dead(after=x), (1, b"a", "", "zz", "é")),
     "Queue.dead(limit)": on_queue(lambda q, x: q.dead(limit=x), NO_COUNT),
+    "Queue.dead(unreadable)": on_queue(lambda q, x: q.dead(unreadable=x), NO_CHOICE),
     "Queue.get(id)": on_queue(lambda q, x: q.get(x), (*NO_TASK_ID, None)),
     "Queue.put(at)": on_queue(lambda q, x: q.put(1, at=x), NO_MOMENT),
     "Queue.put(after)": on_queue(

@@ -60,7 +60,7 @@ def test_an_array_is_shown_without_numpy() -> None:
 
     assert form == [
         {"@type": "numpy", "dtype": "<u2", "shape": [2], "data": b"\0\0\1\0"},
-        {"@type": "numpy", "dtype": "<f4", "shape": [], "data": b"\0\0\x80\x3f"},
+        {"@type": "numpy scalar", "dtype": "<f4", "shape": [], "data": b"\0\0\x80\x3f"},
     ]
 
 

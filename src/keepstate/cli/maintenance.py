@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -18,6 +18,7 @@ from keepstate.engine.space.migration import Migration
 from keepstate.engine.space.migration import migrate as migrate_space
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, NotFoundError
+from keepstate.values.schema import register_write_version
 
 OLDER_THAN = Parameter(help="Delete what is older: 90s, 30m, 12h, 30d, 8w, or a time with its zone.")
 _SPAN: Final = re.compile(r"(\d{1,6})([smhdw])")
@@ -153,37 +154,62 @@ async def _chosen(ks: Keepstate, space: str | None) -> list[tuple[str, str | Non
 async def migrate(
     space: str | None = None,
     *,
+    under: Annotated[str, Parameter(help="Only spaces of this name, or below it.")] = "",
+    to_version: Annotated[
+        list[str] | None,
+        Parameter(
+            help="Write a class in this version: booking=1, or booking=newest. Can be repeated. "
+            "Default: what --app writes."
+        ),
+    ] = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Only list what would be rewritten.")] = False,
     session: Session = PLAIN,
 ) -> int:
-    """Rewrite documents that have older versions of the classes that --app registers.
+    """Rewrite documents so that their objects have the versions that the application writes, newer or older.
 
-    The command first reads all documents. If one has a newer version than the application, the command stops
-    and writes nothing. Other processes may read and write during the migration. You can interrupt it at any
-    time; run it again to continue.
+    The command first reads all documents, then writes. A document that cannot be converted stays as it is, is
+    listed, and the exit code is 1. Other processes may read and write during the migration. You can interrupt
+    it at any time; run it again to continue.
 
     Args:
         space: The space; default: all spaces.
     """
     if session.app is None:
         raise InvalidError("migrate needs --app MODULE, the module that registers the classes")
+    if space is not None and under:
+        raise InvalidError("migrate takes a space or --under, not both")
     async with session.opened() as ks:
-        spaces = [(name, each) for name, _, each in await _chosen(ks, space)]
+        _choose_versions(to_version or [])
+        spaces = [each for each in await _chosen(ks, space) if not under or is_under(each[2].name, under)]
         found = [
-            await migrate_space(each, dry_run=True, tell=_teller(f"{name}: read")) for name, each in spaces
+            await migrate_space(each, dry_run=True, tell=_teller(f"{name}: read")) for name, _, each in spaces
         ]
-        outdated = [index for index, done in enumerate(found) if done.older]
+        outdated = [index for index, done in enumerate(found) if done.due]
         for number, index in enumerate(() if dry_run else outdated, 1):
-            name, each = spaces[index]
+            name, _, each = spaces[index]
             tell = _teller(f"{number} of {len(outdated)}  {name}: written", found[index].due)
             found[index] = await migrate_space(each, tell=tell)
             tell(found[index])
-    for (name, _), done in zip(spaces, found, strict=True):
-        if done.older or done.newer or done.unknown:
-            _show(name, done, session)
+    for (name, tenant, each), done in zip(spaces, found, strict=True):
+        if done.due or done.refused or done.unknown:
+            _show(name, tenant, each, done, session, dry_run=dry_run)
     if not outdated and not session.json:
         _show_nothing(found)
-    return exits.FAILED if any(done.left for done in found) else exits.OK
+    return exits.FAILED if any(done.refused for done in found) else exits.OK
+
+
+def _choose_versions(choices: list[str]) -> None:
+    """Register the versions to write, given as `booking=1`."""
+    for choice in choices:
+        name, _, version = choice.rpartition("=")
+        if version != "newest" and not re.fullmatch(r"[1-9]\d{0,8}", version, re.ASCII):
+            raise InvalidError(f"--to-version {choice} names no version; write booking=1, or booking=newest")
+        register_write_version(name, None if version == "newest" else int(version))
+
+
+def is_under(name: str, under: str) -> bool:
+    """Return whether a space has this name, or continues it after a slash."""
+    return name == under or name.startswith(under.removesuffix("/") + "/")
 
 
 def _teller(what: str, total: int | None = None) -> Callable[[Migration], None]:
@@ -198,32 +224,48 @@ def _teller(what: str, total: int | None = None) -> Callable[[Migration], None]:
 
 def _show_nothing(found: list[Migration]) -> None:
     documents = counted(sum(one.documents for one in found), "document")
-    if any(one.newer or one.unknown for one in found):
-        shown().print(plain(f"{documents}; none has an older version than the application"))
+    if any(one.refused or one.unknown for one in found):
+        shown().print(plain(f"{documents}; none can be migrated"))
     else:
-        shown().print(plain(f"{documents}, all of the newest versions"))
+        shown().print(plain(f"{documents}, all of the versions that the application writes"))
 
 
-def _show(name: str, done: Migration, session: Session) -> None:
+def _show(
+    name: str, tenant: str | None, space: Space, done: Migration, session: Session, *, dry_run: bool
+) -> None:
     if session.json:
-        counts = fields_of(done, "documents", "written", "left")
-        versions = {kind: dict(getattr(done, kind)) for kind in ("older", "newer", "unknown")}
-        write_json({"space": name, **counts, **versions})
+        write_json({
+            "tenant": tenant,
+            "space": space.name,
+            **fields_of(done, "documents", "due", "written"),
+            "steps": [
+                {"from": step.stored, "to": step.written, "documents": count}
+                for step, count in sorted(done.steps.items())
+            ],
+            "lost": dict(done.lost),
+            "refused": done.refused,
+            "unknown": dict(done.unknown),
+            "reindex": sorted(done.to_reindex),
+        })  # fmt: skip
         return
-    if done.older:
-        older = f", {_counts(done.older)}; {done.written:,} written"
-        shown().print(plain(f"{name}: {counted(done.documents, 'document')}{older}"))
-    if done.newer:
-        newer = "newer than the application; they stay unchanged"
-        shown().print(plain(f"{name}: {_counts(done.newer)}, {newer}"))
+    if done.due:
+        written = "nothing written" if dry_run else f"{done.written:,} written"
+        steps = f"{_counts(done.steps)}; {written}"
+        shown().print(plain(f"{name}: {counted(done.documents, 'document')}, {steps}"))
+    if done.lost:
+        shown().print(plain(f"{name}: data is lost, {_counts(done.lost)}"))
+    if done.to_reindex:
+        shown().print(plain(f"{name}: call reindex() on {', '.join(sorted(done.to_reindex))}"))
     if done.unknown:
-        shown().print(plain(f"{name}: {_counts(done.unknown)}, whose class is not registered"))
-    for document, reason in done.left.items():
-        shown().print(plain(f"  left {document}: {reason}"))
+        shown().print(
+            plain(f"{name}: {_counts(done.unknown)}, whose class is not registered in this version")
+        )
+    for document, reason in done.refused.items():
+        shown().print(plain(f"  refused {document}: {reason}"))
 
 
-def _counts(versions: Mapping[str, int]) -> str:
-    return ", ".join(f"{each} in {count}" for each, count in sorted(versions.items()))
+def _counts(numbers: Mapping[Any, int]) -> str:
+    return ", ".join(f"{each} in {count}" for each, count in sorted(numbers.items()))
 
 
 # ---- sweep

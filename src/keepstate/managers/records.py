@@ -30,7 +30,7 @@ from typing import (
 from keepstate.engine.kernel.arguments import check_text, require_instance, with_article
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import codec
-from keepstate.values.builtin import Record
+from keepstate.values.builtin import UNSET, Record
 from keepstate.values.schema import CLASSES
 
 T = TypeVar("T", bound=type)
@@ -164,7 +164,7 @@ def _normalize_dict(group: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _normalize_object(form: Record) -> tuple[Any, ...]:
-    return ("object", _normalize_dict(dict(form)))
+    return ("object", _normalize_dict({name: value for name, value in form.items() if name != UNSET}))
 
 
 def _normalize_tuple(items: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from keepstate._finish import finish, finish_each
 from keepstate.engine.documents import collection as engine
 from keepstate.engine.documents.documents import MISSING
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.sync.twin import Twin
 from keepstate.values.key import Segment
 
@@ -73,9 +74,17 @@ class Collection(Twin[engine.Collection[T]], Generic[T]):
         """Yield the ids of all records, in the order of their UTF-8 bytes. Reads no values."""
         return finish_each(self._inner.ids())
 
-    def items(self, after: str | None = None) -> Iterator[tuple[str, T]]:
-        """Yield ids with their records, in the order of their UTF-8 bytes, starting after the id `after`."""
-        return finish_each(self._inner.items(after))
+    def items(
+        self, after: str | None = None, *, unreadable: IfUnreadable = "raise"
+    ) -> Iterator[tuple[str, T]]:
+        """Yield ids with their records, in the order of their UTF-8 bytes, starting after the id `after`.
+
+        Args:
+            after: The id before the first one.
+            unreadable: With `skip`, a record that cannot be read, or does not have the type, is left out.
+                With `raw`, it is an `Unreadable`.
+        """
+        return finish_each(self._inner.items(after, unreadable=unreadable))
 
     def values(self) -> Iterator[T]:
         """Yield all records, in the order of their ids."""
@@ -89,6 +98,7 @@ class Collection(Twin[engine.Collection[T]], Generic[T]):
         after: str | None = None,
         before: str | None = None,
         limit: int = 100,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[T]:
         """Return one page of records in the order of an index, all at one revision.
 
@@ -101,6 +111,7 @@ class Collection(Twin[engine.Collection[T]], Generic[T]):
             after: The `next` of a page of the same listing: continue behind that page.
             before: The `previous` of a page of the same listing: go back to the rows in front of that page.
             limit: The largest number of records in the page.
+            unreadable: As for `items`. A page from which records were left out is shorter.
 
         Raises:
             CompactedError: The log no longer reaches back to the cursor, which cannot be verified.
@@ -109,7 +120,15 @@ class Collection(Twin[engine.Collection[T]], Generic[T]):
                 listing.
         """
         return finish(
-            self._inner.by(index, *prefix, reverse=reverse, after=after, before=before, limit=limit)
+            self._inner.by(
+                index,
+                *prefix,
+                reverse=reverse,
+                after=after,
+                before=before,
+                limit=limit,
+                unreadable=unreadable,
+            )
         )
 
     def reindex(self) -> int:

@@ -12,6 +12,7 @@ from keepstate._finish import entered, finish, finish_each
 from keepstate.engine.documents import documents as engine
 from keepstate.engine.documents.documents import MISSING, Change, DocumentEntry, Missing, Patch
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.sync.twin import Twin, single_use
 from keepstate.sync.watch import Watch
 
@@ -151,6 +152,7 @@ class Documents(Twin[engine.Documents]):
         before: str | None = None,
         reverse: bool = False,
         limit: int | None = None,
+        unreadable: IfUnreadable = "raise",
     ) -> Iterator[tuple[str, Any]]:
         """Yield the names and values that match a pattern, in the order of the names; see `keys`.
 
@@ -158,13 +160,24 @@ class Documents(Twin[engine.Documents]):
         during the iteration. A document that cannot be read ends the iteration with an error. Its `key` is
         the name of the document, and `items(after=key)` continues after it.
 
+        Args:
+            pattern, prefix, after, before, reverse, limit: As for `keys`.
+            unreadable: With `skip`, a document that cannot be read is left out. With `raw`, its value is an
+                `Unreadable`, which has the reason and the builtin form.
+
         Raises:
             UnsupportedError: A document was stored by a newer version of a class than this process knows.
             CorruptError: A document is damaged.
         """
         return finish_each(
             self._inner.items(
-                pattern, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit
+                pattern,
+                prefix=prefix,
+                after=after,
+                before=before,
+                reverse=reverse,
+                limit=limit,
+                unreadable=unreadable,
             )
         )
 
@@ -178,6 +191,7 @@ class Documents(Twin[engine.Documents]):
         reverse: bool = False,
         limit: int = 100,
         values: bool = True,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[DocumentEntry[Any]]:
         """Return one page of documents with their versions, sizes and times of expiry.
 
@@ -190,6 +204,7 @@ class Documents(Twin[engine.Documents]):
             reverse: Whether the listing begins with the last name.
             limit: The largest number of documents in the page.
             values: Whether to decode the values. Without them, `value` is None.
+            unreadable: As for `items`. The next page continues after a document that was left out.
 
         Raises:
             CompactedError: The log no longer reaches back to the cursor, which cannot be verified.
@@ -205,6 +220,7 @@ class Documents(Twin[engine.Documents]):
                 reverse=reverse,
                 limit=limit,
                 values=values,
+                unreadable=unreadable,
             )
         )
 
@@ -226,7 +242,12 @@ class Documents(Twin[engine.Documents]):
 
     @single_use
     def watch(
-        self, pattern: str = "*", *, after: str | int | None = None, timeout_s: float | None = None
+        self,
+        pattern: str = "*",
+        *,
+        after: str | int | None = None,
+        timeout_s: float | None = None,
+        unreadable: IfUnreadable = "raise",
     ) -> Generator[Watch]:
         """Yield an iterator over every change of the documents that match a pattern, in order.
 
@@ -238,6 +259,8 @@ class Documents(Twin[engine.Documents]):
             after: Start after a `position` of a watch or a change, from any process, or, within a handle,
                 after a revision. The default is the revision of the space on entering.
             timeout_s: End the iteration after this many seconds without a change. The default never ends.
+            unreadable: With `skip`, a change that cannot be read is left out. With `raw`, the value that
+                cannot be read is an `Unreadable`.
 
         Raises:
             CompactedError: The log no longer reaches back to `after`.
@@ -245,7 +268,9 @@ class Documents(Twin[engine.Documents]):
                 or a server failed over.
             InvalidError: `after` is not a position, or is one of another space or kind.
         """
-        with entered(self._inner.watch(pattern, after=after, timeout_s=timeout_s)) as inner:
+        with entered(
+            self._inner.watch(pattern, after=after, timeout_s=timeout_s, unreadable=unreadable)
+        ) as inner:
             yield Watch(inner)
 
 

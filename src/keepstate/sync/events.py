@@ -15,6 +15,7 @@ from keepstate.engine.events.events import HasEvents
 from keepstate.engine.events.folds import FoldEntry
 from keepstate.engine.events.record import ANY, Event, Expected
 from keepstate.engine.events.reducers import Fold, Reducer
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.sync.twin import Twin, around
 
 
@@ -60,9 +61,12 @@ class EventStream(Twin[engine.EventStream]):
         before: str | int | None = None,
         reverse: bool = False,
         limit: int = 256,
+        unreadable: IfUnreadable = "raise",
     ) -> list[Event]:
         """Return events in order, by default at most 256; see `Events.read`."""
-        return finish(self._inner.read(after=after, before=before, reverse=reverse, limit=limit))
+        return finish(
+            self._inner.read(after=after, before=before, reverse=reverse, limit=limit, unreadable=unreadable)
+        )
 
     def follow(self, *, after: str | int | None = None) -> Iterator[Event]:
         """Yield events in order, then wait for new ones. The iteration never ends by itself."""
@@ -209,8 +213,11 @@ class Events(Twin[engine.Events]):
         before: str | int | None = None,
         reverse: bool = False,
         limit: int = 256,
+        unreadable: IfUnreadable = "raise",
     ) -> list[Event]:
         """Return events in order.
+
+        Events of unregistered classes, or of newer versions of a class, are returned in builtin form.
 
         Args:
             stream: The name of the stream.
@@ -220,6 +227,8 @@ class Events(Twin[engine.Events]):
             reverse: Whether to return the newest event first.
             limit: The largest number of events. To read on, pass the last event's position as `after`, or as
                 `before` with `reverse`.
+            unreadable: With `skip`, an event that is damaged, or that its class or an upcaster rejects, is
+                left out. With `raw`, its data is an `Unreadable`.
 
         Raises:
             CompactedError: The event that `after` or `before` belongs to is gone, and the log no longer
@@ -230,7 +239,9 @@ class Events(Twin[engine.Events]):
             PrunedError: The stream was truncated past `after` or `before`.
         """
         return finish(
-            self._inner.read(stream=stream, after=after, before=before, reverse=reverse, limit=limit)
+            self._inner.read(
+                stream=stream, after=after, before=before, reverse=reverse, limit=limit, unreadable=unreadable
+            )
         )
 
     def drop(self, stream: str) -> int:

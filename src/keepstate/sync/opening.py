@@ -54,8 +54,8 @@ def open(
         pickle: Stores objects of classes that nobody registered, signed and from a list.
         observe: Hears of the beginning and the end of each operation of the handle.
         values: `builtin` reads objects of classes as dicts with their type and fields, as commands print
-            them, so that this process needs no class. They cannot be written back. A `type=` of a call is
-            still applied.
+            them, so that this process needs no class. Written back, they give the same bytes; only a pickle
+            cannot be written. A `type=` of a call is still applied.
 
     Raises:
         InvalidError: The URL names no store; what it could be is listed.

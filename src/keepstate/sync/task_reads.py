@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from keepstate._finish import finish
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.engine.queue import task_reads as engine
 from keepstate.engine.queue.attempts import Attempt
 from keepstate.engine.queue.listings import StateSummary
@@ -40,6 +41,8 @@ class TaskReads(Twin[Inner]):
             prefix: Include only tasks whose ids start with this prefix.
             newest: The largest number of tasks per state: those that entered it last, the latest first.
             payloads: Whether to read the payloads too.
+            unreadable: With `skip`, a task whose payload, result or progress cannot be read is left out. With
+                `raw`, such a value is an `Unreadable`.
 
         Raises:
             CompactedError: More was written during the reads than the log holds.
@@ -56,6 +59,7 @@ class TaskReads(Twin[Inner]):
         reverse: bool = False,
         limit: int = 100,
         payloads: bool = False,
+        unreadable: IfUnreadable = "raise",
     ) -> Sequence[TaskInfo]:
         """Return tasks: ready ones in the order of claiming, those of another state by time.
 
@@ -74,6 +78,8 @@ class TaskReads(Twin[Inner]):
             reverse: Whether to return the last task first. To read on, pass the last cursor as `before`.
             limit: The largest number of tasks to return.
             payloads: Whether to read the payloads too.
+            unreadable: With `skip`, a task whose payload, result or progress cannot be read is left out. With
+                `raw`, such a value is an `Unreadable`.
 
         Raises:
             CompactedError: The log no longer reaches back to the page of a cursor from another process.
@@ -89,12 +95,15 @@ class TaskReads(Twin[Inner]):
                 reverse=reverse,
                 limit=limit,
                 payloads=payloads,
+                unreadable=unreadable,
             )
         )
 
-    def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
+    def dead(
+        self, *, after: str | None = None, limit: int = 100, unreadable: IfUnreadable = "raise"
+    ) -> Sequence[TaskInfo]:
         """Return the tasks whose attempts are used up; `requeue` makes one ready again."""
-        return finish(self._inner.dead(after=after, limit=limit))
+        return finish(self._inner.dead(after=after, limit=limit, unreadable=unreadable))
 
     def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
         """Return one task, or None if no task has this id; with `payload=True`, including its payload."""

@@ -10,6 +10,7 @@ import math
 import re
 import struct
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 from keepstate.errors import InvalidError, MissingExtraError
@@ -62,6 +63,25 @@ def split(data: bytes) -> tuple[str, tuple[int, ...], bytes]:
     dtype = data[_HEAD.size : at].decode("ascii")
     shape = struct.unpack_from(f">{dimensions}Q", data, at)
     return dtype, shape, data[at + 8 * dimensions :]
+
+
+def join(dtype: str, shape: Sequence[int], elements: bytes) -> bytes:
+    """Return the bytes that `split` takes apart, without numpy.
+
+    Raises:
+        ValueError: There is no such array.
+    """
+    if _DTYPE.fullmatch(dtype) is None or len(shape) > _MOST_DIMENSIONS or type(elements) is not bytes:
+        raise ValueError(f"no array was written with dtype {dtype[:40]!r} and {len(shape)} dimensions")
+    width = int(re.findall(r"\d+", dtype)[0]) * (4 if dtype[1] == "U" else 1)
+    if math.prod(shape) * width != len(elements):
+        raise ValueError(f"an array of dtype {dtype} does not have {len(elements)} bytes")
+    if dtype[1] == "b" and max(elements, default=0) > 1:
+        raise ValueError("an array of truths holds other numbers")
+    if dtype[1] == "U":
+        elements.decode("utf-32-be" if dtype[0] == ">" else "utf-32-le", "surrogatepass")
+    sizes = struct.pack(f">{len(shape)}Q", *shape)
+    return _HEAD.pack(len(shape), len(dtype)) + dtype.encode() + sizes + elements
 
 
 def read_array(data: bytes) -> Array:

@@ -11,13 +11,18 @@ import msgspec
 
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
 from keepstate.values import limits, standard, types
-from keepstate.values.builtin import TYPE, Record
+from keepstate.values.builtin import TYPE, UNSET, Record, object_form, parts_form
 from keepstate.values.guards import decoder, is_crowded, nests_deeper
 from keepstate.values.schema import Registration, Registry
 from keepstate.values.types import kind_of
 
 _DAMAGE: Final = (ValueError, TypeError, LookupError, ArithmeticError, struct.error, msgspec.MsgspecError)
 """The errors of decoders for bytes that were never written."""
+_SETS: Final = frozenset({types.SET, types.FROZENSET})
+_KEYED: Final = _SETS | {types.MAP, types.ORDERED, types.COUNTER, types.DEFAULT}
+"""The containers that cannot hold two equal forms, as members or keys."""
+_MAP_HEADS: Final = frozenset(bytes((head,)) for head in (*range(0x80, 0x90), 0xDE, 0xDF))
+"""The first byte of fields whose names are UTF-8."""
 _GROUPS: Final = frozenset({list, tuple, set, frozenset})
 _DEEPEST: Final = 2 * limits.PLAIN_DEPTH + limits.INNER_DEPTH
 
@@ -84,25 +89,23 @@ class Reader:
         items = inner.decode(data)
         if kind_of(items) is not list:
             raise CorruptError(f"a stored value is damaged: what is tagged {tag} does not contain an array")
-        if tag == types.TUPLE:
-            return tuple(items)
-        if tag in types.STANDARD:
-            return standard.made_of(tag, items)
-        keys = items[::2] if tag == types.MAP else items
-        if is_crowded(keys, as_set=tag != types.MAP):
-            raise CorruptError("a stored value is damaged: the hashes of its keys were chosen to collide")
-        if tag == types.SET:
-            return set(items)
-        if tag == types.FROZENSET:
-            return frozenset(items)
-        if tag == types.MAP:
-            return dict(zip(keys, items[1::2], strict=True))
-        raise CorruptError(
-            f"a stored value is damaged, or newer than this keepstate: nothing is tagged {tag}"
-        )
+        return self._made_of(tag, items)
+
+    def _made_of(self, tag: int, items: list[Any]) -> object:
+        """Return a container of these parts, or its parts if members or keys have equal forms."""
+        if tag not in _KEYED:
+            return _container(tag, items)
+        keys = items if tag in _SETS else items[tag == types.DEFAULT :: 2]
+        if any(kind_of(key) is Record for key in keys) and is_crowded(keys, as_set=tag in _SETS):
+            return parts_form(tag, items)
+        made: Any = _container(tag, items)
+        return made if len(made) == len(keys) else parts_form(tag, items)
 
     def _object(self, inner: Reader, stored: _Stored) -> object:
-        return Record({TYPE: f"{stored.name}@{stored.version}"} | _fields(inner, stored))
+        is_plain = bytes(stored.fields)[:1] in _MAP_HEADS
+        return object_form(
+            stored.name, stored.version, _fields(inner, stored), stored.unset, is_plain=is_plain
+        )
 
 
 class ObjectReader(Reader):
@@ -128,6 +131,9 @@ class ObjectReader(Reader):
         forms = self._forms._inner
         return None if forms is None else ObjectReader(self._registry, forms, self._fitting, self._leaves)
 
+    def _made_of(self, tag: int, items: list[Any]) -> object:
+        return _container(tag, items)
+
     def _object(self, inner: Reader, stored: _Stored) -> object:
         known = self._registry.named(stored.name, stored.version)
         if stored.version == known.version:
@@ -142,7 +148,7 @@ class ObjectReader(Reader):
 
     def _revived(self, known: Registration, version: int, fields: dict[str, Any], unset: list[str]) -> object:
         upcasted = self._registry.upcast_fields(fields, known, version)
-        fields = {name: self._revive(field) for name, field in upcasted.items() if name != TYPE}
+        fields = {name: self._revive(field) for name, field in upcasted.items() if name not in (TYPE, UNSET)}
         return self._build(known, fields, unset)
 
     def _revive(self, value: Any) -> Any:
@@ -157,9 +163,37 @@ class ObjectReader(Reader):
             revived = [self._revive(part) for part in standard.Parts(tag, fixed, items, pairs).listed()]
             return standard.made_of(tag, revived)
         if kind is Record:
-            name, version = value.named()
-            return self._revived(self._registry.named(name, version), version, value.fields(), [])
+            return self._revive_form(value)
         return value
+
+    def _revive_form(self, form: Record) -> Any:
+        listed = form.parts()
+        if listed is not None and listed[0] != types.OBJECT:
+            tag, parts = listed
+            return _container(tag, [self._revive(part) for part in parts])
+        if listed is not None:
+            name, version, fields, *rest = listed[1]
+            unset: list[str] = rest[0] if rest else []
+        else:
+            (name, version), fields, unset = form.named(), form.fields(), form.unset()
+        return self._revived(self._registry.named(name, version), version, fields, unset)
+
+
+def _container(tag: int, items: list[Any]) -> object:
+    if tag == types.TUPLE:
+        return tuple(items)
+    if tag in types.STANDARD:
+        return standard.made_of(tag, items)
+    keys = items[::2] if tag == types.MAP else items
+    if is_crowded(keys, as_set=tag != types.MAP):
+        raise CorruptError("a stored value is damaged: the hashes of its keys were chosen to collide")
+    if tag == types.SET:
+        return set(items)
+    if tag == types.FROZENSET:
+        return frozenset(items)
+    if tag == types.MAP:
+        return dict(zip(keys, items[1::2], strict=True))
+    raise CorruptError(f"a stored value is damaged, or newer than this keepstate: nothing is tagged {tag}")
 
 
 def _fields(inner: Reader, stored: _Stored) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import ormsgpack
 
 from keepstate.errors import InvalidError
 from keepstate.values import limits, standard, types
+from keepstate.values.builtin import Record
 from keepstate.values.encode_ext import Lowering, Pickling, array_head, map_head
 from keepstate.values.guards import is_crowded, nests_deeper
 from keepstate.values.schema import Registry
@@ -34,6 +35,7 @@ _FLATTENED: Final = frozenset({bytearray, memoryview})
 _GROUPS: Final[frozenset[type]] = frozenset({list, dict})
 _DICTS: Final[frozenset[type]] = frozenset({dict})
 _VALUES: Final[Any] = cast("Any", dict).values
+_SETS: Final = frozenset({types.SET, types.FROZENSET})
 _LEAVES: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _OTHER_NAN: Final = re.compile(rb"\xcb(?:\x7f(?!\xf0\0{6}|\xf8\0{6})|\xff(?!\xf0\0{6}))[\xf0-\xff]")
 """A NaN of other bits than Python's own; some text matches too, and is only written more slowly."""
@@ -149,6 +151,14 @@ class Writer:
             )
         elif (known := self._registry.of(kind)) is not None:
             tag, body = types.OBJECT, inner.write(known.parts(value))
+        elif kind is Record:
+            tag, stored = cast("Record", value).stored()
+            if isinstance(stored, bytes):
+                return ormsgpack.Ext(tag, stored)
+            if tag in _SETS:
+                body = array_head(len(stored)) + b"".join(sorted(map(inner.write, stored)))
+            else:
+                body = inner.write(stored)
         elif standard.is_standard(kind):
             parts = standard.parts_of(value)
             if is_crowded(parts.pairs):

@@ -20,6 +20,7 @@ import ormsgpack
 
 from keepstate.errors import InvalidError
 from keepstate.values import limits, standard, types
+from keepstate.values.builtin import Record
 from keepstate.values.guards import is_crowded, nests_deeper
 from keepstate.values.schema import Registration, Registry
 from keepstate.values.types import kind_of
@@ -139,6 +140,8 @@ class Lowering:
             return self._lower_inside(types.TUPLE, value)
         if kind is set or kind is frozenset:
             return self._lower_set(types.SET if kind is set else types.FROZENSET, value)
+        if kind is Record:
+            return self._lower_form(value)
         known = self._registry.of(kind)
         if known is None and standard.is_standard(kind):
             return self._lower_standard(value)
@@ -181,6 +184,24 @@ class Lowering:
         lowered = self._lower_group(fields)
         self._open.discard(id(value))
         return self._tag(types.OBJECT, [name, version, lowered, *unset], outer)
+
+    def _lower_form(self, form: Record) -> ormsgpack.Ext:
+        """Rewrite a value in builtin form, which `Reader` has read."""
+        self._enter(form)
+        try:
+            tag, stored = form.stored()
+        except InvalidError as error:
+            raise self._refusal(str(error)) from None
+        if isinstance(stored, bytes):
+            self._open.discard(id(form))
+            return ormsgpack.Ext(tag, stored)
+        outer = self._enter_tag()
+        lowered = self._lower_items(stored)
+        self._open.discard(id(form))
+        if tag in (types.SET, types.FROZENSET):
+            written = sorted(map(self._pack, lowered))
+            return self._tag_bytes(tag, array_head(len(written)) + b"".join(written), outer)
+        return self._tag(tag, lowered, outer)
 
     def _lower_standard(self, value: object) -> ormsgpack.Ext:
         self._enter(value)

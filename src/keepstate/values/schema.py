@@ -74,6 +74,7 @@ class Registry:
         self._by_class: dict[type, Registration] = {}
         self._upcasters: dict[tuple[str, int], Upcaster] = {}
         self._downcasters: dict[tuple[str, int], Downcaster] = {}
+        self._losses: dict[tuple[str, int], str] = {}
         self._write_versions: dict[str, int] = {}
 
     @overload
@@ -112,16 +113,31 @@ class Registry:
         """
         return self._casting(self._upcasters, "upcast", name, version)
 
-    def downcast(self, name: str, version: int, /) -> Callable[[_Function], _Function]:
+    def downcast(self, name: str, version: int, /, *, loses: str = "") -> Callable[[_Function], _Function]:
         """Register the decorated function as the downcaster from a version of a class to the one before.
 
         It is needed only while `register_write_version` asks for older versions. The function gets the fields
         of one object by name, with objects in them unchanged, and returns those of the version before.
 
+        Args:
+            name: What the class is registered as.
+            version: The version of the fields that the function gets.
+            loses: What the version before cannot hold, in a few words. `keepstate migrate` upcasts each
+                object that it has downcast and compares; without this text it refuses one that changed.
+
         Raises:
             InvalidError: Another function is registered for this version.
         """
-        return self._casting(self._downcasters, "downcast", name, version)
+        if not isinstance(loses, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidError(f"`loses` is {type(loses).__name__}; say in a few words what is lost")
+        adding = self._casting(self._downcasters, "downcast", name, version)
+
+        def add(function: _Function) -> _Function:
+            function = adding(function)
+            self._losses[name, version] = loses
+            return function
+
+        return add
 
     def _casting(
         self, casters: dict[tuple[str, int], Upcaster], what: str, name: str, version: int
@@ -222,17 +238,30 @@ class Registry:
             fields = _cast(fields, upcaster)
         return fields
 
-    def is_older(self, name: str, version: int) -> bool:
-        """Return whether this process would store an object stored as `name@version` as a later version.
+    def is_due(self, name: str, version: int) -> bool:
+        """Return whether this process would store an object stored as `name@version` as another version.
 
         Raises:
             UnsupportedError: The version is newer than the registered class.
         """
-        return name in self._by_name and self.named(name, version).written > version
+        return name in self._by_name and self.named(name, version).written != version
 
-    def is_above_written(self, name: str, version: int) -> bool:
-        """Return whether this process writes a version of the class that is older than this one."""
-        return name in self._by_name and self.named(name, version).written < version
+    def written_as(self, name: str) -> str:
+        """Return `name@version` as objects of a registered class are stored."""
+        return f"{name}@{self._by_name[name].written}"
+
+    def losses(self, name: str, version: int) -> list[str]:
+        """Return what the downcasters from a version to the written one were declared to lose."""
+        steps = range(version, self._by_name[name].written, -1)
+        return [f"{name}@{step}: {lost}" for step in steps if (lost := self._losses.get((name, step)))]
+
+    def newest(self) -> Registry:
+        """Return a registry of the same classes that stores their newest versions, to compare objects by."""
+        copy = Registry()
+        copy._upcasters = self._upcasters
+        copy._by_name = {name: replace(known, older=()) for name, known in self._by_name.items()}
+        copy._by_class = {known.kind: known for known in copy._by_name.values()}
+        return copy
 
     def knows(self, name: str, version: int) -> bool:
         """Return whether objects stored as `name@version` can be created here."""

@@ -232,6 +232,11 @@ def _write_zone(zone: tzinfo) -> bytes:
     )
 
 
+def zone_of_key(key: str) -> bytes:
+    """Return the bytes of a ZoneInfo with this key, which this machine need not know."""
+    return _BY_KEY + key.encode()
+
+
 def _read_zone(data: bytes) -> tzinfo:
     """Return the zone that `_write_zone` was given.
 

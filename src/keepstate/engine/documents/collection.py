@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 import msgspec
 
 from keepstate.engine.documents.documents import MISSING, Documents, Missing, remaining_ms
-from keepstate.engine.documents.record import read_record, split_record, write_record
+from keepstate.engine.documents.record import read_listed_record, read_record, split_record, write_record
 from keepstate.engine.documents.write_rules import (
     CollectionRule,
     WriteRules,
@@ -41,6 +41,13 @@ from keepstate.engine.kernel.locks import apply_update
 from keepstate.engine.kernel.positions import Page, Positions
 from keepstate.engine.kernel.stored import corrupt_error, decode_text, describe, to_microseconds
 from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unreadable import (
+    UNREADABLE,
+    IfUnreadable,
+    Unreadable,
+    check_unreadable,
+    stand_in,
+)
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
@@ -159,11 +166,23 @@ class Collection(Generic[T]):
         async for name in self._documents.keys(escape_pattern(self.prefix) + "*"):
             yield name[len(self.prefix) :]
 
-    async def items(self, after: str | None = None) -> AsyncIterator[tuple[str, T]]:
-        """Yield ids with their records, in the order of their UTF-8 bytes, starting after the id `after`."""
+    async def items(
+        self, after: str | None = None, *, unreadable: IfUnreadable = "raise"
+    ) -> AsyncIterator[tuple[str, T]]:
+        """Yield ids with their records, in the order of their UTF-8 bytes, starting after the id `after`.
+
+        Args:
+            after: The id before the first one.
+            unreadable: With `skip`, a record that cannot be read, or does not have the type, is left out.
+                With `raw`, it is an `Unreadable`.
+        """
         start = None if after is None else self.prefix + after
-        async for name, value in self._documents.items(escape_pattern(self.prefix) + "*", after=start):
-            yield name[len(self.prefix) :], self._convert(name, value)
+        async for name, value in self._documents.items(
+            escape_pattern(self.prefix) + "*", after=start, unreadable=unreadable
+        ):
+            listed = self._documents.convert_listed(name, value, self._type, unreadable)
+            if not isinstance(listed, Missing):
+                yield name[len(self.prefix) :], cast("T", listed)
 
     async def values(self) -> AsyncIterator[T]:
         """Yield all records, in the order of their ids."""
@@ -180,6 +199,7 @@ class Collection(Generic[T]):
         after: str | None = None,
         before: str | None = None,
         limit: int = 100,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[T]:
         """Return one page of records in the order of an index, all at one revision.
 
@@ -192,6 +212,7 @@ class Collection(Generic[T]):
             after: The `next` of a page of the same listing: continue behind that page.
             before: The `previous` of a page of the same listing: go back to the rows in front of that page.
             limit: The largest number of records in the page.
+            unreadable: As for `items`. A page from which records were left out is shorter.
 
         Raises:
             CompactedError: The log no longer reaches back to the cursor, which cannot be verified.
@@ -201,8 +222,9 @@ class Collection(Generic[T]):
         """
         check_flag("reverse", reverse)
         limits.admit_count("limit", limit)
+        check_unreadable(unreadable)
         return await self._require_indexes().page(
-            index, prefix, reverse=reverse, after=after, before=before, limit=limit
+            index, prefix, reverse=reverse, after=after, before=before, limit=limit, unreadable=unreadable
         )
 
     async def reindex(self) -> int:
@@ -452,6 +474,7 @@ class Indexes(Generic[T]):
         after: str | None,
         before: str | None,
         limit: int,
+        unreadable: IfUnreadable,
     ) -> Page[T]:
         """Return one page of records in the order of an index; see `Collection.by`."""
         if index not in self._functions:
@@ -488,7 +511,7 @@ class Indexes(Generic[T]):
                 if self._known != rule:
                     raise _RuleChangedError
             values = [
-                await self._record(unit, rule, index, entry, record)
+                await self._record(unit, rule, index, entry, record, unreadable)
                 for entry, record in zip(places[:limit], records[1:], strict=True)
             ]
             rows = [(entry.key, value) for entry, value in zip(places, [*values, None], strict=False)]
@@ -530,9 +553,17 @@ class Indexes(Generic[T]):
             return await self._read(unit, keys[:half]) + await self._read(unit, keys[half:])
 
     async def _record(
-        self, unit: Unit, rule: CollectionRule, index: str, place: Entry, record: Entry | None
-    ) -> T | Missing:
+        self,
+        unit: Unit,
+        rule: CollectionRule,
+        index: str,
+        place: Entry,
+        record: Entry | None,
+        unreadable: IfUnreadable,
+    ) -> T | Unreadable | Missing:
         """Return the record of an index entry, after verifying that the entry is that of the record.
+
+        An unreadable record cannot be verified.
 
         `MISSING` if the record has expired: an entry that `reindex` wrote outlives it by the time between
         read and write, and a sweep may come between the two reads of a page.
@@ -543,7 +574,13 @@ class Indexes(Generic[T]):
             if is_late:
                 return MISSING
             raise corrupt_error(f"{describe(place.key)} of {self._executor.name!r}", "its record is missing")
-        value = cast("T", await self._value(unit, record))
+        try:
+            value = cast("T", await self._value(unit, record))
+        except UNREADABLE as error:
+            listed = await read_listed_record(self._executor, unit, record, unreadable)
+            if listed is None or isinstance(listed.value, Unreadable):
+                return MISSING if listed is None else listed.value
+            return stand_in(unreadable, self._executor.encode(listed.value, record.key), error)
         if self._key(rule, index, _id_in(place), value) != place.key:
             if is_late:
                 return MISSING
@@ -644,17 +681,6 @@ class Indexes(Generic[T]):
 
 class _RuleChangedError(Exception):
     """The rule of the collection is another one than the work was based on."""
-
-
-def mark_changed(unit: Unit, rules: WriteRules, keys: Iterable[bytes]) -> None:
-    """Allow a unit to write records without their indexes. Their collections need `reindex` afterwards."""
-    prefixes = {records_prefix(name): name for name in rules.collections}
-    for key in keys:
-        for prefix, name in prefixes.items():
-            if key.startswith(prefix):
-                rule = rules.collections[name]
-                unit.registered[name] = msgspec.structs.replace(rule, build=rule.build + 1, is_complete=False)
-                unit.permit(key)
 
 
 def _segment(value: Any) -> Any:

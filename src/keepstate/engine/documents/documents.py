@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from keepstate.engine.documents.record import (
     DocumentRecord,
-    decode_record,
     decode_value,
+    read_listed_record,
     read_record,
     split_record,
     write_record,
@@ -35,6 +35,13 @@ from keepstate.engine.kernel.positions import Page, Positions, Printable
 from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
+from keepstate.engine.kernel.unreadable import (
+    UNREADABLE,
+    IfUnreadable,
+    Unreadable,
+    check_unreadable,
+    stand_in,
+)
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.stores.protocol import SCAN_LIMIT, Entry, Mark, Store
 from keepstate.values import limits, types
@@ -263,6 +270,19 @@ class Documents:
                 f"document {key!r} of {self._executor.name!r} was not written: {error}", path=error.path
             ) from error
 
+    def convert_listed(
+        self, key: str, value: Any, type: type[T] | None, unreadable: IfUnreadable
+    ) -> T | Unreadable | Missing:
+        """Convert a listed value, or return what stands in its place; for `Collection`."""
+        if type is None or isinstance(value, Unreadable):
+            return cast("T | Unreadable", value)
+        try:
+            return self.convert(key, value, type)
+        except UNREADABLE as error:
+            return stand_in(
+                unreadable, self._executor.encode(value, layout.named_key(layout.DOCUMENTS, key)), error
+            )
+
     async def update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
         """Change a document whose value must be a `type` before and after; for `Document`."""
         self._executor.reject_coroutine(change)
@@ -370,6 +390,7 @@ class Documents:
         before: str | None = None,
         reverse: bool = False,
         limit: int | None = None,
+        unreadable: IfUnreadable = "raise",
     ) -> AsyncIterator[tuple[str, Any]]:
         """Yield the names and values that match a pattern, in the order of the names; see `keys`.
 
@@ -377,12 +398,19 @@ class Documents:
         during the iteration. A document that cannot be read ends the iteration with an error. Its `key` is
         the name of the document, and `items(after=key)` continues after it.
 
+        Args:
+            pattern, prefix, after, before, reverse, limit: As for `keys`.
+            unreadable: With `skip`, a document that cannot be read is left out. With `raw`, its value is an
+                `Unreadable`, which has the reason and the builtin form.
+
         Raises:
             UnsupportedError: A document was stored by a newer version of a class than this process knows.
             CorruptError: A document is damaged.
         """
         listing = _Listing(pattern, prefix, reverse=reverse, limit=limit)
-        async for _, _, record in self._matching(listing, *listing.bounds(after, before), values=True):
+        check_unreadable(unreadable)
+        bounds = listing.bounds(after, before)
+        async for _, _, record in self._matching(listing, *bounds, values=True, unreadable=unreadable):
             yield record.name, record.value
 
     async def page(
@@ -395,6 +423,7 @@ class Documents:
         reverse: bool = False,
         limit: int = 100,
         values: bool = True,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[DocumentEntry[Any]]:
         """Return one page of documents with their versions, sizes and times of expiry.
 
@@ -407,6 +436,7 @@ class Documents:
             reverse: Whether the listing begins with the last name.
             limit: The largest number of documents in the page.
             values: Whether to decode the values. Without them, `value` is None.
+            unreadable: As for `items`. The next page continues after a document that was left out.
 
         Raises:
             CompactedError: The log no longer reaches back to the cursor, which cannot be verified.
@@ -414,6 +444,7 @@ class Documents:
             InvalidError: The cursor belongs to another space or listing.
         """
         check_flag("values", values)
+        check_unreadable(unreadable)
         limits.admit_count("limit", limit)
         listing = _Listing(pattern, prefix, reverse=reverse, limit=limit + 1)
         positions = Positions(await self._executor.store(), self._executor.stored_name, self._executor.name)
@@ -423,7 +454,9 @@ class Documents:
         listing.reverse = part.reverse
         rows: list[tuple[bytes, DocumentEntry[Any]]] = []
         mark = Mark(0, b"")
-        async for unit, entry, record in self._matching(listing, part.after, part.before, values=values):
+        async for unit, entry, record in self._matching(
+            listing, part.after, part.before, values=values, unreadable=unreadable
+        ):
             rows.append((entry.key, self._entry(record.name, record.value, entry, unit.store)))
             mark = unit.scanned_at
         return positions.page_of(listing.query, part, limit, rows, mark)
@@ -493,7 +526,13 @@ class Documents:
         return (await self._executor.run(work))[0]
 
     async def _matching(
-        self, listing: _Listing, after: bytes | None, before: bytes | None, *, values: bool
+        self,
+        listing: _Listing,
+        after: bytes | None,
+        before: bytes | None,
+        *,
+        values: bool,
+        unreadable: IfUnreadable = "raise",
     ) -> AsyncIterator[tuple[Unit, Entry, DocumentRecord]]:
         if listing.is_empty:
             return
@@ -507,7 +546,7 @@ class Documents:
                 continue
             found: tuple[Entry, DocumentRecord] | None
             if values or is_cut:
-                found = await self._read_again(unit, entry)
+                found = await self._read_again(unit, entry, unreadable)
             else:
                 found = entry, DocumentRecord(layout.name_of(layout.DOCUMENTS, entry.key), None)
             if found is not None and listing.matches(found[1].name):
@@ -516,19 +555,32 @@ class Documents:
                 if left == 0:
                     return
 
-    async def _read_again(self, unit: Unit, entry: Entry) -> tuple[Entry, DocumentRecord] | None:
+    async def _read_again(
+        self, unit: Unit, entry: Entry, unreadable: IfUnreadable
+    ) -> tuple[Entry, DocumentRecord] | None:
         """Return an entry's document, or its current one if its large value was replaced concurrently."""
+
+        async def read(unit: Unit, entry: Entry) -> tuple[Entry, DocumentRecord] | None:
+            record = await read_listed_record(self._executor, unit, entry, unreadable)
+            return None if record is None else (entry, record)
+
+        async def read_current(unit: Unit) -> tuple[Entry, DocumentRecord] | None:
+            current = await unit.get(entry.key)
+            return None if current is None else await read(unit, current)
+
         try:
-            return entry, await read_record(self._executor, unit, entry)
+            return await read(unit, entry)
         except ConflictError:
-            found = await self._executor.read_once(entry.key)
-            if found is None:
-                return None
-            return found[0], decode_record(self._executor, entry.key, found[1])
+            return (await self._executor.run(read_current))[0]
 
     @single_use
     async def watch(
-        self, pattern: str = "*", *, after: str | int | None = None, timeout_s: float | None = None
+        self,
+        pattern: str = "*",
+        *,
+        after: str | int | None = None,
+        timeout_s: float | None = None,
+        unreadable: IfUnreadable = "raise",
     ) -> AsyncGenerator[Watch]:
         """Yield an iterator over every change of the documents that match a pattern, in order.
 
@@ -540,6 +592,8 @@ class Documents:
             after: Start after a `position` of a watch or a change, from any process, or, within a handle,
                 after a revision. The default is the revision of the space on entering.
             timeout_s: End the iteration after this many seconds without a change. The default never ends.
+            unreadable: With `skip`, a change that cannot be read is left out. With `raw`, the value that
+                cannot be read is an `Unreadable`.
 
         Raises:
             CompactedError: The log no longer reaches back to `after`.
@@ -552,6 +606,7 @@ class Documents:
             check_revision("after", after)
         if timeout_s is not None:
             check_wait("timeout_s", timeout_s)
+        check_unreadable(unreadable)
         store = await self._executor.store()
         glob = compile_pattern(pattern)
         async with listen(store, self._executor.stored_name) as hints:
@@ -562,7 +617,7 @@ class Documents:
                 start = (await store.read(self._executor.stored_name, [])).revision
             else:
                 start = after
-            watch = Watch(store, self._executor, glob, hints, start, timeout_s)
+            watch = Watch(store, self._executor, glob, hints, start, timeout_s, unreadable)
             await watch._begin()  # pyright: ignore[reportPrivateUsage]
             yield watch
 

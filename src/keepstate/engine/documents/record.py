@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.stored import corrupt_error, decode_text, describe
 from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unreadable import UNREADABLE, IfUnreadable, Unreadable, stand_in
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
@@ -77,6 +78,24 @@ def decode_record(executor: Executor, key: bytes, stored: bytes, type: Any = Non
     return DocumentRecord(name, decode_value(executor, key, encoded, type, name=name))
 
 
+async def read_listed_record(
+    executor: Executor, unit: Unit, entry: Entry, unreadable: IfUnreadable
+) -> DocumentRecord | None:
+    """Decode the document in an entry for a listing; None if it is unreadable and left out.
+
+    Raises:
+        ConflictError: Its large value was replaced during the read.
+    """
+    encoded: bytes | None = None
+    name = entry.key[len(layout.DOCUMENTS) :].decode("utf-8", "replace")
+    try:
+        name, encoded = split_record(entry.key, await unit.value(entry))
+        return DocumentRecord(name, decode_value(executor, entry.key, encoded, name=name))
+    except UNREADABLE as error:
+        value = stand_in(unreadable, encoded, error)
+        return DocumentRecord(name, value) if isinstance(value, Unreadable) else None
+
+
 def decode_value(
     executor: Executor, key: bytes, encoded: bytes, type: Any = None, *, name: str | None = None
 ) -> Any:
@@ -93,4 +112,5 @@ def decode_value(
         raise UnsupportedError(f"{what}: {error}", key=name) from error
     except InvalidError as error:
         what = f"{describe(key)} of {executor.name!r}"
-        raise InvalidError(f"{what} cannot be read as this type: {error}", path=error.path) from error
+        how = "cannot be read" if type is None else "cannot be read as this type"
+        raise InvalidError(f"{what} {how}: {error}", path=error.path, key=name) from error

@@ -15,6 +15,7 @@ from keepstate.engine.kernel.glob import Glob
 from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.stored import describe
+from keepstate.engine.kernel.unreadable import UNREADABLE, IfUnreadable, raise_listed, stand_in
 from keepstate.errors import (
     CompactedError,
     CorruptError,
@@ -72,8 +73,10 @@ class Watch:
         hints: Listener,
         after: int | Mark,
         timeout_s: float | None,
+        unreadable: IfUnreadable = "raise",
     ) -> None:
         self._store, self._executor, self._glob, self._hints = store, executor, glob, hints
+        self._unreadable = unreadable
         self._timeout_s, self._losses = timeout_s, LossDetector(store, executor.stored_name, executor.name)
         self._positions = Positions(store, executor.stored_name, executor.name)
         self._ready: deque[Change] = deque()
@@ -160,11 +163,20 @@ class Watch:
         """
         change = self._ready[0]
         try:
-            converted = await self._to_public(change)
-        except _UNREADABLE:
-            if passes:
+            try:
+                converted = await self._to_public(change)
+            except _UNREADABLE as error:
+                if self._unreadable != "raw" or layout.is_cut(layout.DOCUMENTS, change.key):
+                    raise
+                converted = self._without_values(change, error)
+        except _UNREADABLE as error:
+            if passes or self._unreadable == "skip":
                 self._pop()
                 self.passed += 1
+            if self._unreadable == "skip":
+                return None
+            if self._unreadable == "raise" and not isinstance(error, CompactedError):
+                raise_listed(error)
             raise
         self._pop()
         return converted
@@ -229,6 +241,19 @@ class Watch:
         values = self._value(change, old), self._value(change, new)
         return DocumentChange(name, kind, *values, change.revision, self._position_after(change))
 
+    def _without_values(self, change: Change, error: KeepstateError) -> DocumentChange | None:
+        """Return a change whose values are damaged, or whose large values were collected."""
+        name = layout.name_of(layout.DOCUMENTS, change.key)
+        if not self._glob.matches(name):
+            return None
+        old, new = [
+            None if stored is None else stand_in("raw", None, error) for stored in (change.old, change.new)
+        ]
+        kind: Literal["created", "updated", "deleted"] = (
+            "deleted" if change.deleted else "created" if old is None else "updated"
+        )
+        return DocumentChange(name, kind, old, new, change.revision, self._position_after(change))
+
     def _position_after(self, change: Change) -> str:
         """Return the position after this change, which is the next one to be yielded."""
         follows = len(self._ready) > 1 and self._ready[1].revision == change.revision
@@ -254,11 +279,15 @@ class Watch:
         return whole
 
     def _value(self, change: Change, stored: bytes | None) -> Any:
-        return (
-            None
-            if stored is None
-            else decode_value(self._executor, change.key, split_record(change.key, stored)[1])
-        )
+        if stored is None:
+            return None
+        name, encoded = split_record(change.key, stored)
+        try:
+            return decode_value(self._executor, change.key, encoded, name=name)
+        except UNREADABLE as error:
+            if self._unreadable != "raw":
+                raise
+            return stand_in("raw", encoded, error)
 
 
 def _split_expired(change: Change) -> tuple[Change, ...]:

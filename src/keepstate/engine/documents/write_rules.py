@@ -6,7 +6,7 @@ know the rules can therefore neither leave out a commit nor write a record of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -171,3 +171,14 @@ def apply_rules(unit: Unit, own: Unit, rules: WriteRules) -> None:
     present.reject_bypass(unit)
     if unit.registered:
         put_rules(own, present)
+
+
+def mark_changed(unit: Unit, rules: WriteRules, keys: Iterable[bytes]) -> None:
+    """Allow a unit to write records without their indexes. Their collections need `reindex` afterwards."""
+    prefixes = {records_prefix(name): name for name in rules.collections}
+    for key in keys:
+        for prefix, name in prefixes.items():
+            if key.startswith(prefix):
+                rule = rules.collections[name]
+                unit.registered[name] = msgspec.structs.replace(rule, build=rule.build + 1, is_complete=False)
+                unit.permit(key)

@@ -30,6 +30,7 @@ from keepstate.engine.events.record import (
     check_number,
     check_stream,
     decode_event,
+    decode_listed_event,
     event_id_key,
     event_key,
     events_prefix,
@@ -55,10 +56,12 @@ from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.store_abilities import listen
 from keepstate.engine.kernel.stored import corrupt_error, describe
 from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unreadable import IfUnreadable, check_unreadable
 from keepstate.errors import CompactedError, ConflictError, HistoryLostError, InvalidError, KeepstateError
 from keepstate.stores.protocol import ABSENT, SCAN_LIMIT, Entry
 from keepstate.values import limits
 from keepstate.values.key import Stamp, stamp_suffix, unpack
+from keepstate.values.types import Missing
 
 _LONGEST_WAIT_S = 5.0
 _EVENTS_BY_APPEND = 990
@@ -228,8 +231,11 @@ class Events:
         before: str | int | None = None,
         reverse: bool = False,
         limit: int = 256,
+        unreadable: IfUnreadable = "raise",
     ) -> list[Event]:
         """Return events in order.
+
+        Events of unregistered classes, or of newer versions of a class, are returned in builtin form.
 
         Args:
             stream: The name of the stream.
@@ -239,6 +245,8 @@ class Events:
             reverse: Whether to return the newest event first.
             limit: The largest number of events. To read on, pass the last event's position as `after`, or as
                 `before` with `reverse`.
+            unreadable: With `skip`, an event that is damaged, or that its class or an upcaster rejects, is
+                left out. With `raw`, its data is an `Unreadable`.
 
         Raises:
             CompactedError: The event that `after` or `before` belongs to is gone, and the log no longer
@@ -251,11 +259,21 @@ class Events:
         check_stream(stream)
         limits.admit_count("limit", limit)
         if not check_flag("reverse", reverse) and before is None:
-            return await self.page(stream, after, limit, whole=after is not None)
-        return await self._read_between(stream, after, before, limit, reverse=reverse)
+            return await self.page(
+                stream, after, limit, whole=after is not None, unreadable=check_unreadable(unreadable)
+            )
+        check_unreadable(unreadable)
+        return await self._read_between(stream, after, before, limit, reverse=reverse, unreadable=unreadable)
 
     async def _read_between(
-        self, stream: str, after: str | int | None, before: str | int | None, limit: int, *, reverse: bool
+        self,
+        stream: str,
+        after: str | int | None,
+        before: str | int | None,
+        limit: int,
+        *,
+        reverse: bool,
+        unreadable: IfUnreadable,
     ) -> list[Event]:
         """Return events between two events, in either order."""
         prefix, positions = events_prefix(stream), await self._positions()
@@ -275,7 +293,10 @@ class Events:
         ):
             number = to_number(read_stamp(entry))
             mark = target + positions.digest(entry.value)
-            event = decode_event(self._executor, await unit.value(entry), number, stream, mark)
+            stored = await unit.value(entry)
+            event = decode_listed_event(self._executor, stored, number, stream, mark, unreadable)
+            if isinstance(event, Missing):
+                continue
             if event is None:  # a truncation end: earlier events are deleted, or about to be
                 if after is not None:
                     raise pruned_error(self._executor.name, stream, number)
@@ -304,12 +325,21 @@ class Events:
             raise await self._missing_error(stream, number)
         return number
 
-    async def page(self, stream: str, after: str | int | None, limit: int, *, whole: bool) -> list[Event]:
+    async def page(
+        self,
+        stream: str,
+        after: str | int | None,
+        limit: int,
+        *,
+        whole: bool,
+        unreadable: IfUnreadable | None = None,
+    ) -> list[Event]:
         """Return events in order, as `read` does.
 
         Args:
             stream, after, limit: As for `read`.
             whole: Whether to raise `PrunedError` if events after `after` were truncated.
+            unreadable: As for `read`; None raises errors that do not name this option.
         """
         found: list[Event] = []
         positions, prefix = await self._positions(), events_prefix(stream)
@@ -329,7 +359,9 @@ class Events:
                 expected = None
                 continue
             mark = LateMark(positions, target, entry.value)
-            event = decode_event(self._executor, stored, number, stream, mark)
+            event = decode_listed_event(self._executor, stored, number, stream, mark, unreadable)
+            if isinstance(event, Missing):
+                continue
             if event is None:  # a truncation end: earlier events are deleted, or about to be
                 if whole and not (after is None and is_drop_end(await unit.value(entry))):
                     raise pruned_error(self._executor.name, stream, number)
@@ -509,6 +541,7 @@ class EventStream:
         before: str | int | None = None,
         reverse: bool = False,
         limit: int = 256,
+        unreadable: IfUnreadable = "raise",
     ) -> list[Event]:
         """Return events in order, by default at most 256; see `Events.read`."""
         if self._upto is not None and check_flag("reverse", reverse):
@@ -518,11 +551,21 @@ class EventStream:
             if before is not None:
                 upto = min(upto, await self._events.find("before", before, self.name) - 1)
             return await self._events.read(
-                stream=self.name, after=after, before=upto + 1, reverse=True, limit=limit
+                stream=self.name,
+                after=after,
+                before=upto + 1,
+                reverse=True,
+                limit=limit,
+                unreadable=unreadable,
             )
         return self._within(
             await self._events.read(
-                stream=self.name, after=after, before=before, reverse=reverse, limit=limit
+                stream=self.name,
+                after=after,
+                before=before,
+                reverse=reverse,
+                limit=limit,
+                unreadable=unreadable,
             )
         )
 

@@ -22,12 +22,14 @@ from keepstate.engine.kernel.positions import TARGET_BYTES, Positions, encode_ev
 from keepstate.engine.kernel.store_abilities import content_name
 from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, describe, to_datetime
 from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unreadable import UNREADABLE, IfUnreadable, stand_in
 from keepstate.errors import CorruptError, InvalidError, PrunedError, UnsupportedError
 from keepstate.stores.protocol import LAST_REVISION, Entry, Store
 from keepstate.values import codec, limits
 from keepstate.values.builtin import TYPE
 from keepstate.values.key import STAMP_SIZE, STAMP_TAG, Stamp, stamp_suffix, unpack
 from keepstate.values.schema import CLASSES
+from keepstate.values.types import Missing
 
 _INDEX_BITS = 16
 _EVENT_ID_BYTES = 16
@@ -80,7 +82,9 @@ class Event:
             data.
         cause: The id of the event that caused this one, or its `stream@number`.
         correlation: The id that all events with the same origin share.
-        is_known: Whether this process knows all classes in the data. Otherwise the data is in builtin form.
+        is_known: Whether this process knows all classes in the data. Otherwise the data is in builtin form,
+            or, if `read` was asked for it, an `Unreadable`. If the event itself is damaged, `recorded_at` is
+            1970.
     """
 
     number: int | None
@@ -276,6 +280,38 @@ def decode_event(
         is_known,
         mark,
     )
+
+
+def decode_listed_event(
+    executor: Executor,
+    stored: bytes,
+    number: int | None,
+    stream: str,
+    mark: bytes | LateMark,
+    unreadable: IfUnreadable | None,
+) -> Event | Missing | None:
+    """Decode a stored event for a listing; `MISSING` if it is unreadable and left out.
+
+    With `unreadable` None, the errors are those of `decode_event`.
+    """
+    try:
+        return decode_event(executor, stored, number, stream, mark)
+    except UNREADABLE as error:
+        if unreadable is None:
+            raise
+        try:
+            record = _decode_record(stored)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            record = EventRecord(b"", 0)
+        listed = stand_in(unreadable, record.data or None, error)
+        if isinstance(listed, Missing):
+            return listed
+        details = record.details
+        return Event(
+            number, stream, listed, to_datetime(record.recorded_at_ms), record.author,
+            details.get("id"), details.get("type"), details.get("cause"), details.get("correlation"),
+            False, mark,
+        )  # fmt: skip
 
 
 def _location(executor: Executor, stream: str, number: int | None) -> str:

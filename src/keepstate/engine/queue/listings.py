@@ -20,12 +20,14 @@ from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.kernel.stored import corrupt_error, describe, to_datetime
 from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unreadable import UNREADABLE, IfUnreadable, stand_in
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.tasks import STATES, TaskInfo, TaskRecord, TaskState
 from keepstate.errors import CompactedError, InvalidError
 from keepstate.stores.protocol import LAST_REVISION, Entry, Mark, PartSize, Store
 from keepstate.values import limits
 from keepstate.values.key import Stamp, unpack
+from keepstate.values.types import MISSING
 
 _READ_AT_ONCE = 100
 _NO_TASKS = PartSize(0, 0)
@@ -54,6 +56,7 @@ async def list_tasks(
     reverse: bool,
     limit: int,
     payloads: bool,
+    unreadable: IfUnreadable,
 ) -> list[TaskInfo]:
     """Return tasks in the order of an index, or of their ids, between two cursors; see `Queue.list`."""
     check_flag("payloads", payloads)
@@ -71,7 +74,7 @@ async def list_tasks(
         executor, prefix, low, high, limit, state, reverse=check_flag("reverse", reverse)
     ):
         cursors = dict(zip(page, positions.of_page(listing, mark, page.values()), strict=True))
-        for info in await read_tasks(executor, cursors, payloads=payloads):
+        for info in await read_tasks(executor, cursors, payloads=payloads, unreadable=unreadable):
             # Its state may have changed since the scan.
             if info is not None and (state is None or info.state == state):
                 found.append(info)
@@ -141,9 +144,16 @@ def _id_and_state(executor: Executor, entry: Entry) -> tuple[str, TaskState | No
 
 
 async def read_tasks(
-    executor: Executor, cursors: Mapping[str, str | None], *, payloads: bool
+    executor: Executor,
+    cursors: Mapping[str, str | None],
+    *,
+    payloads: bool,
+    unreadable: IfUnreadable | None = None,
 ) -> list[TaskInfo | None]:
-    """Return tasks by id, with the given cursors; None for a task that does not exist."""
+    """Return tasks by id, with the given cursors; None for a task that does not exist, or is left out.
+
+    With `unreadable` None, an error does not name this option.
+    """
 
     async def work(unit: Unit) -> list[TaskInfo | None]:
         stored = await unit.read(*map(tasks.task_key, cursors))
@@ -154,16 +164,18 @@ async def read_tasks(
         values = [tasks.result_key(record.id) for record in records if record.has_result]
         if payloads:
             values += [tasks.payload_key(record.id) for record in records]
-        read = await _read_values(executor, unit, values)
+        read = await _read_values(executor, unit, values, unreadable)
         return [
-            None if each is None else _info(executor, *each, cursor, read)
+            None if each is None else _info(executor, *each, cursor, read, unreadable)
             for each, cursor in zip(known, cursors.values(), strict=True)
         ]
 
     return (await executor.run(work))[0]
 
 
-async def _read_values(executor: Executor, unit: Unit, keys: Sequence[bytes]) -> dict[bytes, Any]:
+async def _read_values(
+    executor: Executor, unit: Unit, keys: Sequence[bytes], unreadable: IfUnreadable | None
+) -> dict[bytes, Any]:
     """Return decoded values by key, in as few reads as the byte limit allows."""
     if not keys:
         return {}
@@ -173,14 +185,23 @@ async def _read_values(executor: Executor, unit: Unit, keys: Sequence[bytes]) ->
         if len(keys) == 1:
             raise
         half = len(keys) // 2
-        return await _read_values(executor, unit, keys[:half]) | await _read_values(
-            executor, unit, keys[half:]
-        )
-    return {entry.key: await _value(executor, unit, entry) for entry in entries if entry is not None}
+        begin = await _read_values(executor, unit, keys[:half], unreadable)
+        return begin | await _read_values(executor, unit, keys[half:], unreadable)
+    return {
+        entry.key: await _value(executor, unit, entry, unreadable) for entry in entries if entry is not None
+    }
 
 
-async def _value(executor: Executor, unit: Unit, entry: Entry) -> Any:
-    return decode_value(executor, entry.key, await unit.value(entry))
+async def _value(executor: Executor, unit: Unit, entry: Entry, unreadable: IfUnreadable | None) -> Any:
+    """Return a decoded value, or what stands in its place; `MISSING` if its task is left out."""
+    encoded: bytes | None = None
+    try:
+        encoded = await unit.value(entry)
+        return decode_value(executor, entry.key, encoded)
+    except UNREADABLE as error:
+        if unreadable is None:
+            raise
+        return stand_in(unreadable, encoded, error)
 
 
 def decode_task(executor: Executor, entry: Entry) -> TaskRecord:
@@ -189,11 +210,24 @@ def decode_task(executor: Executor, entry: Entry) -> TaskRecord:
 
 
 def _info(
-    executor: Executor, record: TaskRecord, version: int, cursor: str | None, values: dict[bytes, Any]
-) -> TaskInfo:
+    executor: Executor,
+    record: TaskRecord,
+    version: int,
+    cursor: str | None,
+    values: dict[bytes, Any],
+    unreadable: IfUnreadable | None,
+) -> TaskInfo | None:
     key, progress = tasks.task_key(record.id), None
     if record.progress is not None:
-        progress = decode_value(executor, key, record.progress)
+        try:
+            progress = decode_value(executor, key, record.progress)
+        except UNREADABLE as error:
+            if unreadable is None:
+                raise
+            progress = stand_in(unreadable, record.progress, error)
+    shown = progress, values.get(tasks.result_key(record.id)), values.get(tasks.payload_key(record.id))
+    if any(each is MISSING for each in shown):
+        return None
     began_at, expires_at = [
         None if at_ms is None else to_datetime(at_ms) for at_ms in (record.began_at_ms, record.expires_at_ms)
     ]

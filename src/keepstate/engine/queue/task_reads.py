@@ -8,6 +8,7 @@ from typing import Any
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_flag, check_text
 from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.unreadable import IfUnreadable, check_unreadable
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.attempts import Attempt, read_attempts
 from keepstate.engine.queue.listings import StateSummary, count_tasks, list_tasks, read_tasks, summaries
@@ -49,6 +50,8 @@ class TaskReads:
             prefix: Include only tasks whose ids start with this prefix.
             newest: The largest number of tasks per state: those that entered it last, the latest first.
             payloads: Whether to read the payloads too.
+            unreadable: With `skip`, a task whose payload, result or progress cannot be read is left out. With
+                `raw`, such a value is an `Unreadable`.
 
         Raises:
             CompactedError: More was written during the reads than the log holds.
@@ -69,6 +72,7 @@ class TaskReads:
         reverse: bool = False,
         limit: int = 100,
         payloads: bool = False,
+        unreadable: IfUnreadable = "raise",
     ) -> Sequence[TaskInfo]:
         """Return tasks: ready ones in the order of claiming, those of another state by time.
 
@@ -87,6 +91,8 @@ class TaskReads:
             reverse: Whether to return the last task first. To read on, pass the last cursor as `before`.
             limit: The largest number of tasks to return.
             payloads: Whether to read the payloads too.
+            unreadable: With `skip`, a task whose payload, result or progress cannot be read is left out. With
+                `raw`, such a value is an `Unreadable`.
 
         Raises:
             CompactedError: The log no longer reaches back to the page of a cursor from another process.
@@ -105,11 +111,14 @@ class TaskReads:
             reverse=reverse,
             limit=limit,
             payloads=payloads,
+            unreadable=check_unreadable(unreadable),
         )
 
-    async def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
+    async def dead(
+        self, *, after: str | None = None, limit: int = 100, unreadable: IfUnreadable = "raise"
+    ) -> Sequence[TaskInfo]:
         """Return the tasks whose attempts are used up; `requeue` makes one ready again."""
-        return await self.list("dead", after=after, limit=limit)
+        return await self.list("dead", after=after, limit=limit, unreadable=unreadable)
 
     async def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
         """Return one task, or None if no task has this id; with `payload=True`, including its payload."""

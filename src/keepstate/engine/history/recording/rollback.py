@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keepstate.engine.documents.collection import mark_changed
 from keepstate.engine.documents.record import join_record, write_record
-from keepstate.engine.documents.write_rules import read_rules
+from keepstate.engine.documents.write_rules import mark_changed, read_rules
 from keepstate.engine.history.commit_request import CommitRequest, CommitResult
 from keepstate.engine.history.paths import CODEC
 from keepstate.engine.history.record import Head
