@@ -274,6 +274,7 @@ _DECODERS: Final[Mapping[bytes, Callable[[bytes, bytes], object]]] = {
     layout.ROWS: lambda _, value: decode_stored(value, Row, "the record"),
     layout.CARRYING: lambda _, value: decode_stored(value, Mark, "the record"),
     layout.DROPPING: lambda _, value: decode_stored(value, DropMark, "the record"),
+    layout.ERASING: lambda _, value: decode_stored(value, list[str], "the record"),
     layout.TENANT: lambda _, value: decode_stored(value, TenantRecord, "the record of the tenant"),
 }
 """Raise an error for a damaged record, given its key and value; by key prefix."""
