@@ -112,7 +112,7 @@ def _equal(*, is_so: bool) -> str:
 
 def _show_next(name: str, agent: str, url: str) -> None:
     words = (
-        (("queue", name, "done"), "each task, the agent that did it, and its result"),
+        (("queue", "list", name, "done"), "each task, the agent that did it, and its result"),
         (("ls", name, "team/*"), "the team's documents"),
         (("events", name), "all events, the first one first"),
         (("log", name, f"agent/{agent}/checkpoint"), f"each checkpoint of {agent}"),

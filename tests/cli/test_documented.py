@@ -45,7 +45,7 @@ def test_each_option_has_a_row_that_names_its_command() -> None:
         (option, command)
         for row in tables(PAGE, under="Commands").values()
         for option in re.findall(r"`(--[\w-]+)", row[0])
-        for command in re.findall(r"`(\w+(?: \w+)?)`", row[1])
+        for command in re.findall(r"`([\w-]+(?: \w+)?)`", row[1])
     }
 
     missing = [

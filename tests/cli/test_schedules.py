@@ -24,7 +24,7 @@ def test_schedules_are_listed_run_paused_resumed_and_deleted(keepstate: Keepstat
     assert keepstate("schedules", "pool", "nightly", "--resume", "--json").json()["paused"] is False
     ran = keepstate("schedules", "pool", "nightly", "--run")
     assert ran.out.startswith("schedule/nightly/20")
-    assert keepstate("queue", "pool", "ready", "--json").json()["id"] == ran.out.strip()
+    assert keepstate("queue", "list", "pool", "ready", "--json").json()["id"] == ran.out.strip()
     assert len(keepstate("schedules", "pool", "often", "--next", "3", "--json").lines()) == 3
     assert len(keepstate("schedules", "pool", "often", "--next", "3").out.splitlines()) == 3
     assert keepstate("schedules", "pool", "often", "--delete").out == "often deleted\n"

@@ -50,7 +50,8 @@ COMMANDS = (
     ["get", SPACE, HOSTILE],
     ["log", SPACE], ["show", SPACE], ["show", SPACE, "--full"], ["diff", SPACE, "main~1", "main"],
     ["blame", SPACE, "talk"], ["branch", SPACE], ["tag", SPACE], ["events", SPACE, f"log{HOSTILE}"],
-    ["events", SPACE, HOSTILE], ["queue", SPACE], ["queue", SPACE, "ready"], ["verify"], ["ls", HOSTILE],
+    ["events", SPACE, HOSTILE], ["queue", "counts", SPACE], ["queue", "list", SPACE, "ready"],
+    ["queue", "show", SPACE, f"task{HOSTILE}"], ["verify"], ["ls", HOSTILE],
     ["show", SPACE, HOSTILE], [HOSTILE], ["ls", "--limit", HOSTILE],
 )  # fmt: skip
 

@@ -25,21 +25,21 @@ def _queued(url: str) -> None:
 def test_tasks_are_counted_by_state(keepstate: Keepstate, url: str) -> None:
     _queued(url)
 
-    counts = keepstate("queue", "run", "--json").json()
+    counts = keepstate("queue", "counts", "run", "--json").json()
 
     assert counts == {**dict.fromkeys(STATES, 0), "ready": 1, "dead": 1}
-    assert "dead            1" in keepstate("queue", "run").out
+    assert "dead            1" in keepstate("queue", "counts", "run").out
 
 
 def test_dead_tasks_are_listed_and_requeued(keepstate: Keepstate, url: str) -> None:
     _queued(url)
 
-    (dead,) = keepstate("queue", "run", "dead", "--json").lines()
-    requeued = keepstate("queue", "run", "--requeue", "bad", "--json").json()
+    (dead,) = keepstate("queue", "list", "run", "dead", "--json").lines()
+    requeued = keepstate("queue", "requeue", "run", "bad", "--json").json()
 
     assert (dead["id"], dead["error"]) == ("bad", "ValueError: no such page")
-    assert requeued["ready"] == 2
-    assert keepstate("queue", "run", "--requeue", "bad").code == 1
+    assert requeued == {"requeued": 1}
+    assert keepstate("queue", "requeue", "run", "bad").code == 1
 
 
 def test_tasks_are_listed_in_pages(keepstate: Keepstate, url: str) -> None:
@@ -50,11 +50,11 @@ def test_tasks_are_listed_in_pages(keepstate: Keepstate, url: str) -> None:
 
     asyncio.run(main())
 
-    first = keepstate("queue", "run", "ready", "--limit", "2", "--json").lines()
+    first = keepstate("queue", "list", "run", "ready", "--limit", "2", "--json").lines()
     second = keepstate(
-        "queue", "run", "ready", "--limit", "2", "--json", "--after", first[-1]["cursor"]
+        "queue", "list", "run", "ready", "--limit", "2", "--json", "--after", first[-1]["cursor"]
     ).lines()
-    last = keepstate("queue", "run", "ready", "--after", second[-1]["cursor"])
+    last = keepstate("queue", "list", "run", "ready", "--after", second[-1]["cursor"])
 
     assert [[task["id"] for task in page] for page in (first, second)] == [
         ["task 0", "task 1"], ["task 2", "task 3"],
@@ -66,7 +66,7 @@ def test_tasks_are_listed_in_pages(keepstate: Keepstate, url: str) -> None:
 def test_a_cursor_that_no_listing_gave_is_refused(keepstate: Keepstate, url: str) -> None:
     _queued(url)
 
-    listed = keepstate("queue", "run", "ready", "--after", "beyond")
+    listed = keepstate("queue", "list", "run", "ready", "--after", "beyond")
 
     assert (listed.code, listed.out) == (2, "")
     assert "beyond" in listed.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -82,17 +83,17 @@ def test_a_wrong_option_is_told_also_where_there_is_no_file(
 def test_a_task_that_is_not_dead_is_answered_with_the_command_that_lists_them(keepstate: Keepstate) -> None:
     keepstate("put", "run", "plan", "1")
 
-    ended = keepstate("queue", "run", "--requeue", "nope")
+    ended = keepstate("queue", "requeue", "run", "nope")
 
     assert ended.code == 1
-    assert "see: keepstate queue run dead" in ended.err
+    assert "see: keepstate queue list run dead" in ended.err
 
 
 @pytest.mark.parametrize(
     ("words", "command"),
     [
         (("get", "a run", "x"), 'keepstate ls "a run"'),
-        (("queue", "a run", "--requeue", "x"), 'keepstate queue "a run" dead'),
+        (("queue", "show", "a run", "x"), 'keepstate queue list "a run"'),
         (("export", "a run", "x.history"), "keepstate spaces"),
     ],
     ids=["get", "queue", "export"],
@@ -117,15 +118,18 @@ def test_a_command_to_be_pasted_has_no_password() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--after", "x"), "--after and --limit are for a list"),
-        (("--limit", "5"), "--after and --limit are for a list"),
-        (("done", "--requeue", "x"), "--requeue is not for a list"),
+        (("requeue", "run", "x", "--kind", "mail"), "give the ids of tasks, or --kind and --since"),
+        (("requeue", "--under", "run", "--since", "yesterday"), "--since yesterday is not a time"),
+        (("pause",), "name one space, or all below a name by --under"),
+        (("pause", "run", "--under", "run"), "name one space, or all below a name by --under"),
+        (("pause", "run", "--tenants"), "--tenants is for --under"),
+        (("counts", "--under", "run", "--tenants", "--tenant", "acme"), "give no --tenant"),
     ],
 )
 def test_an_option_that_would_have_no_effect_is_refused(
     keepstate: Keepstate, words: Sequence[str], told: str
 ) -> None:
-    ended = keepstate("queue", "run", *words)
+    ended = keepstate("queue", *words)
 
     assert (ended.code, ended.out) == (2, "")
     assert told in ended.err
@@ -148,6 +152,42 @@ def test_the_package_runs_as_the_command(keepstate: Keepstate, started: Started)
     out, err = started("spaces", command=(sys.executable, "-m", "keepstate")).communicate(timeout=60)
 
     assert (out, err) == ("run\n", "")
+
+
+def test_errors_are_json_lines_where_the_results_are(keepstate: Keepstate, url: str) -> None:
+    keepstate("put", "run", "plan", "1")
+
+    mistyped = keepstate("gte", "run", "plan", "--json")
+    absent = keepstate("ls", "nun", "--json")
+    late = keepstate("put", "run", "plan", "2", "--expected-version", "0", "--json")
+
+    for ended, error in ((mistyped, "usage"), (absent, "not_found"), (late, "conflict")):
+        told = json.loads(ended.err)
+        assert (ended.out, told["error"], told["exit_code"]) == ("", error, ended.code)
+    assert 'Did you mean "get"?' in json.loads(mistyped.err)["message"]
+    assert (mistyped.code, absent.code) == (2, 1)
+
+
+def test_the_nearest_space_is_named_for_a_mistyped_one(keepstate: Keepstate) -> None:
+    keepstate("put", "reports/2026", "plan", "1")
+
+    assert "did you mean 'reports/2026'?" in keepstate("ls", "report/2026").err
+    assert "did you mean" not in keepstate("ls", "billing").err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("queue", "list", "run"), ("find",), ("tenants",), ("schedules", "run"), ("ls", "run", "x*"),
+     ("spaces", "nun")],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_empty_listing_is_told_alike(keepstate: Keepstate, words: Sequence[str]) -> None:
+    keepstate("put", "run", "plan", "1")
+
+    told, plain = keepstate(*words), keepstate(*words, "--json")
+
+    assert (told.code, told.out, told.err) == (0, "", "keepstate: nothing to list\n")
+    assert (plain.code, plain.out, plain.err) == (0, "", "")
 
 
 def test_a_trace_names_operations_and_no_values(shell: Keepstate, keepstate: Keepstate) -> None:

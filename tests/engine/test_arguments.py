@@ -126,6 +126,7 @@ CALLS: dict[str, Call] = {
     "Space.apply(attempts)": Call(
         lambda space, x: space.apply(len, attempts=x), tuple(wrong for wrong in NO_COUNT if wrong is not None)
     ),
+    "Keepstate.erase_owner(owner)": on_ks(lambda ks, x: ks.erase_owner(x), NO_NAME),
     "Space.expunge(prefix)": Call(lambda space, x: space.expunge(x), NO_TEXT),
     "Space.outcome(token)": Call(lambda space, x: space.outcome(x), ("1", None, 1, b"", b"a" * 65)),
     "Space.collection(name)": Call(

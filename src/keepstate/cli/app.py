@@ -33,6 +33,7 @@ COMMANDS: Final = {
         "Show which commit last set a value. Without a path, show it for each key of the state.",
     ),
     "branch": ("history", "List the branches of a space, or make or delete one."),
+    "completion": ("completion", "Print the script that completes commands and options in a shell."),
     "demo": (
         "demo",
         "Let worker processes share one store, kill one, resume it, and count everything again.",
@@ -47,6 +48,10 @@ COMMANDS: Final = {
     "erase": (
         "tenants",
         "Erase the tenant: delete all its spaces, and rewrite the files of the store without them.",
+    ),
+    "erase-owner": (
+        "tenants:erase_owner",
+        "Erase the sessions of one user and the state of that user, in all spaces of the tenant.",
     ),
     "events": ("events", "Print the events of a stream in order."),
     "export": (
@@ -90,7 +95,10 @@ COMMANDS: Final = {
         "Delete old commits and the data that only they use. Remaining commits are unchanged.",
     ),
     "put": ("documents", "Write a document, and print its new version."),
-    "queue": ("work", "Count the tasks of a space by state, or list those of one state."),
+    "queue": (
+        "queue:app",
+        "Count, list and show tasks; pause, resume and requeue queues; cancel and rerun tasks.",
+    ),
     "reindex": (
         "find:reindex",
         "Compare the index of find with all spaces, and correct it. It may be used meanwhile.",
@@ -102,6 +110,10 @@ COMMANDS: Final = {
     "replay": (
         "events",
         "Print the state that a reducer computes from the events of a stream. Writes nothing.",
+    ),
+    "restored": (
+        "maintenance",
+        "After a backup was put back: pause all queues, and make all claims and leases void.",
     ),
     "rm": (
         "documents",
@@ -222,7 +234,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        if _hide_passwords(text := str(error), arguments) != text:
+        text = str(error)
+        if "--json" in arguments:
+            return _write_error("usage", _hide_passwords(text, arguments), exits.USAGE)
+        if _hide_passwords(text, arguments) != text:
             _display.said().print(f"keepstate: {_hide_passwords(text, arguments)}", markup=False)
             return exits.USAGE
         app.error_console = _display.Terminal(stderr=True, color_system=None)  # it shows what was typed
@@ -238,17 +253,30 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return answer if isinstance(answer, int) else exits.OK
     except KeepstateError as error:
-        text = _hide_passwords(str(error), arguments)
-        _display.said().print(f"keepstate: {' '.join(text.split())}", markup=False)
+        text = " ".join(_hide_passwords(str(error), arguments).split())
+        if "--json" in arguments:
+            return _write_error(error.code, text, exits.code_of(error), is_retryable=error.retryable)
+        _display.said().print(f"keepstate: {text}", markup=False)
         return exits.code_of(error)
     except BrokenPipeError:  # the reader of the output has closed it
         _display.discard_output()
         return exits.OK
     except OSError as error:  # a full disk behind the output, or a file that may not be read
         what = f"{error.filename}: " if error.filename else "the output was not written: "
-        _display.said().print(f"keepstate: {what}{error.strerror or error}", markup=False)
+        text = f"{what}{error.strerror or error}"
+        if "--json" in arguments:
+            _write_error("os", text, exits.FAILED)
+        else:
+            _display.said().print(f"keepstate: {text}", markup=False)
         _display.discard_output()
         return exits.FAILED
+
+
+def _write_error(code: str, message: str, exit_code: int, *, is_retryable: bool = False) -> int:
+    """Print an error as one line of JSON on standard error, and return the exit code."""
+    error = {"error": code, "message": message, "retryable": is_retryable, "exit_code": exit_code}
+    sys.stderr.write(_display.text_of(error) + "\n")
+    return exit_code
 
 
 def _hide_passwords(text: str, arguments: Sequence[str]) -> str:

@@ -40,6 +40,7 @@ else:
     )
 
 
+NONE: Final = "keepstate: nothing to list"
 _APART: Final = "  "
 _TO: Final = " → "
 _VALUE: Final = 100
@@ -237,13 +238,26 @@ def write_rows(rows: Sequence[Sequence[Text]]) -> None:
         console.print(line, soft_wrap=True)
 
 
+def write_lines(lines: Iterable[str]) -> None:
+    """Print lines of stored text."""
+    for line in lines:
+        shown().print(plain(line))
+
+
 def write_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table of stored values under its heads; nothing if there are no rows."""
+    """Print a table of stored values under its heads; without rows, say on standard error so."""
     table = _table.Table(*heads, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(plain(str(cell)) for cell in row))
     if table.row_count:
         shown().print(table)
+    else:
+        write_none()
+
+
+def write_none() -> None:
+    """Say on standard error that a listing is empty: the same words in all commands."""
+    said().print(NONE)
 
 
 def write_problem(what: str, text: str) -> None:

@@ -19,6 +19,7 @@ from keepstate.cli.display import (
     text_of,
     write_indented,
     write_json,
+    write_none,
     write_table,
 )
 from keepstate.cli.session import PLAIN, Session, check_url, read_value, reject_memory, require_space
@@ -52,16 +53,21 @@ async def spaces(
     Args:
         under: List only this space and those below it: user/1 lists user/1 and user/1/…, but not user/10.
     """
+    if tenants and session.tenant is not None:
+        raise InvalidError("--tenants lists the spaces of all tenants; give no --tenant")
+    is_empty = True
     async with session.opened() as ks:
         if tenants:
-            if session.tenant is not None:
-                raise InvalidError("--tenants lists the spaces of all tenants; give no --tenant")
             async for tenant, name in ks.spaces(under, tenant=ALL):
+                is_empty = False
                 whose = "-" if tenant is None else repr(tenant)
                 session.write({"tenant": tenant, "space": name}, f"{whose}  {name}")
-            return exits.OK
-        async for name in ks.spaces(under):
-            session.write(name, name)
+        else:
+            async for name in ks.spaces(under):
+                is_empty = False
+                session.write(name, name)
+    if is_empty and not session.json:
+        write_none()
     return exits.OK
 
 
@@ -81,9 +87,10 @@ async def ls(space: str, pattern: str = "*", *, session: Session = PLAIN) -> int
                 write_json(fields_of(entry, *_ENTRY))
             else:
                 rows.append((entry.key, entry.version, shortened(text_of(entry.value))))
-        write_table(("document", "version", "value"), rows)
         if is_empty:
             await require_space(ks, space)
+    if not session.json:
+        write_table(("document", "version", "value"), rows)
     return exits.OK
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from keepstate._clock import SYSTEM_CLOCK
 from keepstate.cli import exits
 from keepstate.cli.display import counted, fields_of, plain, said, seconds, write_json, write_table
-from keepstate.cli.maintenance import read_moment
+from keepstate.cli.maintenance import read_since
 from keepstate.cli.session import PLAIN, Session
 from keepstate.cli.tenants import each_tenant
 from keepstate.engine.index.rows import Found
-from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.kernel.subjects import KINDS
 from keepstate.errors import InvalidError
 from keepstate.names import ALL, OWN
@@ -54,7 +51,7 @@ async def find(
     """
     if tenants and session.tenant is not None:
         raise InvalidError("--tenants lists the subjects of all tenants; give no --tenant")
-    moment = None if since is None else _moment(since)
+    moment = None if since is None else read_since(since)
     async with session.opened() as ks:
         page = await ks.find(
             kind=kind,
@@ -118,14 +115,6 @@ async def reindex(
                 count += await handle.reindex()
     session.write({"corrected": count}, f"{counted(count, 'error')} corrected")
     return exits.OK
-
-
-def _moment(since: str) -> datetime:
-    """Return the time that `--since` gives. A cursor belongs to one time, so an age becomes a time once."""
-    moment = read_moment("--since", since)
-    if isinstance(moment, timedelta):
-        return to_datetime(SYSTEM_CLOCK.now_ms()) - moment
-    return moment
 
 
 def _row(found: Found) -> tuple[object, ...]:

@@ -10,12 +10,24 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
+from keepstate._clock import SYSTEM_CLOCK
 from keepstate.cli import exits
-from keepstate.cli.display import counted, fields_of, plain, said, shown, write_json, write_problem
+from keepstate.cli.display import (
+    counted,
+    fields_of,
+    plain,
+    said,
+    shown,
+    write_json,
+    write_lines,
+    write_problem,
+)
 from keepstate.cli.session import PLAIN, Session, require_space
+from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.migration import Migration
 from keepstate.engine.space.migration import migrate as migrate_space
+from keepstate.engine.space.restored import void_holds
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.values.schema import register_write_version
@@ -75,6 +87,14 @@ def read_moment(option: str, text: str) -> datetime | timedelta:
         ) from None
     if moment.tzinfo is None:
         raise InvalidError(f"{option} {text} has no time zone; for UTC write {moment.isoformat()}Z")
+    return moment
+
+
+def read_since(text: str) -> datetime:
+    """Return the time that `--since` gives; an age is one before now."""
+    moment = read_moment("--since", text)
+    if isinstance(moment, timedelta):
+        return to_datetime(SYSTEM_CLOCK.now_ms()) - moment
     return moment
 
 
@@ -266,6 +286,42 @@ def _show(
 
 def _counts(numbers: Mapping[Any, int]) -> str:
     return ", ".join(f"{each} in {count}" for each, count in sorted(numbers.items()))
+
+
+# ---- a restored backup
+
+
+async def restored(
+    *,
+    yes: Annotated[
+        bool, Parameter(negative="", help="Confirm it: all queues are paused, and all claims end.")
+    ] = False,
+    session: Session = PLAIN,
+) -> int:
+    """After a backup was put back: pause all queues, and make all claims and leases void.
+
+    Tasks that were claimed in the backup are ready again. Start the workers, look at the queues, and let them
+    go on with queue resume.
+    """
+    if not yes:
+        raise InvalidError(
+            "restored pauses all queues and ends all claims and leases; add --yes to confirm it"
+        )
+    spaces = claims = leases = queues = 0
+    async with session.opened() as ks:
+        async for _, space in ks.everywhere():
+            done = await void_holds(space.executor)
+            spaces, claims, leases = spaces + 1, claims + done.claims, leases + done.leases
+            queues += done.is_paused
+    report = {"spaces": spaces, "paused": queues, "claims": claims, "leases": leases}
+    resume = session.command("queue", "resume", "--under", "", *(() if session.tenant else ("--tenants",)))
+    ended = f"{counted(claims, 'claim')} and {counted(leases, 'lease')} ended"
+    lines = [
+        f"{counted(spaces, 'space')}: {counted(queues, 'queue')} paused, {ended}",
+        f"when you have looked at them: {resume}",
+    ]
+    write_json(report) if session.json else write_lines(lines)
+    return exits.OK
 
 
 # ---- sweep

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -49,6 +50,8 @@ else:
 URL_VARIABLE = "KEEPSTATE_URL"
 TRACE_VARIABLE = "KEEPSTATE_TRACE"
 FILES = ("sqlite", "file")
+_COMPARED = 1_000
+"""The largest number of names that a mistyped one is compared with."""
 
 
 @Parameter(name="*")
@@ -196,7 +199,18 @@ def require_file(url: _urls.StoreUrl) -> None:
 async def require_space(ks: _engine.Keepstate, space: str) -> None:
     """Raise `NotFoundError` for an empty space, because its name may be mistyped."""
     if not await is_there(ks, space):
-        raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; `keepstate spaces` lists them")
+        near = get_close_matches(space, [name async for name in _names(ks)], n=1, cutoff=0.8)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; {hint}`keepstate spaces` lists them")
+
+
+async def _names(ks: _engine.Keepstate) -> AsyncGenerator[str]:
+    """Yield the names of the first spaces, to find one that was meant."""
+    left = _COMPARED
+    async for name in ks.spaces():
+        yield name
+        if (left := left - 1) == 0:
+            return
 
 
 async def is_there(ks: _engine.Keepstate, space: str) -> bool:

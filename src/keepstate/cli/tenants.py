@@ -134,6 +134,26 @@ async def erase(
     return exits.OK
 
 
+async def erase_owner(
+    owner: str,
+    *,
+    yes: Annotated[
+        bool, Parameter(negative="", help="Confirm it: nothing brings back what was erased.")
+    ] = False,
+    session: Session = PLAIN,
+) -> int:
+    """Erase the sessions of one user and the state of that user, in all spaces of the tenant.
+
+    Args:
+        owner: The user, as find shows it.
+    """
+    if not yes:
+        raise InvalidError(f"erase-owner deletes all subjects of {owner!r} for good; add --yes to confirm it")
+    async with session.opened() as ks:
+        write_erased(session, await ks.erase_owner(owner))
+    return exits.OK
+
+
 def write_erased(session: Session, erased: Erased) -> None:
     """Print the report of an erasure."""
     archives = [str(path) for path in erased.archives]

@@ -356,6 +356,24 @@ class Keepstate(Twin[engine.Keepstate]):
         """
         return finish(self._inner.erase(confirm=confirm))
 
+    def erase_owner(self, owner: str) -> _erasure.Erased:
+        """Erase the subjects of one owner: sessions of this user, and the state of the user.
+
+        A space of their own is dropped. From a shared space they are expunged, which ends its log; see
+        `Space.expunge`. The subjects are those that `find(owner=…)` lists. Tasks, documents and events that
+        your own code has named after a person are not: expunge these by their prefix.
+
+        Writers are not rejected: what they write for the owner during the call may remain. An interrupted
+        call is completed by the next one. A handle without a tenant covers spaces of no tenant.
+
+        Args:
+            owner: The owner, as `find` shows it.
+
+        Returns:
+            The counts of what this call removed, the archives of its histories, and what was not reached.
+        """
+        return finish(self._inner.erase_owner(owner))
+
     def export(self, path: str | PathLike[str]) -> _export.Exported:
         """Write all spaces of the tenant into a new file of JSON lines, readable by its owner only.
 

@@ -168,6 +168,7 @@ INDEX_META: Final = stored_key(BY_KEY, "meta")
 LISTS: Final = stored_key(BY_KEY, "by")
 CARRYING: Final = stored_key(BY_KEY, "carrying")
 DROPPING: Final = stored_key(BY_KEY, "dropping")
+ERASING: Final = stored_key(BY_KEY, "erasing")
 ROWS: Final = stored_key(WITH_VALUES, "row")
 UNUSED: Final = stored_key(BY_KEY, "restored")
 """A key that no part of a space uses: its deletion takes a revision and changes nothing."""

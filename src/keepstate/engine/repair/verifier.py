@@ -277,6 +277,7 @@ _DECODERS: Final[Mapping[bytes, Callable[[bytes, bytes], object]]] = {
     layout.DROPPING: lambda _, value: decode_stored(value, DropMark, "the record"),
     layout.LEDGERS: lambda _, value: decode_ledger(value, "the record"),
     layout.USED: lambda key, value: (day_and_model(key), decode_used(value, "the record")),
+    layout.ERASING: lambda _, value: decode_stored(value, list[str], "the record"),
     layout.TENANT: lambda _, value: decode_stored(value, TenantRecord, "the record of the tenant"),
 }
 """Raise an error for a damaged record, given its key and value; by key prefix."""

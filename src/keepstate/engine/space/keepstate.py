@@ -23,6 +23,7 @@ from keepstate.engine.kernel.arguments import (
     check_choice,
     check_flag,
     check_meta_function,
+    check_name,
     check_path,
     check_space_name,
     check_tenant,
@@ -50,12 +51,14 @@ if TYPE_CHECKING:
     from keepstate.engine.index import rows as _rows
     from keepstate.engine.space import erasure as _erasure
     from keepstate.engine.space import export as _export
+    from keepstate.engine.space import owner_erasure as _owner_erasure
     from keepstate.engine.space import queues as _queues
     from keepstate.values import pickles as _pickles
 else:
     defer_imports(
         globals(),
         _erasure="keepstate.engine.space.erasure",
+        _owner_erasure="keepstate.engine.space.owner_erasure",
         _export="keepstate.engine.space.export",
         _index="keepstate.engine.index.index",
         _objects="keepstate.engine.history.objects",
@@ -655,6 +658,24 @@ class Keepstate:
                 f"`confirm` is {confirm!r}; give the id of the tenant to erase, {self.tenant_id!r}"
             )
         return await _erasure.erase_tenant(await self.opened(), self.tenant_id)
+
+    async def erase_owner(self, owner: str) -> _erasure.Erased:
+        """Erase the subjects of one owner: sessions of this user, and the state of the user.
+
+        A space of their own is dropped. From a shared space they are expunged, which ends its log; see
+        `Space.expunge`. The subjects are those that `find(owner=…)` lists. Tasks, documents and events that
+        your own code has named after a person are not: expunge these by their prefix.
+
+        Writers are not rejected: what they write for the owner during the call may remain. An interrupted
+        call is completed by the next one. A handle without a tenant covers spaces of no tenant.
+
+        Args:
+            owner: The owner, as `find` shows it.
+
+        Returns:
+            The counts of what this call removed, the archives of its histories, and what was not reached.
+        """
+        return await _owner_erasure.erase_owner(self, self.tenant_id, check_name("owner", owner))
 
     async def export(self, path: str | PathLike[str]) -> _export.Exported:
         """Write all spaces of the tenant into a new file of JSON lines, readable by its owner only.

@@ -1,0 +1,286 @@
+"""Commands on tasks: count, list and show them; pause, resume and requeue queues; cancel and rerun a task.
+
+`counts`, `pause`, `resume` and `requeue` are for one space, or with --under for all spaces below a name. The
+others are for one task of one space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
+
+from cyclopts import App, Parameter
+
+from keepstate.cli import exits
+from keepstate.cli.display import counted, fields_of, seconds, text_of, write_json, write_lines, write_table
+from keepstate.cli.maintenance import read_since
+from keepstate.cli.session import PLAIN, Session, require_space
+from keepstate.engine.queue.attempts import Attempt
+from keepstate.engine.queue.queue import Queue
+from keepstate.engine.queue.step_records import Step
+from keepstate.engine.queue.tasks import TaskInfo, TaskState
+from keepstate.engine.space.queues import Queues
+from keepstate.errors import InvalidError, NotFoundError
+from keepstate.names import ALL, OWN
+
+_LIMIT: Final = 100
+_MOST_REQUEUED: Final = 1_000
+_HEADS: Final = ("id", "priority", "attempt", "worker", "due", "error or result")
+
+UNDER = Parameter(help="All spaces under this name instead of one; with '' all spaces.")
+TENANTS = Parameter(negative="", help="With --under: the spaces of all tenants.")
+
+app = App(
+    name="queue",
+    help="Count, list and show tasks; pause, resume and requeue queues; cancel and rerun tasks.",
+    help_format="markdown",
+)
+
+
+@app.command
+async def counts(
+    space: str | None = None,
+    *,
+    under: Annotated[str | None, UNDER] = None,
+    tenants: Annotated[bool, TENANTS] = False,
+    session: Session = PLAIN,
+) -> int:
+    """Count the tasks by state.
+
+    Args:
+        space: The space.
+    """
+
+    async def count(queue: Queue | Queues) -> int:
+        found = await queue.counts()
+        if session.json:
+            write_json(found)
+        else:
+            write_lines(f"{name:<9} {number:>7}" for name, number in found.items())
+        return exits.OK
+
+    return await _with_queues(count, space, under, session, tenants=tenants)
+
+
+@app.command(name="list")
+async def list_(
+    space: str,
+    state: TaskState | None = None,
+    *,
+    after: Annotated[str | None, Parameter(help="Start after the task with this cursor.")] = None,
+    limit: Annotated[int | None, Parameter(help="List at most N tasks, instead of 100.")] = None,
+    session: Session = PLAIN,
+) -> int:
+    """List the tasks of a space, or those of one state.
+
+    Args:
+        space: The space.
+        state: ready, waiting, claimed, done, dead or cancelled.
+    """
+    async with session.opened() as ks:
+        await require_space(ks, space)
+        found = await ks.space(space).queue.list(state, after=after, limit=_LIMIT if limit is None else limit)
+    if session.json:
+        for task in found:
+            write_json(fields_of(task, *TaskInfo.__slots__))
+    else:
+        write_table(_HEADS, map(_row, found))
+    return exits.OK
+
+
+@app.command
+async def show(space: str, id: str, *, session: Session = PLAIN) -> int:
+    """Print a task with its payload, holder, progress, attempts and steps, as JSON.
+
+    Args:
+        space: The space.
+        id: The id of the task.
+    """
+    async with session.opened() as ks:
+        queue = ks.space(space).queue
+        found = await queue.get(id, payload=True)
+        if found is None:
+            raise _unknown(space, id, session)
+        attempts = [fields_of(each, *Attempt.__slots__) for each in await queue.attempts(id)]
+        steps = [fields_of(each, *Step.__slots__) for each in await queue.steps(id)]
+    write_json(fields_of(found, *TaskInfo.__slots__) | {"attempts": attempts, "steps": steps})
+    return exits.OK
+
+
+@app.command
+async def pause(
+    space: str | None = None,
+    *,
+    kind: Annotated[str | None, Parameter(help="Pause only tasks of this kind.")] = None,
+    under: Annotated[str | None, UNDER] = None,
+    tenants: Annotated[bool, TENANTS] = False,
+    session: Session = PLAIN,
+) -> int:
+    """Claim no more tasks, in no process, until resume. Tasks that are held go on.
+
+    Args:
+        space: The space.
+    """
+
+    async def change(queue: Queue | Queues) -> int:
+        return _write_changed("paused", await queue.pause(kind), session)
+
+    return await _with_queues(change, space, under, session, tenants=tenants)
+
+
+@app.command
+async def resume(
+    space: str | None = None,
+    *,
+    kind: Annotated[str | None, Parameter(help="Resume only tasks of this kind.")] = None,
+    under: Annotated[str | None, UNDER] = None,
+    tenants: Annotated[bool, TENANTS] = False,
+    session: Session = PLAIN,
+) -> int:
+    """Let workers claim tasks again. A kind that was paused by itself is resumed by its name only.
+
+    Args:
+        space: The space.
+    """
+
+    async def change(queue: Queue | Queues) -> int:
+        return _write_changed("resumed", await queue.resume(kind), session)
+
+    return await _with_queues(change, space, under, session, tenants=tenants)
+
+
+@app.command
+async def requeue(
+    space: str | None = None,
+    *id: str,
+    kind: Annotated[str | None, Parameter(help="Only tasks of this kind.")] = None,
+    since: Annotated[
+        str | None, Parameter(help="Only tasks that died since then: 90s, 30m, 12h, 30d, or a time.")
+    ] = None,
+    limit: Annotated[int, Parameter(help="Requeue at most N tasks.")] = _MOST_REQUEUED,
+    under: Annotated[str | None, UNDER] = None,
+    tenants: Annotated[bool, TENANTS] = False,
+    session: Session = PLAIN,
+) -> int:
+    """Make dead tasks ready again, with all their attempts, and print their number.
+
+    Args:
+        space: The space.
+        id: The tasks. Without an id: those of --kind and --since, or with neither, all dead ones.
+    """
+    if id and (kind is not None or since is not None):
+        raise InvalidError("give the ids of tasks, or --kind and --since")
+    moment = read_since("1970-01-01T00:00:00Z" if since is None else since)
+
+    async def change(queue: Queue | Queues) -> int:
+        if isinstance(queue, Queue) and id:
+            try:
+                number = await queue.requeue(*id, limit=max(limit, len(id)))
+            except NotFoundError as error:
+                see = session.command("queue", "list", str(space), "dead")
+                raise NotFoundError(
+                    f"no dead task of {space!r} has the id {_shown(id)}; see: {see}"
+                ) from error
+        else:
+            number = await queue.requeue(kind=kind, since=moment, limit=limit)
+        session.write({"requeued": number}, f"{counted(number, 'task')} requeued")
+        return exits.OK
+
+    return await _with_queues(change, space, under, session, tenants=tenants)
+
+
+@app.command
+async def cancel(
+    space: str,
+    id: str,
+    *,
+    reason: Annotated[str, Parameter(help="The reason; stored with the task.")] = "",
+    session: Session = PLAIN,
+) -> int:
+    """Cancel a task that has not ended, also while a worker holds it.
+
+    Args:
+        space: The space.
+        id: The id of the task.
+    """
+    async with session.opened() as ks:
+        if not await ks.space(space).queue.cancel(id, reason=reason):
+            raise NotFoundError(f"no task of {space!r} that has not ended has the id {id!r}")
+    session.write({"task": id, "cancelled": True}, f"{id} cancelled")
+    return exits.OK
+
+
+@app.command
+async def rerun(
+    space: str,
+    id: str,
+    *,
+    from_step: Annotated[
+        str | None, Parameter(help="Keep the steps before this one; by default, keep none.")
+    ] = None,
+    as_id: Annotated[
+        str | None, Parameter(help="Run a copy under this id, whatever the state of the task.")
+    ] = None,
+    session: Session = PLAIN,
+) -> int:
+    """Run an ended task again, with the same payload.
+
+    Args:
+        space: The space.
+        id: The id of the task.
+    """
+    async with session.opened() as ks:
+        queue = ks.space(space).queue
+        found = await queue.get(id)
+        if found is None:
+            raise _unknown(space, id, session)
+        if as_id is None and found.state not in ("done", "dead", "cancelled"):
+            raise InvalidError(f"task {id!r} is {found.state}; give --as-id to run a copy of it")
+        put = await queue.rerun(id, from_step=from_step, as_id=as_id)
+    if not put.added:
+        raise InvalidError(f"a task of {space!r} has the id {put.id!r} already; give another --as-id")
+    session.write({"task": put.id, "state": put.state}, f"{put.id} {put.state}")
+    return exits.OK
+
+
+async def _with_queues(
+    work: Callable[[Queue | Queues], Awaitable[int]],
+    space: str | None,
+    under: str | None,
+    session: Session,
+    *,
+    tenants: bool,
+) -> int:
+    """Call a function with the queue of a space, or with those of all spaces under a name."""
+    if (space is None) == (under is None):
+        raise InvalidError("name one space, or all below a name by --under NAME; --under '' is all spaces")
+    if tenants and under is None:
+        raise InvalidError("--tenants is for --under; a space has one tenant: give --tenant")
+    if tenants and session.tenant is not None:
+        raise InvalidError("--tenants is for all tenants; give no --tenant")
+    async with session.opened() as ks:
+        if space is None:
+            return await work(ks.queues(under or "", tenant=ALL if tenants else OWN))
+        await require_space(ks, space)
+        return await work(ks.space(space).queue)
+
+
+def _write_changed(what: str, number: int | None, session: Session) -> int:
+    number = 1 if number is None else number
+    session.write({what: number}, f"{counted(number, 'queue')} {what}")
+    return exits.OK
+
+
+def _unknown(space: str, id: str, session: Session) -> NotFoundError:
+    see = session.command("queue", "list", space)
+    return NotFoundError(f"no task of {space!r} has the id {id!r}; see: {see}")
+
+
+def _shown(ids: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, ids))
+
+
+def _row(task: TaskInfo) -> tuple[object, ...]:
+    attempt = f"{task.attempt} of {task.max_attempts}"
+    end = task.error or ("" if task.result is None else text_of(task.result))
+    return task.id, task.priority, attempt, task.worker or "", seconds(task.due_at), end

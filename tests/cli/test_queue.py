@@ -1,0 +1,142 @@
+"""The commands on tasks, in one space and in all spaces below a name."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import keepstate as ks_package
+from keepstate.engine.queue.queue import Task
+from tests.cli.conftest import Keepstate
+
+
+def _fail(url: str, *spaces: str, tenant: str | None = None) -> None:
+    """Put a task of each of two kinds into each space, and let both die."""
+
+    async def handle(task: Task) -> None:
+        await task.step("look", len, "four")
+        raise ValueError("no such page")
+
+    async def main() -> None:
+        async with ks_package.open(url, tenant=tenant) as ks:
+            for space in spaces:
+                queue = ks.space(space).queue
+                for kind in ("report", "mail"):
+                    await queue.put(kind, id=f"{kind}/1", kind=kind, max_attempts=1)
+                await queue.run({"report": handle, "mail": handle}, idle_s=0.01)
+
+    asyncio.run(main())
+
+
+def test_a_task_is_shown_with_its_attempts_and_steps(keepstate: Keepstate, url: str) -> None:
+    _fail(url, "pool")
+
+    shown = keepstate("queue", "show", "pool", "report/1").json()
+
+    assert (shown["state"], shown["payload"], shown["kind"]) == ("dead", "report", "report")
+    assert [attempt["error"] for attempt in shown["attempts"]] == ["ValueError: no such page"]
+    assert [(step["name"], step["state"]) for step in shown["steps"]] == [("look", "done")]
+    assert keepstate("queue", "show", "pool", "none").err.endswith("see: keepstate queue list pool\n")
+
+
+def test_dead_tasks_below_a_name_are_requeued_by_kind_and_time(keepstate: Keepstate, url: str) -> None:
+    _fail(url, "pool/a", "pool/b", "poolside")
+    requeue = ("queue", "requeue", "--under", "pool", "--kind", "report", "--json")
+
+    none = keepstate(*requeue, "--since", "2100-01-01T00:00:00Z").json()
+    some = keepstate(*requeue, "--since", "1h").json()
+
+    assert (none, some) == ({"requeued": 0}, {"requeued": 2})
+    counts = keepstate("queue", "counts", "--under", "pool", "--json").json()
+    assert (counts["ready"], counts["dead"]) == (2, 2)
+    assert keepstate("queue", "requeue", "poolside").out == "2 tasks requeued\n"
+
+
+def test_queues_of_all_tenants_are_paused_and_resumed(keepstate: Keepstate, url: str) -> None:
+    async def claimed() -> int:
+        async with ks_package.open(url, tenant="acme") as ks:
+            return len(await ks.space("pool").queue.claim("me", lease_s=60))
+
+    _fail(url, "pool", tenant="acme")
+    keepstate("queue", "requeue", "pool", "report/1", "--tenant", "acme")
+
+    paused = keepstate("queue", "pause", "--under", "", "--tenants", "--kind", "report")
+    held_back = asyncio.run(claimed())
+    resumed = keepstate("queue", "resume", "--under", "", "--tenants", "--kind", "report")
+
+    assert (paused.out, resumed.out) == ("1 queue paused\n", "1 queue resumed\n")
+    assert (held_back, asyncio.run(claimed())) == (0, 1)
+
+
+def test_an_ended_task_runs_again_or_as_a_copy(keepstate: Keepstate, url: str) -> None:
+    _fail(url, "pool")
+
+    copy = keepstate("queue", "rerun", "pool", "mail/1", "--as-id", "mail/2", "--from-step", "look", "--json")
+    again = keepstate("queue", "rerun", "pool", "mail/1")
+
+    assert (copy.json(), again.out) == ({"task": "mail/2", "state": "ready"}, "mail/1 ready\n")
+    refused = keepstate("queue", "rerun", "pool", "mail/1")
+    assert (refused.code, "give --as-id" in refused.err) == (2, True)
+    assert keepstate("queue", "rerun", "pool", "mail/1", "--as-id", "mail/2").code == 2
+    assert keepstate("queue", "cancel", "pool", "mail/1", "--reason", "late").out == "mail/1 cancelled\n"
+
+
+def test_a_restored_backup_loses_its_claims_and_leases_and_waits(keepstate: Keepstate, url: str) -> None:
+    async def hold() -> int:
+        async with ks_package.open(url) as ks:
+            pool = ks.space("pool")
+            await pool.queue.put("x", id="x", max_attempts=1)
+            [task] = await pool.queue.claim("me", lease_s=600)
+            await pool.leases.acquire("leader", 600)
+            return task.token
+
+    async def claim() -> list[tuple[str, int]]:
+        async with ks_package.open(url) as ks:
+            pool = ks.space("pool")
+            await pool.leases.acquire("leader", 600)
+            return [(task.id, task.attempt) for task in await pool.queue.claim("me", lease_s=60)]
+
+    asyncio.run(hold())
+    refused = keepstate("restored")
+
+    restored = keepstate("restored", "--yes", "--json").json()
+
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert restored == {"spaces": 1, "paused": 1, "claims": 1, "leases": 1}
+    assert asyncio.run(claim()) == []
+    keepstate("queue", "resume", "--under", "", "--tenants")
+    shown = keepstate("queue", "show", "pool", "x").json()
+    assert [attempt["error"] for attempt in shown["attempts"]] == [
+        "a backup was restored while this attempt was held"
+    ]
+    keepstate("restored", "--yes")
+    keepstate("queue", "resume", "pool")
+    assert asyncio.run(claim()) == [("x", 1)]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_has_every_command(keepstate: Keepstate, shell: str) -> None:
+    script = keepstate("completion", shell).out
+
+    for word in ("export-tenant", "requeue", "older-than", "cancelled"):
+        assert word in script
+
+
+def test_bash_completes_commands_and_options(keepstate: Keepstate, tmp_path: Path) -> None:
+    (tmp_path / "script").write_text(keepstate("completion", "bash").out)
+
+    def completed(*words: str) -> list[str]:
+        listed = " ".join(map(repr, words))
+        line = f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _keepstate; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(
+            ["bash", "-c", f"source {tmp_path}/script; {line}"], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    assert completed("keepstate", "que") == ["queue"]
+    assert sorted(completed("keepstate", "queue", "re")) == ["requeue", "rerun", "resume"]
+    assert completed("keepstate", "queue", "requeue", "--si") == ["--since"]
