@@ -3,6 +3,7 @@
 MODULES = {
     "binding": ("StorageOptions", "Resource"),
     "engine.approvals.approval_reads": ("ApprovalReads",),
+    "engine.approvals.approval_links": ("ApprovalLinks",),
     "engine.approvals.approvals": ("Approvals",),
     "engine.documents.collection": ("Collection",),
     "engine.documents.documents": ("Documents", "Document"),
@@ -62,6 +63,7 @@ SEAMS = {
         *("space_names", "tenant_ids"),
     },
     **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
+    "ApprovalLinks": {"linked", "require_right"},
     "Approvals": {"discard", "expire"},
     "Documents": {"change_of", "convert", "executor", "update_typed"},
     "EventStream": {"of", "page", "executor"},

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keepstate.engine.approvals.records import ApprovalEvent as ApprovalEvent
     from keepstate.engine.approvals.records import TaskSpec as TaskSpec
     from keepstate.engine.approvals.records import Vote as Vote
+    from keepstate.engine.approvals.signers import Signer as Signer
     from keepstate.engine.documents.collection import Collection as Collection
     from keepstate.engine.documents.documents import MISSING, Document
     from keepstate.engine.documents.documents import DocumentEntry as DocumentEntry
@@ -236,6 +237,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "engine.approvals.approvals": ("Approvals",),
     "engine.approvals.records": ("Approval", "ApprovalEvent", "TaskSpec", "Vote"),
+    "engine.approvals.signers": ("Signer",),
     "engine.documents.collection": ("Collection",),
     "engine.documents.documents": ("Document", "DocumentEntry", "Documents", "MISSING"),
     "engine.documents.watch": ("DocumentChange", "Watch"),
