@@ -143,6 +143,22 @@ async def test_a_base_that_is_no_address_of_a_page_is_refused(turned: Turned, ba
         await turned.space.approvals.link("pay", to="ann", base=base, signer=SIGNER)
 
 
+@pytest.mark.parametrize(
+    ("argument", "wrong"),
+    [("id", (1, None, "", "a" * 201)), ("to", (1, None, "", "a" * 201, "\ud800")),
+     ("group", (1, "", "a" * 201)), ("expires_s", ("1", float("nan"), float("inf"), -1, 0, True)),
+     ("signer", (None, b"k" * 32, "key"))],
+)  # fmt: skip
+async def test_a_link_is_not_made_of_wrong_arguments(
+    turned: Turned, argument: str, wrong: tuple[Any, ...]
+) -> None:
+    await ask(turned.space, to=[])
+    for each in wrong:
+        given: Any = {"id": "pay", "to": "ann", "base": BASE, "signer": SIGNER} | {argument: each}
+        with pytest.raises(InvalidError):
+            await turned.space.approvals.link(given.pop("id"), **given)
+
+
 async def test_a_page_on_this_machine_needs_no_certificate(turned: Turned) -> None:
     await ask(turned.space)
     link = await turned.space.approvals.link("pay", to="ann", base="http://localhost:8000/a", signer=SIGNER)

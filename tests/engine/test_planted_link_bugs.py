@@ -15,6 +15,8 @@ from keepstate.approval_links import form as form_function
 from keepstate.engine.approvals import link_tokens, shown_text
 from keepstate.engine.approvals.approval_links import ApprovalLinks
 from keepstate.engine.approvals.signers import Signer
+from keepstate.errors import ConflictError
+from keepstate.values import limits
 from tests.engine import test_approval_links, test_hostile_links
 from tests.engine.conftest import Turned
 
@@ -37,12 +39,12 @@ def first_bytes_compared(planting: pytest.MonkeyPatch) -> None:
 
 def purpose_not_signed(planting: pytest.MonkeyPatch) -> None:
     """Join what is signed without lengths."""
+    plain = Signer._signature  # pyright: ignore[reportPrivateUsage]
     planting.setattr(
         Signer,
         "_signature",
         lambda self, name, purpose, message: plain(self, name, "", purpose.encode() + message),
     )
-    plain = Signer._signature  # pyright: ignore[reportPrivateUsage]
 
 
 def other_spellings_taken(planting: pytest.MonkeyPatch) -> None:
@@ -87,7 +89,7 @@ def absence_told(planting: pytest.MonkeyPatch) -> None:
         try:
             return await plain(self, link)
         except KeyError as error:
-            raise answering.ConflictError("absent") from error
+            raise ConflictError("absent") from error
 
     plain = ApprovalLinks.linked
     planting.setattr(ApprovalLinks, "linked", linked)
@@ -117,7 +119,7 @@ def keys_named_twice(planting: pytest.MonkeyPatch) -> None:
 
 def depth_not_counted(planting: pytest.MonkeyPatch) -> None:
     """Read bodies of any depth."""
-    planting.setattr(strict_json.limits, "LINK_BODY_DEPTH", 10**9)
+    planting.setattr(limits, "LINK_BODY_DEPTH", 10**9)
 
 
 def script_allowed_inline(planting: pytest.MonkeyPatch) -> None:
