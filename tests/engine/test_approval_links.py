@@ -109,12 +109,13 @@ async def test_a_closed_approval_shows_its_state_only(turned: Turned, end: str) 
     sent = await token(space)
     digest = (await read(ks, sent))[1]["digest"]
     if end == "withdrawn":
-        await space.approvals.withdraw("pay", by="agent", reason="secret")
+        await space.approvals.withdraw("pay", by="ann", reason="secret")
     else:
         turned.clock.advance(60_000)
 
     status, shown = await read(ks, sent)
     assert (status, set(shown)) == (200, {"state", "to", "need", "votes", "has_answered"})
+    assert shown["has_answered"] is False
     assert await answer(ks, sent, True, saw=digest) == (409, {"error": "already", "state": end})
 
 

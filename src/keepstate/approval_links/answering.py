@@ -163,7 +163,8 @@ def _shown(approval: Approval, link: Link) -> dict[str, Any]:
 
 
 def _state_of(approval: Approval, link: Link) -> dict[str, Any]:
-    has_answered = approval.closed_by == link.to or any(vote.by == link.to for vote in approval.votes)
+    has_closed = approval.state == "answered" and approval.closed_by == link.to
+    has_answered = has_closed or any(vote.by == link.to for vote in approval.votes)
     return {
         "state": approval.state,
         "to": reveal(link.to),
