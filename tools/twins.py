@@ -64,7 +64,7 @@ SEAMS = {
     },
     **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
     "ApprovalLinks": {"linked", "require_right"},
-    "Approvals": {"discard", "expire"},
+    "Approvals": {"discard", "expire", "linked", "require_right"},
     "Documents": {"change_of", "convert", "executor", "update_typed"},
     "EventStream": {"of", "page", "executor"},
     "Events": {"page", "find", "executor"},
