@@ -28,6 +28,7 @@ TOP = "(top)"
 SHORT = 50
 BUDGETS = {
     "adapters": 4_075,
+    "approval_links": 265,
     "cli": 3_330,
     "engine": 22_250,
     "managers": 5_300,

@@ -77,7 +77,7 @@ def is_parent(name: str) -> bool:
     return name in {
         *("Resource", "Loaded", "Manager", "Parts", "ToolSpaces"),
         *("References", "Search", "Upkeep"),
-        "ApprovalReads",
+        *("ApprovalReads", "ApprovalLinks"),
         *("RuleControl", "TaskControl", "TaskReads", "TaskSteps", "StepControl"),
     }
 

@@ -3,6 +3,7 @@
 MODULES = {
     "binding": ("StorageOptions", "Resource"),
     "engine.approvals.approval_reads": ("ApprovalReads",),
+    "engine.approvals.approval_links": ("ApprovalLinks",),
     "engine.approvals.approvals": ("Approvals",),
     "engine.documents.collection": ("Collection",),
     "engine.documents.documents": ("Documents", "Document"),
@@ -64,7 +65,8 @@ SEAMS = {
         *("space_names", "tenant_ids"),
     },
     **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
-    "Approvals": {"discard", "expire"},
+    "ApprovalLinks": {"linked", "require_right"},
+    "Approvals": {"discard", "expire", "linked", "require_right"},
     "Documents": {"change_of", "convert", "convert_listed", "executor", "update_typed"},
     "EventStream": {"of", "page", "executor"},
     "Events": {"page", "find", "executor"},

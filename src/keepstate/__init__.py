@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keepstate.engine.approvals.records import ApprovalEvent as ApprovalEvent
     from keepstate.engine.approvals.records import TaskSpec as TaskSpec
     from keepstate.engine.approvals.records import Vote as Vote
+    from keepstate.engine.approvals.signers import Signer as Signer
     from keepstate.engine.documents.collection import Collection as Collection
     from keepstate.engine.documents.documents import MISSING, Document
     from keepstate.engine.documents.documents import DocumentEntry as DocumentEntry
@@ -179,6 +180,7 @@ if TYPE_CHECKING:
     from keepstate.sessions import Conversation as Conversation
     from keepstate.sessions import Entry as Entry
     from keepstate.sessions import MessagePage as MessagePage
+    from keepstate.sessions import Question as Question
     from keepstate.sessions import Session as Session
     from keepstate.sessions import SessionContext as SessionContext
     from keepstate.sessions import SessionMoment as SessionMoment
@@ -244,6 +246,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "engine.approvals.approvals": ("Approvals",),
     "engine.approvals.records": ("Approval", "ApprovalEvent", "TaskSpec", "Vote"),
+    "engine.approvals.signers": ("Signer",),
     "engine.documents.collection": ("Collection",),
     "engine.documents.documents": ("Document", "DocumentEntry", "Documents", "MISSING"),
     "engine.documents.watch": ("DocumentChange", "Watch"),
@@ -332,8 +335,8 @@ _HOMES = {
     "opening": ("open",),
     "sessions": (
         "ANY_USER", "AgentStateMachine", "BoundedState", "ChatChange", "Conversation", "Entry",
-        "MessagePage", "Reply", "Session", "SessionContext", "SessionMoment", "Sessions", "StepResult",
-        "TaskState", "Thread", "ThreadMessage", "ThreadMessages", "Threads", "TokenCounter",
+        "MessagePage", "Question", "Reply", "Session", "SessionContext", "SessionMoment", "Sessions",
+        "StepResult", "TaskState", "Thread", "ThreadMessage", "ThreadMessages", "Threads", "TokenCounter",
         "Transition", "UserState", "ValidatedState", "VersionedState", "estimate_tokens",
     ),
     "stores.protocol": ("Store",),

@@ -53,7 +53,7 @@ def expiry_ignored(planting: pytest.MonkeyPatch) -> None:
 
 def asker_may_answer(planting: pytest.MonkeyPatch) -> None:
     """Let everyone answer."""
-    planting.setattr(Approvals, "_require_right", lambda *_: None)
+    planting.setattr(Approvals, "require_right", lambda *_: None)
 
 
 def votes_of_removed_people_count(planting: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,11 @@
-"""A loop of its own for each test that is a coroutine."""
+"""A loop of its own for each test that is a coroutine, and the handles of the engine's tests."""
 
-from __future__ import annotations
+from tests.engine.conftest import (
+    ks,
+    opened,
+    pytest_pyfunc_call,
+    turned,
+    url,
+)
 
-import asyncio
-import inspect
-
-import pytest
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function."""
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-    wanted = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-    asyncio.run(test(**wanted))
-    return True
+__all__ = ["ks", "opened", "pytest_pyfunc_call", "turned", "url"]

@@ -15,6 +15,7 @@ from keepstate.sessions.machine import AgentStateMachine
 from keepstate.sessions.machine_data import Transition
 from keepstate.sessions.messages import estimate_tokens
 from keepstate.sessions.namespace import ANY_USER
+from keepstate.sessions.questions import Question
 from keepstate.sessions.replies import Reply
 from keepstate.sessions.session import Session
 from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState
@@ -35,6 +36,7 @@ __all__ = [
     "Conversation",
     "Entry",
     "MessagePage",
+    "Question",
     "Reply",
     "Session",
     "SessionContext",

@@ -14,14 +14,22 @@ from typing import Any, ClassVar, Self, Unpack
 from keepstate._finish import finish
 from keepstate._runner import Lock, Mode
 from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
+from keepstate.engine.approvals.records import Approval
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_duration_ms, check_text, check_text_keys, check_wait
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.queue.lease import Lease
+from keepstate.engine.queue.step_records import Answer
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
-from keepstate.errors import ConflictError, InvalidError, NotLoadedError, TransitionError
+from keepstate.errors import (
+    ApprovalClosedError,
+    ConflictError,
+    InvalidError,
+    NotLoadedError,
+    TransitionError,
+)
 from keepstate.names import shorten
 from keepstate.sessions.machine_data import (
     Action,
@@ -33,6 +41,7 @@ from keepstate.sessions.machine_data import (
     merge_data,
 )
 from keepstate.sessions.namespace import hold_lease
+from keepstate.sessions.questions import AskFunction, Question, Questions
 from keepstate.sessions.table import StateNames, table_of
 
 
@@ -61,6 +70,8 @@ class AgentStateMachine(Resource):
         on_leave: Functions by state, called with the data when the state is left, before anything is written.
         work: Functions by state that do its work, given the data. They return the next event, a `StepResult`,
             or None if only one event leads on.
+        questions: The questions that waiting states ask as approvals, or functions of the data that return
+            them, by state. They are asked in the batch of the transition.
 
     Attributes:
         id: Name of the machine.
@@ -78,6 +89,7 @@ class AgentStateMachine(Resource):
     WAITING: ClassVar[StateNames] = ("waiting_feedback",)
     WORK: ClassVar[Mapping[str, str]] = {"planning": "plan", "executing": "execute_step"}
     """The name of the method that does the work of a state."""
+    QUESTIONS: ClassVar[Mapping[str, Question | AskFunction]] = {}
 
     id: str
 
@@ -92,6 +104,7 @@ class AgentStateMachine(Resource):
         on_enter: Mapping[str, Action] | None = None,
         on_leave: Mapping[str, Action] | None = None,
         work: Mapping[str, Action] | None = None,
+        questions: Mapping[str, Question | AskFunction] | None = None,
         _face: object | None = None,
         **storage: Unpack[StorageOptions],
     ) -> None:
@@ -104,10 +117,12 @@ class AgentStateMachine(Resource):
         self._guards, self._on_enter, self._on_leave = guards or {}, on_enter or {}, on_leave or {}
         self._work = work or {}
         self._binding = self._closing = StoreBinding(storage, default=PRIVATE if id is None else SHARED)
-        self._check_functions(kind, self._binding.mode)
         id = "default" if id is None else id
         self._target, prefix = self._binding.locate("machine", id, record=True)
         self.id, self._name = id, f"{prefix}machine"
+        asked = face.QUESTIONS if questions is None else questions
+        self._questions = Questions(id, self._name, self._table, asked)
+        self._check_functions(kind, self._binding.mode)
         self._stream = shorten(self._name)
         self._view: View | None = None
         self._lock = Lock()
@@ -144,6 +159,7 @@ class AgentStateMachine(Resource):
                     "Define it."
                 )
         given = [one for ones in (self._guards, self._on_enter, self._on_leave) for one in ones.values()]
+        given += self._questions.functions
         for function in (*given, *self._work.values(), *filter(None, methods.values())):
             if mode == "blocking" or not callable(function):
                 reject_coroutine_function(function)
@@ -209,16 +225,23 @@ class AgentStateMachine(Resource):
         self._adopt(made, view, own)
         return made.state
 
-    async def provide(self, answer: object, *, event: str | None = None) -> None:
+    async def provide(self, answer: object, *, event: str | None = None, by: str | None = None) -> None:
         """Store the user's answer for a waiting machine. The next `run`, in any process, continues with it.
+
+        If the state has asked an approval, this answers it, as `approvals.answer` does.
 
         Args:
             answer: The user's answer; the next transition sets it as `feedback` in the data.
             event: The event that follows, if several lead on; not needed if the answer is the name of one.
+                The answer to an approval decides about the event.
+            by: The person who answers an approval, as the caller has verified it.
 
         Raises:
+            ApprovalClosedError: The approval was answered otherwise, has expired or was withdrawn.
+            NotAllowedError: The person may not answer the approval.
             TransitionError: The machine is not waiting, has an answer already, or the event does not lead on.
-            InvalidError: Several events lead on and none was given, or the event is not text.
+            InvalidError: Several events lead on and none was given, or the event is not text; or `by` is
+                missing, or was given without an approval.
         """
         event = None if event is None else check_text("event", event)
 
@@ -229,6 +252,17 @@ class AgentStateMachine(Resource):
                 raise TransitionError(
                     f"Machine {self.id!r} is in state {record.state!r} and {why}.", current=record.state
                 )
+            if (by is None) is bool(record.asked) or (by is not None and event is not None):
+                rule = (
+                    "an approval. Pass `by`, and no" if record.asked else "no approval. Pass `event`, and no"
+                )
+                left_out = "`event`" if record.asked else "`by`"
+                raise InvalidError(
+                    f"State {record.state!r} of machine {self.id!r} has asked {rule} {left_out}."
+                )
+            if by is not None:
+                await tx.approvals.answer(record.asked[0], answer, by=by)
+                return
             record.answer = [answer, self._table.event_of_answer(record.state, answer, event)]
             await tx.documents.put(self._name, record)
 
@@ -241,13 +275,29 @@ class AgentStateMachine(Resource):
             timeout_s: Maximum seconds to wait; None means no limit.
 
         Raises:
+            ApprovalClosedError: The approval that it asked has expired, or was withdrawn.
             NotLoadedError: No answer came in time.
             TransitionError: The machine is not waiting.
         """
         self._binding.require_outside_transaction("waiting for the user")
         if timeout_s is not None:
             check_wait("timeout_s", timeout_s)
+        record = await self._read(self._target)
+        if record.state in self._table.waiting and record.asked:
+            return (await self._decided(record, timeout_s)).value
         return (await self._answered(timeout_s)).answer[0]
+
+    async def approval(self) -> Approval | None:
+        """Return the approval that the machine asked last, or None if it asked none."""
+        return await self._questions.find(self._target, await self._read(self._target))
+
+    async def _decided(self, record: MachineRecord, timeout_s: float | None) -> Answer:
+        try:
+            return await self._target.approvals.wait(record.asked[0], timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise NotLoadedError(
+                f"Machine {self.id!r} got no answer within {timeout_s} s. Call wait_for_user() again."
+            ) from error
 
     async def _answered(self, timeout_s: float | None) -> MachineRecord:
         clock = self._binding.clock
@@ -311,17 +361,39 @@ class AgentStateMachine(Resource):
                 return state
             if state in self._table.waiting:
                 try:
-                    answered = await self._answered(wait_s)
+                    await (self._resume_decided if self._require_view().base.asked else self._resume)(wait_s)
                 except NotLoadedError:
                     return state
-                await self._resume(answered)
                 continue
             work = self._work_of(state)
             if work is None:
                 return state
             await self.transition(self._table.event_of(state, await call_function(work)))
 
-    async def _resume(self, answered: MachineRecord) -> None:
+    async def _resume_decided(self, wait_s: float | None) -> None:
+        """Make the transition that follows the approval, when it is settled."""
+        record = self._require_view().base
+        closed: ApprovalClosedError | None = None
+        try:
+            await self._decided(record, wait_s)
+        except ApprovalClosedError as error:
+            closed = error
+        approval = await self._questions.find(self._target, record)
+        event = None if approval is None else self._questions.event_of(record, approval)
+        if closed is not None and (await self._read(self._target)).number != record.number:
+            return  # another writer moved the machine on, and withdrew the question
+        if event is None or approval is None:
+            assert closed is not None
+            raise closed
+        changes = {} if approval.answer is None else {"feedback": approval.answer.value}
+        try:
+            await self.transition(event, **changes)
+        except TransitionError:
+            await self._forget(record)
+            raise
+
+    async def _resume(self, wait_s: float | None) -> None:
+        answered = await self._answered(wait_s)
         answer, *events = answered.answer
         event = self._table.event_of_answer(answered.state, answer, events[0] if events else None)
         try:
@@ -337,6 +409,8 @@ class AgentStateMachine(Resource):
             record = await self._read(tx)
             if record.number == answered.number:
                 record.answer = []
+                if record.asked:
+                    record.asked = await self._questions.enter(tx, record, record.asked[1] + 1)
                 await tx.documents.put(self._name, record)
 
         message = f"refuse the answer to {self.id}"
@@ -403,6 +477,8 @@ class AgentStateMachine(Resource):
                 after = await self._next_record(before, event, base, mine)
             except ConflictError as error:  # a retry would fail in the same way
                 return error
+            await self._questions.leave(tx, before, event)
+            after.asked = await self._questions.enter(tx, after)
             transition = {
                 "number": after.number,
                 "state": before.state,
@@ -436,7 +512,7 @@ class AgentStateMachine(Resource):
             await call_function(enter, data)
         data = check_text_keys(f"the data of machine {self.id!r}", data)
         answer = [] if record.state in self._table.waiting else record.answer
-        return MachineRecord(target, data, record.number + 1, answer)
+        return MachineRecord(target, data, record.number + 1, answer, record.asked)
 
 
 def _transition(data: Mapping[str, Any], at: datetime) -> Transition:

@@ -84,6 +84,9 @@ class MachineRecord:
     """The number of transitions so far."""
     answer: list[Any] = field(default_factory=list[Any])
     """The user's answer while the machine waits, and the event that follows; empty without an answer."""
+    asked: list[Any] = field(default_factory=list[Any])
+    """The approval that was asked last: its id, how often the state has asked, and the events that follow a
+    yes, a no, and a closing without an answer; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from keepstate._finish import finish
 from keepstate.engine.approvals import approvals as engine
 from keepstate.engine.approvals.records import Approval, TaskSpec
-from keepstate.sync.approval_reads import ApprovalReads
+from keepstate.sync.approval_links import ApprovalLinks
 
 
-class Approvals(ApprovalReads[engine.Approvals]):
+class Approvals(ApprovalLinks[engine.Approvals]):
     """The approvals of a space, or of a transaction on it."""
 
     def ask(

@@ -37,6 +37,12 @@ APPROVAL_EVENTS: Final = 1_000
 """Number of lines in the log of an approval."""
 ANSWER_BYTES: Final = 64 << 10
 """Size of the encoded answer to an approval."""
+LINK_BODY_BYTES: Final = 64 << 10
+"""Size of the body of a request by a link to an approval."""
+LINK_BODY_DEPTH: Final = 32
+"""Nesting depth of arrays and objects in the body of a request by a link to an approval."""
+LINK_SUBJECT_CHARACTERS: Final = 256 << 10
+"""Characters of the subject of an approval, as text, that the page of a link shows."""
 NOTE_BYTES: Final = 4 << 10
 """Size of the note on an answer, or of the reason of a withdrawal, as UTF-8."""
 BUDGETS: Final = 32

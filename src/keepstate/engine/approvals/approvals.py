@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hmac import compare_digest
-from typing import cast
+from typing import Final, cast
 from uuid import UUID
 
 import msgspec
 
-from keepstate.engine.approvals.approval_reads import ApprovalReads, ReadApproval
+from keepstate.engine.approvals.approval_links import ApprovalLinks
+from keepstate.engine.approvals.approval_reads import ReadApproval
 from keepstate.engine.approvals.records import (
     Approval,
     ApprovalRecord,
@@ -49,14 +50,15 @@ from keepstate.engine.queue.tasks import TaskRecord, check_kind
 from keepstate.errors import (
     AlreadyExistsError,
     InvalidError,
-    NotAllowedError,
     NotFoundError,
     TransitionError,
 )
 from keepstate.values import limits
 
+_NONCE_BYTES: Final = 16
 
-class Approvals(ApprovalReads):
+
+class Approvals(ApprovalLinks):
     """The approvals of a space, or of a transaction on it."""
 
     def __repr__(self) -> str:
@@ -177,6 +179,7 @@ class Approvals(ApprovalReads):
                 None if expires_s is None else check_duration_ms("expires_s", expires_s),
                 task if spec is None else spec[0].id,
                 has_schema=schema is not None,
+                nonce=executor.clock.random_bytes(_NONCE_BYTES),
             ),
             shown,
             spec,
@@ -267,7 +270,7 @@ class Approvals(ApprovalReads):
         async def work(unit: Unit) -> Approval:
             found = await self._found(unit, id)
             record = found.record
-            self._require_right(record, by, group)
+            self.require_right(record, by, group)
             if saw is not None and not compare_digest(saw.encode(), record.digest.encode()):
                 raise InvalidError(
                     f"`saw` is not the digest of approval {id!r} of {self._executor.name!r}: the person saw "
@@ -296,19 +299,6 @@ class Approvals(ApprovalReads):
             return self._public(ReadApproval(record, found.shown))
 
         return (await self._executor.run(work))[0]
-
-    def _require_right(self, record: ApprovalRecord, by: str, group: str | None) -> None:
-        """Raise `NotAllowedError` unless a person may answer."""
-        what = f"approval {record.id!r} of {self._executor.name!r}"
-        if record.asker is not None and by == record.asker:
-            raise NotAllowedError(f"{shorten(by)!r} asked {what} and may not answer it")
-        name = by if group is None else group
-        if record.to and name not in record.to:
-            raise NotAllowedError(
-                f"{shorten(name)!r} is not among those who may answer {what}; assign() it to them first"
-            )
-        if group is not None and not record.to:
-            raise InvalidError(f"{what} is assigned to no group; leave `group` out")
 
     def _check_value(self, value: object, found: ReadApproval) -> None:
         schema = found.shown["schema"]

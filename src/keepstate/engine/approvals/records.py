@@ -64,6 +64,8 @@ class ApprovalRecord(msgspec.Struct, array_like=True, frozen=True):
     """The encoded answer."""
     lines: int = 1
     """The number of lines of its log."""
+    nonce: bytes = b""
+    """Random bytes that no other approval has, not even a later one with the same id and question."""
     later: tuple[Any, ...] = ()
     """Fields added by a later version of keepstate. They are written back unchanged."""
 

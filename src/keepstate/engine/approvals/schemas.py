@@ -127,7 +127,8 @@ def _fit(value: object, schema: Mapping[str, Any], path: str) -> None:
         low, high = schema.get("minimum"), schema.get("maximum")
         # A comparison with NaN is false, so it fits no bound.
         if (low is not None and not number >= low) or (high is not None and not number <= high):
-            raise _error(path, value, f"it is between {low} and {high}")
+            bounds = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
+            raise _error(path, value, f"it has to be {' and '.join(bounds)}")
     elif isinstance(value, list):
         rows = cast("list[object]", value)
         _fit_size(len(rows), schema, "minItems", "maxItems", path, "items")

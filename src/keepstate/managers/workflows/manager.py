@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Final, Unpack
 
+from keepstate.engine.approvals.records import Approval, TaskSpec
 from keepstate.engine.documents.collection import Collection
 from keepstate.engine.kernel.arguments import check_text, check_wait, require_instance
 from keepstate.engine.kernel.glob import escape_pattern
@@ -16,6 +17,7 @@ from keepstate.managers.binding import ManagerStorage, Namespace
 from keepstate.managers.manager import Manager
 from keepstate.managers.record_history import LATEST, RecordHistory, check_record_id
 from keepstate.managers.records import check_record
+from keepstate.managers.workflows import approvals
 from keepstate.managers.workflows.records import (
     DONE,
     STEP,
@@ -123,7 +125,15 @@ class WorkflowStateManager(Manager):
 
     async def delete(self, workflow_id: str) -> bool:
         """Remove a workflow with its history, and return whether it existed."""
-        return await self._forget(self._namespace(workflow_id), branches=(CHECKPOINT,), last=STATE)
+        namespace = self._namespace(workflow_id)
+        found = await find_workflow(namespace)
+        if found is not None and found.waiting and not namespace.has_own_space:
+
+            async def stop(inside: Namespace, now: WorkflowRecord) -> WorkflowRecord:
+                return await _stop_waiting(inside, now, now.waiting, "the workflow was deleted")
+
+            await self._change(workflow_id, stop, "stop waiting")
+        return await self._forget(namespace, branches=(CHECKPOINT,), last=STATE)
 
     # ---- pause and end
 
@@ -226,7 +236,10 @@ class WorkflowStateManager(Manager):
         message = f"step {step.step_number} {step.status}"
         return await self._change(workflow_id, partial(self._apply_step, step=step), message)
 
-    async def _apply_step(self, inside: Namespace, now: WorkflowRecord, step: StepState) -> WorkflowRecord:
+    async def _apply_step(
+        self, inside: Namespace, now: WorkflowRecord, step: StepState, *, approval: str | None = None
+    ) -> WorkflowRecord:
+        """Write a step, and close the approval that it waited for, unless it waits for this one."""
         state, what = now.state, f"{step.step_number} of {now.state.workflow_id}"
         check_within(state, step.step_number)
         known = await _find_step(inside, now, step.step_number)
@@ -237,13 +250,30 @@ class WorkflowStateManager(Manager):
             STEP.check(what, known.status, step.status)
         elif known is not None and known.status in DONE:
             raise STEP.make_error(what, known.status, f"{step.status} with another result")
-        step = replace(step, updated_at=await inside.space.now())
+        now = await self._wait_for(inside, now, known, step, approval)
+        step = replace(step, updated_at=await inside.space.now(), approval=approval)
         await _steps(inside).put(_step_id(step.step_number), StepRecord(step, len(now.resumed)))
         if state.status is WorkflowStatus.PENDING:
             state = replace(state, status=WorkflowStatus.RUNNING)
         if step.status in DONE and step.step_number > now.done_before:
             state = await self._count_step(inside, state, step)
         return replace(now, state=state)
+
+    async def _wait_for(
+        self,
+        inside: Namespace,
+        now: WorkflowRecord,
+        known: StepState | None,
+        step: StepState,
+        approval: str | None,
+    ) -> WorkflowRecord:
+        if known is not None and known.approval != approval:
+            now = await approvals.withdraw_all(
+                inside, now, [known], f"step {step.step_number} is {step.status}"
+            )
+        others = tuple(number for number in now.waiting if number != step.step_number)
+        is_waiting = approval is not None and step.status == "running"
+        return replace(now, waiting=(*others, step.step_number) if is_waiting else others)
 
     async def _count_step(self, inside: Namespace, state: WorkflowState, step: StepState) -> WorkflowState:
         """Return the state of a workflow after one more step is done."""
@@ -265,6 +295,138 @@ class WorkflowStateManager(Manager):
             )
             await self._add_checkpoint(inside, checkpoint)
         return state
+
+    # ---- steps that wait for people
+
+    async def ask_step(
+        self,
+        workflow_id: str,
+        step: StepState,
+        question: str,
+        *,
+        subject: object = None,
+        schema: object = None,
+        to: Sequence[str] = (),
+        need: int = 1,
+        expires_s: float | None = None,
+        then: TaskSpec | None = None,
+    ) -> Approval:
+        """Let a step wait for people, and return the approval that is asked in the same batch.
+
+        The step is running until the approval is settled. Asking the same again returns the first approval.
+        Any door of approvals can answer it. After `answer_step` the step has ended; after another answer,
+        let the task of `then` call `settle_step`.
+
+        Args:
+            workflow_id: The workflow.
+            step: The step; its number and name are used.
+            question: The question; this and the other arguments are those of `approvals.ask`.
+            subject: The thing that is decided about.
+            schema: A JSON Schema of the answer. Default: the answer is yes or no.
+            to: The people and groups who may answer.
+            need: The number of different people who have to say yes.
+            expires_s: Seconds after which it takes no answer. Default: it does not expire.
+            then: A task that becomes ready when the approval is settled.
+
+        Raises:
+            AlreadyExistsError: The step waits for the answer to another question.
+            NotFoundError: The workflow does not exist.
+            TransitionError: The state of the workflow or of the step does not allow it to begin.
+        """
+        check_step(step)
+        step = replace(step, status="running")
+        asked: list[Approval] = []
+
+        async def change(inside: Namespace, now: WorkflowRecord) -> WorkflowRecord:
+            known = await _find_step(inside, now, step.step_number)
+            is_waiting = known is not None and known.status == "running"
+            id = known.approval if known is not None and is_waiting else None
+            if id is None:
+                id = await approvals.new_approval_id(inside, step.step_number)
+            asked[:] = [
+                await inside.space.approvals.ask(
+                    question, id=id, subject=subject, schema=schema, to=to, need=need, expires_s=expires_s,
+                    then=then,
+                )
+            ]  # fmt: skip
+            return await self._apply_step(inside, now, step, approval=id)
+
+        await self._change(workflow_id, change, f"ask step {step.step_number}")
+        return asked[0]
+
+    async def answer_step(
+        self,
+        workflow_id: str,
+        step_number: int,
+        value: object,
+        *,
+        by: str,
+        group: str | None = None,
+        note: str = "",
+        saw: str | None = None,
+    ) -> WorkflowState:
+        """Answer the approval of a step, end the step in the same batch, and return the workflow.
+
+        A yes, or a value of the schema, completes the step with this result. A no makes it failed. While more
+        people have to say yes, it stays running. The same answer sent again changes nothing.
+
+        Args:
+            workflow_id: The workflow.
+            step_number: The number of the step.
+            value: The answer; this and the other arguments are those of `approvals.answer`.
+            by: The person who answers, as the caller has verified it.
+            group: The group that the person answers for.
+            note: A note.
+            saw: The digest of the approval as the person saw it.
+
+        Raises:
+            ApprovalClosedError: It was answered otherwise, has expired or was withdrawn.
+            NotAllowedError: The person asked, or is not among those asked.
+            NotFoundError: The workflow does not exist.
+            TransitionError: The step waits for no approval, or the workflow has ended.
+        """
+        limits.admit_count("step_number", step_number)
+
+        async def change(inside: Namespace, now: WorkflowRecord) -> WorkflowRecord:
+            step = await _find_step(inside, now, step_number)
+            if step is None or step.approval is None:
+                approvals.require_waiting(workflow_id, step_number, step)
+                return now
+            approval = await inside.space.approvals.answer(
+                step.approval, value, by=by, group=group, note=note, saw=saw
+            )
+            return await self._end_step(inside, now, step, approval)
+
+        return await self._change(workflow_id, change, f"answer step {step_number}")
+
+    async def settle_step(self, workflow_id: str, step_number: int) -> WorkflowState:
+        """End a step as its approval was settled elsewhere, and return the workflow.
+
+        A step whose approval is pending goes on waiting, and one that has ended stays as it is; so a task may
+        call it any number of times. An approval that has expired or was withdrawn makes the step failed.
+
+        Raises:
+            NotFoundError: The workflow does not exist.
+            TransitionError: The step waits for no approval, or the workflow has ended.
+        """
+        limits.admit_count("step_number", step_number)
+
+        async def change(inside: Namespace, now: WorkflowRecord) -> WorkflowRecord:
+            step = await _find_step(inside, now, step_number)
+            if step is not None and step.approval is not None and step.status != "running":
+                return now
+            id = approvals.require_waiting(workflow_id, step_number, step)
+            assert step is not None
+            return await self._end_step(inside, now, step, await inside.space.approvals.expire(id))
+
+        return await self._change(workflow_id, change, f"settle step {step_number}")
+
+    async def _end_step(
+        self, inside: Namespace, now: WorkflowRecord, step: StepState, approval: Approval
+    ) -> WorkflowRecord:
+        if approval.state == "pending" or step.status != "running":
+            return now
+        return await self._apply_step(inside, now, approvals.end_of(step, approval), approval=approval.id)
 
     async def get_step(self, workflow_id: str, step_number: int) -> StepState | None:
         """Return a step, or None if it was not reported, or the workflow was resumed from before it."""
@@ -355,6 +517,8 @@ class WorkflowStateManager(Manager):
         if status not in (WorkflowStatus.PAUSED, WorkflowStatus.RUNNING):
             WORKFLOW.check(now.state.workflow_id, status, WorkflowStatus.RUNNING)
             status = WorkflowStatus.RUNNING
+        dropped = [number for number in now.waiting if number > checkpoint.step]
+        now = await _stop_waiting(inside, now, dropped, f"resumed from step {checkpoint.step}")
         done_before = min(now.done_before, checkpoint.step)
         now = replace(now, resumed=(*now.resumed, checkpoint.step), done_before=done_before)
         done = [
@@ -376,7 +540,8 @@ class WorkflowStateManager(Manager):
         async def work(inside: Namespace) -> WorkflowState:
             now = require_workflow(await find_workflow(inside), workflow_id)
             new = await change(inside, now)
-            return now.state if new.state is now.state else await write_workflow(inside, new)
+            is_same = new.state is now.state and new.waiting == now.waiting
+            return now.state if is_same else await write_workflow(inside, new)
 
         return await self._run_together(self._namespace(workflow_id), work, message=message)
 
@@ -385,6 +550,8 @@ class WorkflowStateManager(Manager):
             if now.state.status is wanted:
                 return now
             WORKFLOW.check(workflow_id, now.state.status, wanted)
+            if wanted is not WorkflowStatus.PAUSED:
+                now = await _stop_waiting(inside, now, now.waiting, f"the workflow is {wanted.value}")
             return now.with_state(status=wanted, **facts)
 
         return await self._change(workflow_id, change, wanted.value)
@@ -434,6 +601,14 @@ async def _find_step(namespace: Namespace, now: WorkflowRecord, number: int) -> 
     """Return a step, unless a later resumption of the workflow went back to before it."""
     stored = await _steps(namespace).get(_step_id(number))
     return stored.step if stored is not None and stored.counts_in(now) else None
+
+
+async def _stop_waiting(
+    inside: Namespace, now: WorkflowRecord, numbers: Sequence[int], reason: str
+) -> WorkflowRecord:
+    """Withdraw the approvals that steps wait for, and return the workflow."""
+    steps = [await _find_step(inside, now, number) for number in numbers]
+    return await approvals.withdraw_all(inside, now, steps, reason)
 
 
 async def find_workflow(namespace: Namespace) -> WorkflowRecord | None:

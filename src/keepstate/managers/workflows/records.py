@@ -95,6 +95,8 @@ class StepState:
         duration_ms: Duration in milliseconds.
         error: The error of a failure.
         updated_at: Time of the last write, by the store's clock; None before.
+        approval: Id of the approval that it waits for while it is running, or that has ended it. `ask_step`
+            sets it.
     """
 
     step_number: int
@@ -104,6 +106,7 @@ class StepState:
     duration_ms: float | None = None
     error: str | None = None
     updated_at: datetime | None = field(default=None, compare=False)
+    approval: str | None = field(default=None, compare=False)
 
 
 @record("WorkflowCheckpoint")
@@ -138,11 +141,13 @@ class WorkflowRecord:
         resumed: The steps that it was resumed from, in order. Steps after such a step that were done before
             the resumption do not count.
         done_before: The steps up to this one were done before the workflow was created here.
+        waiting: The steps that wait for an approval.
     """
 
     state: WorkflowState
     resumed: tuple[int, ...] = ()
     done_before: int = 0
+    waiting: tuple[int, ...] = ()
 
     def with_state(self, **changes: Any) -> WorkflowRecord:
         """Return the workflow with changes of its state."""

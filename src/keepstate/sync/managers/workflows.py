@@ -5,10 +5,11 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from keepstate._finish import finish
+from keepstate.engine.approvals.records import Approval, TaskSpec
 from keepstate.managers.record_history import LATEST
 from keepstate.managers.workflows import manager as managers
 from keepstate.managers.workflows.records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
@@ -135,6 +136,102 @@ class WorkflowStateManager(Manager[managers.WorkflowStateManager]):
             TransitionError: The state of the workflow or of the step does not allow the change.
         """
         return finish(self._inner.update_step(workflow_id, step))
+
+    def ask_step(
+        self,
+        workflow_id: str,
+        step: StepState,
+        question: str,
+        *,
+        subject: object = None,
+        schema: object = None,
+        to: Sequence[str] = (),
+        need: int = 1,
+        expires_s: float | None = None,
+        then: TaskSpec | None = None,
+    ) -> Approval:
+        """Let a step wait for people, and return the approval that is asked in the same batch.
+
+        The step is running until the approval is settled. Asking the same again returns the first approval.
+        Any door of approvals can answer it. After `answer_step` the step has ended; after another answer,
+        let the task of `then` call `settle_step`.
+
+        Args:
+            workflow_id: The workflow.
+            step: The step; its number and name are used.
+            question: The question; this and the other arguments are those of `approvals.ask`.
+            subject: The thing that is decided about.
+            schema: A JSON Schema of the answer. Default: the answer is yes or no.
+            to: The people and groups who may answer.
+            need: The number of different people who have to say yes.
+            expires_s: Seconds after which it takes no answer. Default: it does not expire.
+            then: A task that becomes ready when the approval is settled.
+
+        Raises:
+            AlreadyExistsError: The step waits for the answer to another question.
+            NotFoundError: The workflow does not exist.
+            TransitionError: The state of the workflow or of the step does not allow it to begin.
+        """
+        return finish(
+            self._inner.ask_step(
+                workflow_id,
+                step,
+                question,
+                subject=subject,
+                schema=schema,
+                to=to,
+                need=need,
+                expires_s=expires_s,
+                then=then,
+            )
+        )
+
+    def answer_step(
+        self,
+        workflow_id: str,
+        step_number: int,
+        value: object,
+        *,
+        by: str,
+        group: str | None = None,
+        note: str = "",
+        saw: str | None = None,
+    ) -> WorkflowState:
+        """Answer the approval of a step, end the step in the same batch, and return the workflow.
+
+        A yes, or a value of the schema, completes the step with this result. A no makes it failed. While more
+        people have to say yes, it stays running. The same answer sent again changes nothing.
+
+        Args:
+            workflow_id: The workflow.
+            step_number: The number of the step.
+            value: The answer; this and the other arguments are those of `approvals.answer`.
+            by: The person who answers, as the caller has verified it.
+            group: The group that the person answers for.
+            note: A note.
+            saw: The digest of the approval as the person saw it.
+
+        Raises:
+            ApprovalClosedError: It was answered otherwise, has expired or was withdrawn.
+            NotAllowedError: The person asked, or is not among those asked.
+            NotFoundError: The workflow does not exist.
+            TransitionError: The step waits for no approval, or the workflow has ended.
+        """
+        return finish(
+            self._inner.answer_step(workflow_id, step_number, value, by=by, group=group, note=note, saw=saw)
+        )
+
+    def settle_step(self, workflow_id: str, step_number: int) -> WorkflowState:
+        """End a step as its approval was settled elsewhere, and return the workflow.
+
+        A step whose approval is pending goes on waiting, and one that has ended stays as it is; so a task may
+        call it any number of times. An approval that has expired or was withdrawn makes the step failed.
+
+        Raises:
+            NotFoundError: The workflow does not exist.
+            TransitionError: The step waits for no approval, or the workflow has ended.
+        """
+        return finish(self._inner.settle_step(workflow_id, step_number))
 
     def get_step(self, workflow_id: str, step_number: int) -> StepState | None:
         """Return a step, or None if it was not reported, or the workflow was resumed from before it."""

@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, Unpack
 
 from keepstate._finish import finish
+from keepstate.engine.approvals.records import Approval
 from keepstate.sessions import machine as sessions
 from keepstate.sessions.machine_data import Action, Data, Transition
+from keepstate.sessions.questions import AskFunction, Question
 from keepstate.sessions.table import StateNames
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.twin import inner_options
@@ -41,6 +43,8 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
         on_leave: Functions by state, called with the data when the state is left, before anything is written.
         work: Functions by state that do its work, given the data. They return the next event, a `StepResult`,
             or None if only one event leads on.
+        questions: The questions that waiting states ask as approvals, or functions of the data that return
+            them, by state. They are asked in the batch of the transition.
 
     Attributes:
         id: Name of the machine.
@@ -50,6 +54,7 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
     TRANSITIONS: ClassVar[Mapping[tuple[str, str], str]] = sessions.AgentStateMachine.TRANSITIONS
     WAITING: ClassVar[StateNames] = sessions.AgentStateMachine.WAITING
     WORK: ClassVar[Mapping[str, str]] = sessions.AgentStateMachine.WORK
+    QUESTIONS: ClassVar[Mapping[str, Question | AskFunction]] = sessions.AgentStateMachine.QUESTIONS
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
         on_enter: Mapping[str, Action] | None = None,
         on_leave: Mapping[str, Action] | None = None,
         work: Mapping[str, Action] | None = None,
+        questions: Mapping[str, Question | AskFunction] | None = None,
         **storage: Unpack[StorageOptions],
     ) -> None:
         super().__init__(
@@ -74,6 +80,7 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
                 on_enter=on_enter,
                 on_leave=on_leave,
                 work=work,
+                questions=questions,
                 **inner_options(storage),
                 _face=self,
             )
@@ -129,18 +136,25 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
         """
         return finish(self._inner.transition(event, **changes))
 
-    def provide(self, answer: object, *, event: str | None = None) -> None:
+    def provide(self, answer: object, *, event: str | None = None, by: str | None = None) -> None:
         """Store the user's answer for a waiting machine. The next `run`, in any process, continues with it.
+
+        If the state has asked an approval, this answers it, as `approvals.answer` does.
 
         Args:
             answer: The user's answer; the next transition sets it as `feedback` in the data.
             event: The event that follows, if several lead on; not needed if the answer is the name of one.
+                The answer to an approval decides about the event.
+            by: The person who answers an approval, as the caller has verified it.
 
         Raises:
+            ApprovalClosedError: The approval was answered otherwise, has expired or was withdrawn.
+            NotAllowedError: The person may not answer the approval.
             TransitionError: The machine is not waiting, has an answer already, or the event does not lead on.
-            InvalidError: Several events lead on and none was given, or the event is not text.
+            InvalidError: Several events lead on and none was given, or the event is not text; or `by` is
+                missing, or was given without an approval.
         """
-        finish(self._inner.provide(answer, event=event))
+        finish(self._inner.provide(answer, event=event, by=by))
 
     def wait_for_user(self, timeout_s: float | None = None) -> Any:
         """Wait for the user's answer and return it. After a restart, call it again to continue waiting.
@@ -149,10 +163,15 @@ class AgentStateMachine(Resource[sessions.AgentStateMachine]):
             timeout_s: Maximum seconds to wait; None means no limit.
 
         Raises:
+            ApprovalClosedError: The approval that it asked has expired, or was withdrawn.
             NotLoadedError: No answer came in time.
             TransitionError: The machine is not waiting.
         """
         return finish(self._inner.wait_for_user(timeout_s))
+
+    def approval(self) -> Approval | None:
+        """Return the approval that the machine asked last, or None if it asked none."""
+        return finish(self._inner.approval())
 
     def run(self, *, wait_s: float | None = None, lease_s: float = 60, turn_s: float = 0) -> str:
         """Do the work of each state and make the transition that follows, until no event follows.
