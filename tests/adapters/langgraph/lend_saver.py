@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from keepstate.adapters.langgraph import KeepstateSaver, Question
+from keepstate.adapters.langgraph import InterruptQuestion, KeepstateSaver
 from keepstate.adapters.langgraph.loop_handles import Opened
 
 LENT = {"sync_checkpointer": "sqlite", "async_checkpointer": "sqlite_aio"}
@@ -28,7 +28,7 @@ def _opened() -> Opened[KeepstateSaver]:
     conflict = os.environ.get("KEEPSTATE_ON_CONFLICT", "fork")
     options: dict[str, Any] = {"tenant": secrets.token_hex(8), "on_conflict": conflict}
     if os.environ.get("KEEPSTATE_APPROVALS"):
-        options |= {"approvals": True, "ask": lambda *_: Question("May it go on?")}
+        options |= {"approvals": True, "ask": lambda *_: InterruptQuestion("May it go on?")}
     return KeepstateSaver.from_conn_string(os.environ["KEEPSTATE_URL"], **options)
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 
 import keepstate
 from keepstate import Limit
-from keepstate.adapters.langgraph import KeepstateSaver, Question, resume
+from keepstate.adapters.langgraph import InterruptQuestion, KeepstateSaver, resume
 from keepstate.adapters.langgraph.interrupts import question_of
 from keepstate.adapters.langgraph.plain import plain
 from keepstate.engine.kernel import layout
@@ -169,9 +169,9 @@ async def test_a_schema_that_cannot_be_checked_stores_nothing(interrupted: Inter
 async def test_a_function_makes_the_question(opened: list[Keepstate]) -> None:
     seen: list[Any] = []
 
-    def ask(asked: Interrupt[Any], at: Any) -> Question:
+    def ask(asked: Interrupt[Any], at: Any) -> InterruptQuestion:
         seen.append((asked.value, at["configurable"]["thread_id"]))
-        return Question(f"Pay {asked.value['amount']}?", to=["ann", "bob"], need=2, expires_s=60)
+        return InterruptQuestion(f"Pay {asked.value['amount']}?", to=["ann", "bob"], need=2, expires_s=60)
 
     opened.append(keepstate.open("memory://"))
     saver, space = KeepstateSaver(opened[0], approvals=True, ask=ask), space_of(opened[0])
@@ -191,7 +191,7 @@ async def test_a_function_makes_the_question(opened: list[Keepstate]) -> None:
 
 
 def expiring(default: Any) -> Any:
-    return lambda asked, _: Question(str(asked.value), expires_s=60, **default)
+    return lambda asked, _: InterruptQuestion(str(asked.value), expires_s=60, **default)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ async def test_a_question_of_another_class_is_rejected(interrupted: Interrupted)
     ks, _ = interrupted
     saver = KeepstateSaver(ks, approvals=True, ask=lambda asked, _: str(asked.value))  # type: ignore[arg-type,return-value]
 
-    with pytest.raises(InvalidError, match="give a Question"):
+    with pytest.raises(InvalidError, match="give an InterruptQuestion"):
         await one_asks(saver).ainvoke({"said": []}, config(), durability="sync")
 
 

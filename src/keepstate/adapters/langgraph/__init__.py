@@ -1,6 +1,6 @@
 """HOW does a LangGraph agent keep its state here? A checkpointer and a store, each one line to switch to.
 
-API boundary: `KeepstateSaver` and `KeepstateStore`; `resume`, `Question` and `current_task` for interrupts
+API boundary: `KeepstateSaver` and `KeepstateStore`; `resume`, `InterruptQuestion` and `current_task` for interrupts
 that people answer. For chains of LangChain, take `adapters.langchain`; for an agent without a framework, take
 `keepstate.sessions`.
 
@@ -8,9 +8,9 @@ Invariant: a stored value equals the value that was passed, even if that changes
 objects of allowed classes only.
 """
 
-from keepstate.adapters.langgraph.interrupts import Question
+from keepstate.adapters.langgraph.interrupts import InterruptQuestion
 from keepstate.adapters.langgraph.resumption import current_task, resume
 from keepstate.adapters.langgraph.saver import KeepstateSaver
 from keepstate.adapters.langgraph.store import KeepstateStore
 
-__all__ = ["KeepstateSaver", "KeepstateStore", "Question", "current_task", "resume"]
+__all__ = ["KeepstateSaver", "KeepstateStore", "InterruptQuestion", "current_task", "resume"]

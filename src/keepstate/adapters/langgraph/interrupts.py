@@ -53,7 +53,7 @@ _NAMES: Final = ("question", "message", "description")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class InterruptQuestion:
     """The approval that asks for the answer to an interrupt.
 
     Attributes:
@@ -74,11 +74,11 @@ class Question:
     default: Any = NO_DEFAULT
 
 
-Ask = Callable[["Interrupt[Any]", RunnableConfig], Question]
+Ask = Callable[["Interrupt[Any]", RunnableConfig], InterruptQuestion]
 """A function that makes the question of an interrupt, given the config of its checkpoint."""
 
 
-def question_of(interrupt: Interrupt[Any], _config: RunnableConfig) -> Question:
+def question_of(interrupt: Interrupt[Any], _config: RunnableConfig) -> InterruptQuestion:
     """Return the question of an interrupt by its value: a text, or the text in a dict under `question`."""
     value = cast("object", interrupt.value)
     schema = interrupt.response_schema
@@ -89,7 +89,7 @@ def question_of(interrupt: Interrupt[Any], _config: RunnableConfig) -> Question:
     if not text:
         said = repr(plain(interrupt.value))
         text = f"The graph asks: {said if len(said) <= _SHOWN else f'{said[:_SHOWN]}…'}"
-    return Question(text, schema if isinstance(schema, dict) else None)
+    return InterruptQuestion(text, schema if isinstance(schema, dict) else None)
 
 
 class NewInterrupt(NamedTuple):
@@ -102,7 +102,7 @@ class NewInterrupt(NamedTuple):
     """
 
     interrupt: str
-    question: Question
+    question: InterruptQuestion
     subject: Any
 
 
@@ -129,7 +129,7 @@ class Interrupts:
         found: list[NewInterrupt] = []
         for interrupt in as_interrupts(written):
             question = self._ask(interrupt, config)
-            require_instance("the question of an interrupt", question, Question)
+            require_instance("the question of an interrupt", question, InterruptQuestion)
             check_default(question.default, has_schema=question.schema is not None)
             found.append(NewInterrupt(interrupt.id, question, plain(interrupt.value)))
         return found
