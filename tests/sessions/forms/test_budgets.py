@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from keepstate import Session, TokenCounter, estimate_tokens
+from keepstate.cli.chat import gist
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.sessions.forms.given import check_message
@@ -197,3 +198,11 @@ async def test_every_store_gives_back_each_form(ks: Keepstate) -> None:
 
         assert stored == [check_message(message) for message in given]
         require_valid(form, await context_of(talk, form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_command_shows_what_messages_of_all_forms_say(form: str) -> None:
+    shown = [gist(check_message(message)) for message in GIVEN[form]()]
+
+    assert all(shown) and samples.ANSWER in shown[-1]
+    assert sum("Find flights" in text for text in shown) == 1

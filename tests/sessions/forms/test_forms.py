@@ -180,6 +180,11 @@ async def test_a_refusal_is_told_as_text_where_there_is_no_place_for_it(talks: T
     assert (await talk.as_anthropic())[1]["content"] == "No."
 
 
+def gemini_file(role: str, type: str) -> Any:
+    """Return a message with a file."""
+    return {"role": role, "parts": [{"inlineData": {"mimeType": type, "data": PNG}}]}
+
+
 AUDIO = {"type": "input_audio", "input_audio": {"data": PNG, "format": "wav"}}
 SEARCH = [{"type": "web_search_call", "id": "ws_1", "status": "completed"}]
 IMAGE_RESULT = {
@@ -189,6 +194,18 @@ IMAGE_RESULT = {
 }
 NO_PLACE: dict[str, tuple[list[Any], list[str]]] = {
     "audio": ([{"role": "user", "content": [AUDIO]}], ["responses", "anthropic"]),
+    "a file that is a video": ([gemini_file("user", "video/mp4")], ["chat", "responses", "anthropic"]),
+    "a file that is a table": ([gemini_file("user", "text/csv")], ["anthropic"]),
+    "a file that the model made": ([gemini_file("model", "image/png")], ["chat", "responses", "anthropic"]),
+    "a file with an address": (
+        [
+            {
+                "role": "user",
+                "content": [{"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}}],
+            }
+        ],
+        ["chat"],
+    ),
     "a search of OpenAI": ([SEARCH], ["chat", "anthropic", "gemini", "langchain", "pydantic_ai"]),
     "another role": (
         [{"role": "critic", "content": "x"}],
@@ -216,7 +233,9 @@ async def test_what_a_form_has_no_place_for_is_refused_with_its_message(talks: T
             with pytest.raises(UnsupportedError, match=f"^Message {len(messages)} of the"):
                 await context_of(talk, form)
         else:
-            await context_of(talk, form)
+            context = await context_of(talk, form)
+            if what.startswith("a file that"):
+                require_valid(form, context)
 
 
 async def test_answers_of_clients_go_in_whole(talks: Talks) -> None:
