@@ -19,7 +19,7 @@ _BY_CONTAINER: Final = {
 """The keys of the texts that may be cut, by the key of the message that contains them."""
 _STRICT: Final = ("parts", "items", "type")
 """The keys of a message whose texts are in parts that have types of their own."""
-_SIGNED: Final = frozenset({"thinking", "reasoning"})
+_SIGNED: Final = ("thinking", "reasoning")
 Path: TypeAlias = tuple[int | str, ...]
 
 

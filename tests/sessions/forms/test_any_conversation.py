@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepstate.errors import InvalidError, UnsupportedError
+from keepstate.sessions.forms import content
 from keepstate.sessions.forms.conversion import convert
 from keepstate.sessions.forms.given import check_message
 from keepstate.sessions.forms.kinds import Form
+from keepstate.sessions.message_texts import cut, length, text_of
+from keepstate.sessions.messages import estimate_tokens, links
 from tests.sessions.forms.samples import DATA_URL
 from tests.sessions.forms.validating import meaning, require_valid
 
@@ -85,6 +88,48 @@ def test_a_context_in_a_form_is_the_same_in_this_form_again(messages: list[Any],
     first = convert(messages, form)
 
     assert convert(given_again(first), form) == first
+
+
+KEYS = [
+    "type",
+    "part_kind",
+    "text",
+    "content",
+    "output",
+    "file",
+    "source",
+    "data",
+    "url",
+    "id",
+    "name",
+    "input",
+]
+KEYS += ["image_url", "input_audio", "function", "function_call", "functionResponse", "inlineData", "args"]
+TYPES = [*content._READERS, "tool-call", "tool-return", "user-prompt", "thinking", "retry-prompt", "base64"]
+BLOCKS = st.dictionaries(
+    st.sampled_from(KEYS), VALUES | st.sampled_from(TYPES) | st.dictionaries(st.sampled_from(KEYS), VALUES)
+)
+SPOILED = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "tool", "model", "system", "critic"])},
+    optional={
+        **dict.fromkeys(("content", "parts", "items", "tool_calls"), VALUES | st.lists(BLOCKS, max_size=3)),
+        "kind": st.sampled_from(["request", "response", "other"]),
+        "langchain": VALUES | st.dictionaries(st.sampled_from(["type", "data"]), VALUES | BLOCKS),
+        "function_call": VALUES | BLOCKS,
+    },
+)
+
+
+@given(st.lists(SPOILED, min_size=1, max_size=2))
+def test_parts_of_any_shape_are_counted_searched_and_converted_or_refused(messages: list[Any]) -> None:
+    for message in messages:
+        with suppress(InvalidError):
+            stored = check_message(message)
+            assert estimate_tokens(stored) >= 4 and len(text_of(cut(stored, 3))) >= 0 <= length(stored)
+            assert len(links(stored)) == 2
+            for form in FORMS:
+                with suppress(UnsupportedError):
+                    convert([stored], form)
 
 
 @given(

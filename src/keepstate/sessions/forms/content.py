@@ -90,7 +90,8 @@ def parts_of(content: object) -> Iterable[Part]:
 
 def _result_of(message: Message, parts: Iterable[Part]) -> ToolResult:
     extra = mappings([message.get(LANGCHAIN)])
-    is_error = any(mappings([each.get("data")])[0].get("status") == "error" for each in extra)
+    data = mappings([each.get("data") for each in extra])
+    is_error = any(each.get("status") == "error" for each in data)
     name = text_in(message, "name")
     id = message.get("tool_call_id") or f"function_{name}"
     return ToolResult(str(id), name, tuple(parts), is_error)
@@ -172,8 +173,10 @@ def _input_image(block: Block) -> Media:
     return Media("image", file=text_in(block, "file_id"))
 
 
-def _input_audio(block: Block) -> Media:
-    given = mappings([block.get("input_audio")])[0]
+def _input_audio(block: Block) -> Part:
+    given = next(iter(mappings([block.get("input_audio")])), None)
+    if given is None:
+        return Foreign("input_audio")
     return media_of("audio", given.get("data"), type=f"{_AUDIO}{given.get('format')}")
 
 

@@ -67,9 +67,9 @@ def restored(message: Message) -> BaseMessage:
     """Return a message that was given by LangChain."""
     known = cast("dict[str, Any]", message[LANGCHAIN])
     plain = {name: message[name] for name in _PLAIN if name in message}
-    fields = {"type": known["type"], "data": {**known["data"], **plain}}
     messages = _messages()
     try:
+        fields = {"type": known["type"], "data": {**known["data"], **plain}}
         made: BaseMessage = messages.messages_from_dict([fields])[0]
     except (KeyError, TypeError, ValueError) as error:
         raise UnsupportedError(f"LangChain does not take the message: {error}") from error

@@ -48,8 +48,15 @@ class Media:
         return self.type or _USUAL[self.kind]
 
     def to_bytes(self) -> bytes:
-        """Return the bytes."""
-        return b64decode(self.data or "")
+        """Return the bytes.
+
+        Raises:
+            UnsupportedError: The text is not base64.
+        """
+        try:
+            return b64decode(self.data or "")
+        except ValueError as error:
+            raise UnsupportedError(f"A file of the kind {self.kind!r} is not base64: {error}.") from error
 
 
 _USUAL: Final = {
