@@ -180,6 +180,7 @@ if TYPE_CHECKING:
     from keepstate.sessions import Conversation as Conversation
     from keepstate.sessions import Entry as Entry
     from keepstate.sessions import MessagePage as MessagePage
+    from keepstate.sessions import ModelContext as ModelContext
     from keepstate.sessions import Question as Question
     from keepstate.sessions import Session as Session
     from keepstate.sessions import SessionContext as SessionContext
@@ -335,9 +336,9 @@ _HOMES = {
     "opening": ("open",),
     "sessions": (
         "ANY_USER", "AgentStateMachine", "BoundedState", "ChatChange", "Conversation", "Entry",
-        "MessagePage", "Question", "Reply", "Session", "SessionContext", "SessionMoment", "Sessions",
-        "StepResult", "TaskState", "Thread", "ThreadMessage", "ThreadMessages", "Threads", "TokenCounter",
-        "Transition", "UserState", "ValidatedState", "VersionedState", "estimate_tokens",
+        "MessagePage", "ModelContext", "Question", "Reply", "Session", "SessionContext", "SessionMoment",
+        "Sessions", "StepResult", "TaskState", "Thread", "ThreadMessage", "ThreadMessages", "Threads",
+        "TokenCounter", "Transition", "UserState", "ValidatedState", "VersionedState", "estimate_tokens",
     ),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from keepstate._finish import finish
-from keepstate.errors import InvalidError, MissingExtraError
+from keepstate.errors import InvalidError, MissingExtraError, UnsupportedError
 from keepstate.sessions.conversation_store import check_limit
+from keepstate.sessions.forms.conversion import convert
+from keepstate.sessions.forms.kinds import forms_of
+from keepstate.sessions.forms.langchain import stored
 from keepstate.sessions.messages import Message
 from keepstate.sessions.session import Session, blocking_of, mode_of
 
@@ -22,26 +25,11 @@ if TYPE_CHECKING:
 
 try:
     from langchain_core.chat_history import BaseChatMessageHistory
-    from langchain_core.messages import (
-        BaseMessage,
-        ChatMessage,
-        convert_to_messages,
-        message_to_dict,
-        messages_from_dict,
-    )
+    from langchain_core.messages import BaseMessage, ChatMessage, convert_to_messages
 except ImportError as error:
     install = "pip install 'keepstate[langchain]'"
     raise MissingExtraError(f"this needs langchain-core: {install}", install=install) from error
 
-_ROLES: Final = {
-    "human": "user",
-    "ai": "assistant",
-    "AIMessageChunk": "assistant",
-    "HumanMessageChunk": "user",
-}
-_PLAIN: Final = ("content", "tool_calls", "tool_call_id")
-"""The fields of the form of model APIs."""
-_EXTRA: Final = "langchain"
 _AT_ONCE: Final = 400
 
 
@@ -138,38 +126,18 @@ def _check(messages: object) -> Sequence[BaseMessage]:
     return cast("Sequence[BaseMessage]", messages)
 
 
-def stored(message: BaseMessage) -> Message:
-    """Return the stored form of a message of LangChain.
-
-    Raises:
-        InvalidError: It would not come back equal.
-    """
-    form = message_to_dict(message)
-    data: dict[str, Any] = form["data"]
-    role = data.get("role") if form["type"] == "chat" else _ROLES.get(form["type"], form["type"])
-    plain = {name: data[name] for name in _PLAIN if data.get(name) or name == "content"}
-    extra = {name: part for name, part in data.items() if name not in plain}
-    made = {"role": role, **plain, _EXTRA: {"type": form["type"], "data": extra}}
-    if restored([made]) != [message]:
-        raise InvalidError(
-            f"a {type(message).__name__} would not come back equal; give one of LangChain's own, and plain "
-            "values in its `artifact`"
-        )
-    return made
-
-
 def restored(messages: Sequence[Message]) -> list[BaseMessage]:
     """Return the messages of a conversation, of any author, as LangChain's messages."""
-    return [_restored(message) for message in messages]
+    return [each for message in messages for each in _restored(message)]
 
 
-def _restored(message: Message) -> BaseMessage:
-    extra = message.get(_EXTRA)
-    if not isinstance(extra, dict):
-        return _converted(message)
-    known = cast("dict[str, Any]", extra)
-    plain = {name: message[name] for name in _PLAIN if name in message}
-    return messages_from_dict([{"type": known["type"], "data": {**known["data"], **plain}}])[0]
+def _restored(message: Message) -> list[BaseMessage]:
+    if "chat" in forms_of(message):
+        return [_converted(message)]
+    try:
+        return convert([message], "langchain")
+    except UnsupportedError:  # such as a call of a provider's own tool
+        return [_converted(message)]
 
 
 def _converted(message: Message) -> BaseMessage:

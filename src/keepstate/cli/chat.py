@@ -66,7 +66,7 @@ def are_messages(value: object) -> TypeGuard[list[Message]]:
 
 def content_of(message: Message) -> str:
     """Return the text of all parts of a message; a part that is not text as JSON."""
-    content: object = message.get("content")
+    content: object = message.get("content", message.get("parts", message.get("items")))
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list):

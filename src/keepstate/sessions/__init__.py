@@ -11,6 +11,7 @@ module in `tests/sessions/patterns`.
 from keepstate.sessions.conversation import BoundedState, Conversation
 from keepstate.sessions.entries import Entry
 from keepstate.sessions.following import ChatChange
+from keepstate.sessions.forms.conversion import ModelContext
 from keepstate.sessions.machine import AgentStateMachine
 from keepstate.sessions.machine_data import Transition
 from keepstate.sessions.messages import estimate_tokens
@@ -37,6 +38,7 @@ __all__ = [
     "Entry",
     "MessagePage",
     "Question",
+    "ModelContext",
     "Reply",
     "Session",
     "SessionContext",

@@ -11,16 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from keepstate.errors import InvalidError
-from keepstate.sessions.messages import (
-    Counter,
-    Message,
-    cut,
-    estimate_tokens,
-    is_system,
-    length,
-    links,
-    longest,
-)
+from keepstate.sessions.message_texts import cut, length, longest
+from keepstate.sessions.messages import Counter, Message, estimate_tokens, is_system, links
 from keepstate.sessions.token_counter import name_of
 from keepstate.sessions.window import PINNED, PLAIN, SYSTEM, Row, Window
 

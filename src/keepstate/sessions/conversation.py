@@ -25,7 +25,10 @@ from keepstate.sessions.conversation_documents import make_rules
 from keepstate.sessions.conversation_store import ConversationStore, check_limit
 from keepstate.sessions.entries import Addition, Entry, make_addition
 from keepstate.sessions.following import ChatChange
-from keepstate.sessions.messages import Message, check_message, estimate_tokens, text_of
+from keepstate.sessions.forms.conversion import BaseMessage, ModelContext, ModelMessage, convert
+from keepstate.sessions.forms.given import GivenMessage, check_message
+from keepstate.sessions.message_texts import text_of
+from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sessions.namespace import Namespace
 from keepstate.sessions.replies import Reply
 from keepstate.values import limits
@@ -85,7 +88,7 @@ class Conversation:
 
     async def append(
         self,
-        *messages: Mapping[str, Any],
+        *messages: GivenMessage,
         id: str | None = None,
         author: str | None = None,
         meta: Mapping[str, Any] | None = None,
@@ -96,7 +99,8 @@ class Conversation:
         """Add messages atomically and return the number of the last.
 
         Args:
-            messages: Dicts with a role, as model APIs take them; 1 to 400.
+            messages: Messages in the form of any library, as dicts or as its objects; 1 to 400. A list is one
+                message, with the items of one answer of OpenAI's Responses.
             id: The id of the message, such as that of a request. A message with an id that was used before is
                 not added again, whatever it says: the number of the first one is returned.
             author: The author of the messages; by default, that of the space.
@@ -146,7 +150,7 @@ class Conversation:
         """
         await self._store.delete(number)
 
-    async def replace(self, from_: int, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    async def replace(self, from_: int, messages: Sequence[GivenMessage]) -> list[int]:
         """Remove the messages from a number on, as `pop` does, and append others, in one batch.
 
         Args:
@@ -168,11 +172,12 @@ class Conversation:
         additions = [Addition(check_message(message)) for message in messages]
         return await self._store.replace(from_, additions)
 
-    async def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
+    async def edit(self, number: int, message: GivenMessage | str) -> None:
         """Replace a message, or only its text. `original` still returns the first version.
 
         Raises:
-            InvalidError: The new message makes or answers other tool calls than the old one.
+            InvalidError: The new message makes or answers other tool calls than the old one; or one text is
+                given for a message with several texts in its parts.
             NotFoundError: The message does not exist.
         """
         await self._store.edit(number, message)
@@ -324,6 +329,55 @@ class Conversation:
         check_limit(max_tokens)
         return ordered(*await self._store.context(max_tokens))
 
+    async def as_openai(self, api: Literal["chat", "responses"] = "chat") -> list[Message]:
+        """Return the context as OpenAI's API takes it.
+
+        Messages that were given in this form come back as they are. Parts that OpenAI does not accept from
+        others, such as their reasoning, are left out; see docs/how-to/messages.md. This holds for all forms.
+
+        Args:
+            api: `chat` for the messages of chat completions, `responses` for the input of Responses.
+
+        Raises:
+            UnsupportedError: The context has a part that the form does not have, such as a video.
+        """
+        check_choice("api", api, "chat", "responses")
+        return convert(await self.get_context(), api)
+
+    async def as_anthropic(self) -> ModelContext[Message]:
+        """Return the context as Anthropic takes it: messages that alternate, and `system` apart.
+
+        Raises:
+            UnsupportedError: The context has a part that the form does not have, such as a recording.
+        """
+        return cast("ModelContext[Message]", convert(await self.get_context(), "anthropic"))
+
+    async def as_gemini(self) -> ModelContext[Message]:
+        """Return the context as contents of Gemini, which alternate, and `system` apart.
+
+        Raises:
+            UnsupportedError: The context has a part that the form does not have.
+        """
+        return cast("ModelContext[Message]", convert(await self.get_context(), "gemini"))
+
+    async def as_langchain(self) -> list[BaseMessage]:
+        """Return the context as messages of LangChain.
+
+        Raises:
+            MissingExtraError: langchain-core is not installed.
+            UnsupportedError: The context has a part that the form does not have.
+        """
+        return convert(await self.get_context(), "langchain")
+
+    async def as_pydantic_ai(self) -> list[ModelMessage]:
+        """Return the context as messages of Pydantic AI. Parts of other forms have the time of this call.
+
+        Raises:
+            MissingExtraError: Pydantic AI is not installed.
+            UnsupportedError: The context has a part that the form does not have.
+        """
+        return convert(await self.get_context(), "pydantic_ai")
+
     async def context_tokens(self) -> int:
         """Return the number of tokens in the context."""
         return (await self._store.context())[0].total_tokens
@@ -439,13 +493,13 @@ class BoundedState(Resource):
     def __repr__(self) -> str:
         return f"<BoundedState {self.id!r} of {self.max_tokens} tokens in {self._binding!r}>"
 
-    async def add_message(self, message: Mapping[str, Any], *, pinned: bool = False) -> int:
+    async def add_message(self, message: GivenMessage, *, pinned: bool = False) -> int:
         """Add a message and return its number. Summarises messages that left the context, if that is due.
 
         Inside a transaction no summary is made. The next addition outside, or `summarise`, makes it.
 
         Args:
-            message: A dict with a role, as model APIs take it.
+            message: A message in the form of any library, as for `Conversation.append`.
             pinned: Never let the message leave the context.
 
         Raises:

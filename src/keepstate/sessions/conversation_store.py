@@ -8,7 +8,7 @@ the meantime, the summary is discarded.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -32,7 +32,9 @@ from keepstate.sessions.conversation_documents import (
     absent_fork,
 )
 from keepstate.sessions.entries import Addition, Entry, message_in
-from keepstate.sessions.messages import Message, check_message, links
+from keepstate.sessions.forms.given import GivenMessage, check_message
+from keepstate.sessions.message_texts import with_text
+from keepstate.sessions.messages import Message, links
 from keepstate.sessions.namespace import Namespace, hold_lease
 from keepstate.sessions.window import Window
 from keepstate.values import limits
@@ -117,21 +119,22 @@ class ConversationStore:
                 _log.warning("Summarising %r failed; the next addition tries again", self, exc_info=True)
         return numbers
 
-    async def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
+    async def edit(self, number: int, message: GivenMessage | str) -> None:
         """Replace a message, or only its text.
 
         Raises:
             InvalidError: The new message makes or answers other tool calls than the old one.
             NotFoundError: The message does not exist.
         """
-        given = {} if isinstance(message, str) else check_message(message)
+        text = message if isinstance(message, str) else None
+        given = {} if text is not None else check_message(message)
 
         async def work(documents: ConversationDocuments) -> None:
             record, window = await documents.record(), await documents.window()
             if not record.holds(number, window.count):
                 raise _no_message(number, record, window)
             before = (await documents.read(record, [number]))[number]
-            plain = given or {**before, "content": message}
+            plain = given if text is None else with_text(before, text)
             if links(before) != links(plain):
                 raise InvalidError(
                     f"The edit of message {number} changes its tool calls or results. Keep them, and change "

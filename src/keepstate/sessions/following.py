@@ -22,7 +22,7 @@ from keepstate.errors import PrunedError
 from keepstate.sessions.conversation_documents import ConversationDocuments, ConversationRecord
 from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.entries import Entry, EntryRecord
-from keepstate.sessions.messages import text_of
+from keepstate.sessions.message_texts import text_of
 from keepstate.sessions.replies import ActiveReply, ReplyStream, Superseded, active_in, require_space
 from keepstate.values import limits
 

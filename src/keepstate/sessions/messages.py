@@ -1,4 +1,4 @@
-"""Messages as model APIs take them: validation, token estimates, tool calls and cutting. Pure."""
+"""Messages in the forms of all libraries: token estimates, and the calls of tools. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
-from keepstate.errors import InvalidError
 from keepstate.values.builtin import json_form
 
 Message: TypeAlias = dict[str, Any]
 Counter: TypeAlias = Callable[[Message], int]
 
-CUT: Final = " […]"
-"""Marks the end of a text that was cut."""
+LANGCHAIN: Final = "langchain"
+"""The key of what only LangChain reads, in a message of its own."""
 SYSTEM_ROLES: Final = ("system", "developer")
 _BY_MESSAGE: Final = 4
 _BYTES_BY_TOKEN: Final = 4
@@ -25,47 +24,24 @@ _NAMED_BY_ID: Final = ("tool_use", "tool_call")
 _CALLS: Final = (*_NAMED_BY_ID, "_call")
 """Suffixes of the types of blocks that call a tool, for Anthropic, LangChain and OpenAI's Responses API."""
 _RESULTS: Final = ("_tool_result", "_call_output")
+_APPROVALS: Final = "mcp_approval_request"
 _MEDIA: Final = ("image", "audio", "video", "file", "document")
-
-
-def check_message(message: object) -> Message:
-    """Return a message as a plain dict.
-
-    Raises:
-        InvalidError: The message is not a dict with a role, or has a key that is not text.
-    """
-    if not isinstance(message, Mapping):
-        raise InvalidError(
-            f"A message is of type {type(message).__name__}. Pass a dict such as {{'role': 'user', …}}."
-        )
-    plain = dict(cast("Mapping[str, Any]", message))
-    if not isinstance(plain.get("role"), str):
-        raise InvalidError(f"A message has the role {plain.get('role')!r}. Pass a text such as 'user'.")
-    given = cast("Mapping[object, Any]", plain)
-    if wrong := [key for key in given if not isinstance(key, str)]:
-        raise InvalidError(f"A message has the key {wrong[0]!r}. Keys must be text.")
-    return plain
+_MEDIA_KINDS: Final = ("image-url", "audio-url", "video-url", "document-url", "binary", "uploaded-file")
+"""The kinds of files in a prompt of Pydantic AI."""
+_MEDIA_KEYS: Final = frozenset({"inline_data", "inlineData", "file_data", "fileData"})
+"""The keys of a part of Gemini that is a file."""
+_NESTED: Final = ("content", "output", "parts", "items", "function_response", "functionResponse")
+"""The keys under which a part has parts. Arguments of tools are not among them, because they are text."""
+_DEPTH: Final = 6
+_CONTAINERS: Final = ("content", "items", "parts")
+"""The keys of a message that have its blocks, items or parts."""
+_SEEN: Final = ("parts", "instructions")
+"""The keys of a message of Pydantic AI that models see."""
 
 
 def is_system(message: Message) -> bool:
     """Return whether a message has the role `system` or `developer`."""
     return message["role"] in SYSTEM_ROLES
-
-
-def text_of(message: Message) -> str:
-    """Return what a message says, from all its blocks."""
-    return _said(message.get("content"))
-
-
-def _said(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Mapping):
-        fields = cast("Mapping[str, Any]", content)
-        return " ".join(_said(part) for key, part in fields.items() if key in ("text", "content"))
-    if isinstance(content, list | tuple):
-        return " ".join(_said(part) for part in cast("list[object]", content))
-    return ""
 
 
 # ---- tokens
@@ -78,7 +54,7 @@ def estimate_tokens(message: Message) -> int:
     differ more. A block of a picture, a recording or a file counts 1,000.
     """
     size, media = 0, 0
-    for name, part in message.items():
+    for name, part in seen(message):
         size += len(name) if name not in ("role", "content") else 0
         for path, piece in split_blocks(name, part):
             if is_media(piece):
@@ -90,17 +66,52 @@ def estimate_tokens(message: Message) -> int:
     return _BY_MESSAGE + ceil(size / _BYTES_BY_TOKEN) + media
 
 
+def seen(message: Message) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of a message that a model sees."""
+    is_whole = not is_of_pydantic_ai(message)
+    for name, part in message.items():
+        if name != LANGCHAIN and (is_whole or name in _SEEN):
+            yield name, part
+
+
+def is_of_pydantic_ai(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is a request or a response of Pydantic AI."""
+    return message.get("kind") in ("request", "response") and isinstance(message.get("parts"), list)
+
+
 def split_blocks(name: str, part: object) -> list[tuple[str, Any]]:
-    """Return the blocks of a part that contains media, or the part itself, each with its path."""
-    if isinstance(part, list) and any(map(is_media, cast("list[object]", part))):
-        return [(f"{name}[{index}]", block) for index, block in enumerate(cast("list[object]", part))]
-    return [(name, part)]
+    """Return the pieces of a part that contains media, or the part itself, each with its path."""
+    if is_media(part) or not _has_media(part, _DEPTH):
+        return [(name, part)]
+    if isinstance(part, Mapping):
+        fields = cast("Mapping[str, object]", part)
+        inside = [(f"{name}.{key}", value) for key, value in fields.items()]
+    else:
+        inside = [(f"{name}[{index}]", block) for index, block in enumerate(cast("list[object]", part))]
+    return [piece for path, value in inside for piece in split_blocks(path, value)]
+
+
+def _has_media(part: object, depth: int) -> bool:
+    """Return whether a part is or contains a file, at most `depth` levels down."""
+    if is_media(part):
+        return True
+    if not depth:
+        return False
+    if isinstance(part, Mapping):
+        fields = cast("Mapping[str, object]", part)
+        return any(_has_media(fields.get(key), depth - 1) for key in _NESTED)
+    return isinstance(part, list) and any(_has_media(each, depth - 1) for each in cast("list[object]", part))
 
 
 def is_media(block: object) -> bool:
     """Return whether a block contains a picture, a recording or a file."""
-    kind = cast("Mapping[str, Any]", block).get("type") if isinstance(block, Mapping) else None
-    return isinstance(kind, str) and any(word in kind for word in _MEDIA)
+    if not isinstance(block, Mapping):
+        return False
+    fields = cast("Mapping[str, Any]", block)
+    kind = fields.get("type")
+    if isinstance(kind, str):
+        return any(word in kind for word in _MEDIA)
+    return fields.get("kind") in _MEDIA_KINDS or not fields.keys().isdisjoint(_MEDIA_KEYS)
 
 
 # ---- tool calls
@@ -109,12 +120,12 @@ def is_media(block: object) -> bool:
 def links(message: Message) -> tuple[list[Any], list[str]]:
     """Return the ids of the tool calls that a message answers, and of those that it leaves to be answered.
 
-    Calls are in `tool_calls`, or in blocks of type `tool_use`, `server_tool_use`, `function_call` and
-    similar. Results refer to calls by `tool_call_id`, or in blocks such as `tool_result` and
-    `function_call_output`. A call that its own message answers, such as that of a provider's built-in tool,
-    is not a link. The `function_call` of an older API is identified by the function's name.
+    Calls are in `tool_calls`, in blocks or items of type `tool_use`, `server_tool_use`, `function_call` and
+    similar, or in parts of Gemini and Pydantic AI. Results refer to calls by `tool_call_id`, or in blocks
+    such as `tool_result` and `function_call_output`. A call that its own message answers, such as that of a
+    provider's built-in tool, is not a link. A call without an id is identified by the function's name.
     """
-    blocks = _dicts(message.get("content"))
+    blocks = [block for name in _CONTAINERS for block in _dicts(message.get(name))]
     answered = [id for block in blocks for id in _result(block)]
     if message["role"] == "tool" or "tool_call_id" in message:
         answered.append(message.get("tool_call_id"))
@@ -129,7 +140,13 @@ def links(message: Message) -> tuple[list[Any], list[str]]:
 
 def _call(block: Mapping[str, Any]) -> object:
     """Return the id of the call in a block; None if the block is not a call, or contains its own result."""
+    if block.get("part_kind") == "tool-call":
+        return block.get("tool_call_id")
+    if "type" not in block and (call := _inside(block, "function_call", "functionCall")) is not None:
+        return call.get("id") or _function(call)
     kind = block.get("type")
+    if kind == _APPROVALS:
+        return block.get("id")
     if not isinstance(kind, str) or not kind.endswith(_CALLS):
         return None
     return block.get("call_id", block.get("id") if kind.endswith(_NAMED_BY_ID) else None)
@@ -137,13 +154,26 @@ def _call(block: Mapping[str, Any]) -> object:
 
 def _result(block: Mapping[str, Any]) -> list[Any]:
     """Return the id of the call that a block answers, in a list; empty for other blocks."""
-    kind = block.get("type")
+    kind, part = block.get("type"), block.get("part_kind")
+    if part == "tool-return" or (part == "retry-prompt" and block.get("tool_name") is not None):
+        return [block.get("tool_call_id")]
+    if (
+        "type" not in block
+        and (answer := _inside(block, "function_response", "functionResponse")) is not None
+    ):
+        return [answer.get("id") or _function(answer)]
     if kind == "tool_result":
         return [block.get("tool_use_id")]
+    if kind == "mcp_approval_response":
+        return [block.get("approval_request_id")]
     if not isinstance(kind, str) or not kind.endswith(_RESULTS):
         return []
     given = (block.get(name) for name in ("tool_use_id", "tool_call_id", "call_id"))
     return [id for id in given if isinstance(id, str)][:1]
+
+
+def _inside(block: Mapping[str, Any], *names: str) -> Mapping[str, Any] | None:
+    return next(iter(_dicts([block.get(name) for name in names])), None)
 
 
 def _function(named: Mapping[str, Any]) -> str:
@@ -156,53 +186,3 @@ def _dicts(parts: object) -> list[Mapping[str, Any]]:
     return [
         cast("Mapping[str, Any]", part) for part in cast("list[object]", parts) if isinstance(part, Mapping)
     ]
-
-
-# ---- cutting text
-
-
-def length(message: Message) -> int:
-    """Return the number of characters of a message that can be cut."""
-    return sum(len(text) for _, _, text in _texts(message.get("content")))
-
-
-def cut(message: Message, kept: int) -> Message:
-    """Return a message with its text cut to the first `kept` characters."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return {**message, "content": content[:kept] + CUT}
-    blocks = list(cast("list[Any]", content))
-    for index, key, text in _texts(content):
-        if kept < len(text):
-            short = text[:kept] + CUT
-            blocks[index] = short if key is None else {**blocks[index], key: short}
-        kept = max(0, kept - len(text))
-    return {**message, "content": blocks}
-
-
-def longest(message: Message, room: int, count: Counter) -> int:
-    """Return the largest number of characters for which the cut message fits; 0 if none does."""
-    low, high = 0, length(message)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if count(cut(message, middle)) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _texts(content: object) -> Iterator[tuple[int, str | None, str]]:
-    """Yield the texts that may be cut, each with the index of its block and its key there."""
-    if isinstance(content, str):
-        yield 0, None, content
-    if not isinstance(content, list):
-        return
-    for index, block in enumerate(cast("list[object]", content)):
-        if isinstance(block, str):
-            yield index, None, block
-        elif isinstance(block, Mapping):
-            fields = cast("Mapping[str, Any]", block)
-            for key in ("text", "content"):
-                if isinstance(text := fields.get(key), str):
-                    yield index, key, text

@@ -19,7 +19,7 @@ import msgspec
 from keepstate._clock import SystemClock
 from keepstate.engine.events.reducers import fingerprint, qualified_name
 from keepstate.errors import InvalidError, MissingExtraError, UnsupportedError
-from keepstate.sessions.messages import MEDIA_TOKENS, Counter, Message, is_media, split_blocks
+from keepstate.sessions.messages import MEDIA_TOKENS, Counter, Message, is_media, seen, split_blocks
 from keepstate.values import codec
 from keepstate.values.builtin import json_form
 
@@ -112,7 +112,7 @@ class TokenCounter:
         if isinstance(self._encoding, str):
             self._encoding = _loaded(self._encoding)
         count = _BY_MESSAGE
-        for name, part in message.items():
+        for name, part in seen(message):
             count += _BY_NAME if name == "name" and part is not None else 0
             for path, piece in split_blocks(name, part):
                 if is_media(piece):

@@ -1,8 +1,8 @@
 """HOW does a LangGraph agent keep its state here? A checkpointer and a store, each one line to switch to.
 
-API boundary: `KeepstateSaver` and `KeepstateStore`; `resume`, `InterruptQuestion` and `current_task` for interrupts
-that people answer. For chains of LangChain, take `adapters.langchain`; for an agent without a framework, take
-`keepstate.sessions`.
+API boundary: `KeepstateSaver` and `KeepstateStore`; `resume`, `InterruptQuestion` and `current_task` for
+interrupts that people answer. For chains of LangChain, take `adapters.langchain`; for an agent without a
+framework, take `keepstate.sessions`.
 
 Invariant: a stored value equals the value that was passed, even if that changes later; stored bytes become
 objects of allowed classes only.

@@ -14,6 +14,8 @@ from keepstate.engine.usage.amounts import Usage
 from keepstate.sessions import conversation as sessions
 from keepstate.sessions.entries import Entry
 from keepstate.sessions.following import ChatChange
+from keepstate.sessions.forms.conversion import BaseMessage, ModelContext, ModelMessage
+from keepstate.sessions.forms.given import GivenMessage
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.sessions.replies import Reply
@@ -78,13 +80,13 @@ class BoundedState(Resource[sessions.BoundedState]):
         """The token budget of the context."""
         return self._inner.max_tokens
 
-    def add_message(self, message: Mapping[str, Any], *, pinned: bool = False) -> int:
+    def add_message(self, message: GivenMessage, *, pinned: bool = False) -> int:
         """Add a message and return its number. Summarises messages that left the context, if that is due.
 
         Inside a transaction no summary is made. The next addition outside, or `summarise`, makes it.
 
         Args:
-            message: A dict with a role, as model APIs take it.
+            message: A message in the form of any library, as for `Conversation.append`.
             pinned: Never let the message leave the context.
 
         Raises:
@@ -168,7 +170,7 @@ class Conversation(Twin[sessions.Conversation]):
 
     def append(
         self,
-        *messages: Mapping[str, Any],
+        *messages: GivenMessage,
         id: str | None = None,
         author: str | None = None,
         meta: Mapping[str, Any] | None = None,
@@ -179,7 +181,8 @@ class Conversation(Twin[sessions.Conversation]):
         """Add messages atomically and return the number of the last.
 
         Args:
-            messages: Dicts with a role, as model APIs take them; 1 to 400.
+            messages: Messages in the form of any library, as dicts or as its objects; 1 to 400. A list is one
+                message, with the items of one answer of OpenAI's Responses.
             id: The id of the message, such as that of a request. A message with an id that was used before is
                 not added again, whatever it says: the number of the first one is returned.
             author: The author of the messages; by default, that of the space.
@@ -229,7 +232,7 @@ class Conversation(Twin[sessions.Conversation]):
         """
         finish(self._inner.delete(number))
 
-    def replace(self, from_: int, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def replace(self, from_: int, messages: Sequence[GivenMessage]) -> list[int]:
         """Remove the messages from a number on, as `pop` does, and append others, in one batch.
 
         Args:
@@ -246,11 +249,12 @@ class Conversation(Twin[sessions.Conversation]):
         """
         return finish(self._inner.replace(from_, messages))
 
-    def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
+    def edit(self, number: int, message: GivenMessage | str) -> None:
         """Replace a message, or only its text. `original` still returns the first version.
 
         Raises:
-            InvalidError: The new message makes or answers other tool calls than the old one.
+            InvalidError: The new message makes or answers other tool calls than the old one; or one text is
+                given for a message with several texts in its parts.
             NotFoundError: The message does not exist.
         """
         finish(self._inner.edit(number, message))
@@ -371,6 +375,54 @@ class Conversation(Twin[sessions.Conversation]):
     def get_context(self, max_tokens: int | None = None) -> list[Message]:
         """Return the messages in the context, in order, within its budget or a smaller `max_tokens`."""
         return finish(self._inner.get_context(max_tokens))
+
+    def as_openai(self, api: Literal["chat", "responses"] = "chat") -> list[Message]:
+        """Return the context as OpenAI's API takes it.
+
+        Messages that were given in this form come back as they are. Parts that OpenAI does not accept from
+        others, such as their reasoning, are left out; see docs/how-to/messages.md. This holds for all forms.
+
+        Args:
+            api: `chat` for the messages of chat completions, `responses` for the input of Responses.
+
+        Raises:
+            UnsupportedError: The context has a part that the form does not have, such as a video.
+        """
+        return finish(self._inner.as_openai(api))
+
+    def as_anthropic(self) -> ModelContext[Message]:
+        """Return the context as Anthropic takes it: messages that alternate, and `system` apart.
+
+        Raises:
+            UnsupportedError: The context has a part that the form does not have, such as a recording.
+        """
+        return finish(self._inner.as_anthropic())
+
+    def as_gemini(self) -> ModelContext[Message]:
+        """Return the context as contents of Gemini, which alternate, and `system` apart.
+
+        Raises:
+            UnsupportedError: The context has a part that the form does not have.
+        """
+        return finish(self._inner.as_gemini())
+
+    def as_langchain(self) -> list[BaseMessage]:
+        """Return the context as messages of LangChain.
+
+        Raises:
+            MissingExtraError: langchain-core is not installed.
+            UnsupportedError: The context has a part that the form does not have.
+        """
+        return finish(self._inner.as_langchain())
+
+    def as_pydantic_ai(self) -> list[ModelMessage]:
+        """Return the context as messages of Pydantic AI. Parts of other forms have the time of this call.
+
+        Raises:
+            MissingExtraError: Pydantic AI is not installed.
+            UnsupportedError: The context has a part that the form does not have.
+        """
+        return finish(self._inner.as_pydantic_ai())
 
     def context_tokens(self) -> int:
         """Return the number of tokens in the context."""
