@@ -172,6 +172,7 @@ if TYPE_CHECKING:
     from keepstate.sessions import Entry as Entry
     from keepstate.sessions import MessagePage as MessagePage
     from keepstate.sessions import Session as Session
+    from keepstate.sessions import SessionChange as SessionChange
     from keepstate.sessions import SessionContext as SessionContext
     from keepstate.sessions import SessionMoment as SessionMoment
     from keepstate.sessions import Sessions as Sessions
@@ -319,8 +320,8 @@ _HOMES = {
     "opening": ("open",),
     "sessions": (
         "ANY_USER", "AgentStateMachine", "BoundedState", "ChatChange", "Conversation", "Entry",
-        "MessagePage", "Reply", "Session", "SessionContext", "SessionMoment", "Sessions", "StepResult",
-        "TaskState", "Thread", "ThreadMessage", "ThreadMessages", "Threads", "TokenCounter",
+        "MessagePage", "Reply", "Session", "SessionChange", "SessionContext", "SessionMoment", "Sessions",
+        "StepResult", "TaskState", "Thread", "ThreadMessage", "ThreadMessages", "Threads", "TokenCounter",
         "Transition", "UserState", "ValidatedState", "VersionedState", "estimate_tokens",
     ),
     "stores.protocol": ("Store",),

@@ -18,6 +18,7 @@ from keepstate.sessions.namespace import ANY_USER
 from keepstate.sessions.replies import Reply
 from keepstate.sessions.session import Session
 from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState
+from keepstate.sessions.session_watch import SessionChange
 from keepstate.sessions.sweep import Sessions
 from keepstate.sessions.table import StepResult
 from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
@@ -37,6 +38,7 @@ __all__ = [
     "MessagePage",
     "Reply",
     "Session",
+    "SessionChange",
     "SessionContext",
     "SessionMoment",
     "Sessions",
