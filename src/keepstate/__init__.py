@@ -183,6 +183,7 @@ if TYPE_CHECKING:
     from keepstate.sessions import ModelContext as ModelContext
     from keepstate.sessions import Question as Question
     from keepstate.sessions import Session as Session
+    from keepstate.sessions import SessionChange as SessionChange
     from keepstate.sessions import SessionContext as SessionContext
     from keepstate.sessions import SessionMoment as SessionMoment
     from keepstate.sessions import Sessions as Sessions
@@ -336,9 +337,10 @@ _HOMES = {
     "opening": ("open",),
     "sessions": (
         "ANY_USER", "AgentStateMachine", "BoundedState", "ChatChange", "Conversation", "Entry",
-        "MessagePage", "ModelContext", "Question", "Reply", "Session", "SessionContext", "SessionMoment",
-        "Sessions", "StepResult", "TaskState", "Thread", "ThreadMessage", "ThreadMessages", "Threads",
-        "TokenCounter", "Transition", "UserState", "ValidatedState", "VersionedState", "estimate_tokens",
+        "MessagePage", "ModelContext", "Question", "Reply", "Session", "SessionChange", "SessionContext",
+        "SessionMoment", "Sessions", "StepResult", "TaskState", "Thread", "ThreadMessage", "ThreadMessages",
+        "Threads", "TokenCounter", "Transition", "UserState", "ValidatedState", "VersionedState",
+        "estimate_tokens",
     ),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),

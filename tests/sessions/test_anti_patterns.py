@@ -89,7 +89,7 @@ async def test_sessions_that_nobody_ends_do_not_pile_up(ks: Keepstate) -> None:
     await asyncio.sleep(0.03)
     before = [(await ks.space(f"session/s-{number}").size()).size_bytes for number in range(5)]
 
-    assert [id async for id in Sessions(persistence=ks).ids()] == []
+    assert await Sessions(persistence=ks).ids() == []
     assert await Sessions(persistence=ks).sweep() == 55
     for number in range(5):
         names = [name async for name in ks.space(f"session/s-{number}").documents.keys("*")]

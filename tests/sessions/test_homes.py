@@ -273,7 +273,7 @@ async def test_a_guest_in_a_home_is_listed_and_its_host_only_if_it_holds_somethi
     await AgentStateStore(space=home).save_checkpoint(AgentCheckpoint("host", "c", 1))
     assert sorted(await AgentStateStore(space=home).list_agents()) == ["guest", "host"]
     await Session("s", space=ks.space("session/s")).update({"n": 1})
-    assert [id async for id in Sessions(space=ks.space("session/s")).ids()] == ["s"]
+    assert await Sessions(space=ks.space("session/s")).ids() == ["s"]
 
 
 async def test_deleting_by_one_way_deletes_for_the_other(ks: Keepstate) -> None:

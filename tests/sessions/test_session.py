@@ -56,7 +56,7 @@ async def test_asking_whether_it_is_new_is_no_use(turned: Turned) -> None:
     await session.update({"a": 1})
     turned.clock.advance(40_000)
     assert not await session.is_new()
-    assert [id async for id in Sessions(persistence=turned.ks).ids()] == ["s"]
+    assert await Sessions(persistence=turned.ks).ids() == ["s"]
     turned.clock.advance(40_000)
 
     assert await session.is_new()
@@ -199,7 +199,7 @@ async def test_both_modes_share_a_session() -> None:
                 threads.create("two colours")
                 assert threads.messages.create("two colours", role="user", content="x").content == "x"
             with sync.Sessions() as sessions:
-                assert "two colours" in list(sessions.ids())
+                assert "two colours" in sessions.ids()
 
         assert await session.conversation.count() == 2 and (await session.task.get()).goal == "g"
         assert len([m async for m in session.conversation.get_fork("f").messages()]) == 3

@@ -11,6 +11,7 @@ from tests.contracts.sessions import (
     SessionContract,
     ThreadContract,
     UsageContract,
+    WatchContract,
 )
 from tests.managers.places import InFile, InMemory, InPostgres, InRedis, InSQLite
 
@@ -20,6 +21,7 @@ class _Contract(
     ConversationContract,
     EntryContract,
     ReplyContract,
+    WatchContract,
     ThreadContract,
     MachineContract,
     UsageContract,

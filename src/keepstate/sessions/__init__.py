@@ -20,6 +20,7 @@ from keepstate.sessions.questions import Question
 from keepstate.sessions.replies import Reply
 from keepstate.sessions.session import Session
 from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState
+from keepstate.sessions.session_watch import SessionChange
 from keepstate.sessions.sweep import Sessions
 from keepstate.sessions.table import StepResult
 from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
@@ -41,6 +42,7 @@ __all__ = [
     "ModelContext",
     "Reply",
     "Session",
+    "SessionChange",
     "SessionContext",
     "SessionMoment",
     "Sessions",

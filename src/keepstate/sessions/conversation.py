@@ -19,7 +19,7 @@ from keepstate.engine.kernel.positions import Page
 from keepstate.engine.usage.amounts import Usage
 from keepstate.engine.usage.spends import Spend
 from keepstate.errors import InvalidError
-from keepstate.sessions import following, forks, replies
+from keepstate.sessions import following, forks, replies, word_search
 from keepstate.sessions.context_fit import ordered
 from keepstate.sessions.conversation_documents import make_rules
 from keepstate.sessions.conversation_store import ConversationStore, check_limit
@@ -27,7 +27,6 @@ from keepstate.sessions.entries import Addition, Entry, make_addition
 from keepstate.sessions.following import ChatChange
 from keepstate.sessions.forms.conversion import BaseMessage, ModelContext, ModelMessage, convert
 from keepstate.sessions.forms.given import GivenMessage, check_message
-from keepstate.sessions.message_texts import text_of
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sessions.namespace import Namespace
 from keepstate.sessions.replies import Reply
@@ -231,27 +230,29 @@ class Conversation:
         return [message for _, message in await self._store.newest(size)]
 
     async def search(
-        self, text: str, *, role: str | None = None, limit: int = 20
-    ) -> list[tuple[int, Message]]:
-        """Return the first messages that contain a text, with their numbers, in order.
+        self, text: str, *, role: str | None = None, after: int | str | None = None, limit: int = 20
+    ) -> Page[Entry]:
+        """Return entries whose messages contain all words of a text, the newest first.
 
-        Reads the conversation from its beginning.
+        A word is found where a word begins, `flight` in "flights". In scripts without letter case it is found
+        anywhere, and a text between quotes as a whole. Case makes no difference. What is searched is the text
+        of messages in any form, results of tools included, and not the arguments of tool calls.
+
+        A page looks at up to 2,000 messages, so it may have fewer entries than `limit`, or none, and still
+        have a `next`. It reads what it looks at. Other tasks run meanwhile.
 
         Args:
-            text: The text to find; case is ignored.
+            text: The words, at most 32; without any, all messages are found.
             role: Only messages of this role.
-            limit: The maximum number of messages.
+            after: The `next` of a page: continue with older messages.
+            limit: The largest number of entries.
         """
         limits.admit_count("limit", limit)
         if role is not None:
             check_text("role", role)
-        wanted, found = check_text("text", text).casefold(), list[tuple[int, Message]]()
-        async for number, message in self._store.items():
-            if role in (None, message["role"]) and wanted in text_of(message).casefold():
-                found.append((number, message))
-                if len(found) == limit:
-                    break
-        return found
+        return await word_search.search(
+            self._store, word_search.Words(text), role, _number_in("after", after), limit
+        )
 
     async def count(self) -> int:
         """Return the number of messages."""
@@ -391,6 +392,8 @@ class Conversation:
     async def fork(self, name: str, *, at: int | None = None) -> Conversation:
         """Create a fork that begins with this conversation's messages, without copying them, and return it.
 
+        Cost: the same for a conversation of any length. The context is copied, which has a budget.
+
         Args:
             name: Name of the fork in the session.
             at: Number of the last shared message; the newest message by default.
@@ -427,6 +430,36 @@ class Conversation:
         """
         check_choice("prefer", prefer, "ours", "theirs", None)
         return await forks.merge(self._store, self.get_fork(fork)._store, fork, prefer)
+
+    async def merge_back(self, *, summary: Mapping[str, Any] | str, author: str | None = None) -> int:
+        """Tell the conversation that this fork was created from how it went, by one message.
+
+        The message has the link to the fork in its meta, as `fork`: a dict with the `name`, with `at`, the
+        number of the last shared message, and with `last`, the number of the fork's last message. The
+        messages of the fork stay in the fork; `merge` copies them instead. One batch adds the message, and
+        no other writer makes it fail.
+
+        The same state of the fork is told once: another call returns the number of the first message,
+        whatever it says, also if that message was removed. After a message, an edit or a removal in the fork,
+        a call adds another message.
+
+        Args:
+            summary: The message, as text of the role `assistant` or as a dict. Models see it. A message of
+                the role `system` would never leave the context.
+            author: The author; by default, that of the space.
+
+        Returns:
+            The number of the message in the conversation.
+
+        Raises:
+            InvalidError: This conversation is not a fork, or the message is malformed. Nothing is added.
+            NotFoundError: The fork does not exist.
+        """
+        message = {"role": "assistant", "content": summary} if isinstance(summary, str) else summary
+        if self.name is None:
+            raise InvalidError(f"{self!r} is not a fork. Call merge_back() on a conversation made by fork().")
+        addition = make_addition(check_message(message), None, author, None)
+        return await forks.merge_back(self._store, self.name, addition)
 
 
 def _check_number_of(call: str, messages: Sequence[object]) -> None:

@@ -72,6 +72,8 @@ class ConversationRecord:
 
     Changes are counted by `edits`. The documents stay, because forks may share them.
     """
+    told: tuple[int, int, int] | None = None
+    """The counts of messages and changes of which `merge_back` has told, and the number of its message."""
 
     def holds(self, number: object, count: int) -> bool:
         """Return whether a message of this number exists, of so many that were added."""
@@ -320,7 +322,8 @@ class ConversationDocuments:
                 if name in values:
                     found[number] = record_of(values[name])
             for name, number in edits.items():
-                found[number] = replace(found[number], message=values[name])
+                if number in found and name in values:  # else the session has ended meanwhile
+                    found[number] = replace(found[number], message=values[name])
         return found
 
     async def number_of(self, id: str) -> int | None:

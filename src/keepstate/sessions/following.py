@@ -41,7 +41,8 @@ class ChatChange:
     Attributes:
         kind: `message`, `edited` and `removed` for messages; `started` and `delta` for a reply that is being
             said; `stopped` and `failed` for the message that a reply became if it was not completed.
-        number: The number of the message; None while a reply has none.
+        number: The number of the message; None while a reply has none. A reply that was `started` is
+            `removed` without a number if its message was removed before it was told.
         text: The text of the message; of a `delta`, only what is new; of `started`, all that was said so far.
         entry: The entry; None for `removed`, `started` and `delta`.
         id: The id of the message, or of the reply, which its message gets.
@@ -105,6 +106,8 @@ class Follower:
         self._store, self._space, self._after, self._deltas = store, space, after, deltas
         self._told: Told | None = None
         self._reply: ActiveReply | None = None
+        self._is_over = False
+        """Whether the reply was found to have ended, and the next look tells of its message."""
         self.wait_s = _LONGEST_WAIT_S
 
     async def begin(self) -> None:
@@ -136,8 +139,10 @@ class Follower:
         changes = await self._tell_altered(now) + await self._tell_new(now)
         has_more = self._told is not None and self._told.next < now.count
         self.wait_s = _LONGEST_WAIT_S
-        if has_more or now.last is None:
-            return changes, has_more
+        if has_more:
+            return changes, True
+        if now.last is None:
+            return changes + self._tell_vanished(), False
         replied = await self._tell_reply(now)
         return (changes, True) if replied is None else (changes + replied, False)
 
@@ -201,8 +206,8 @@ class Follower:
         edited = {number for number, edit in record.edited.items() if edit > told.changes and number in kept}
         found = await self._documents(now).read_records(record, sorted(edited))
         changes: list[ChatChange] = []
-        for number in sorted((gone - kept) | edited):
-            if number in edited:
+        for number in sorted((gone - kept) | found.keys()):
+            if number in found:
                 changes.append(self._tell_entry("edited", number, found[number], told))
             else:
                 changes.append(self._tell("removed", number, "", None, None, told))
@@ -225,7 +230,7 @@ class Follower:
             status = found[number].entry(number).status
             is_reply = self._reply is not None and found[number].id == self._reply.id
             if is_reply:
-                self._reply = None
+                self._reply, self._is_over = None, False
             event = 0 if is_reply else (self._told or told).event
             after = replace(told, next=number + 1, event=event)
             changes.append(
@@ -259,8 +264,9 @@ class Follower:
                 known, news = None, await now.stream.events(None, now.last)
                 active = active_in(news)
         except PrunedError:
-            self._reply = None
-            return None
+            # A reply that had ended before this look is told, unless its message was removed since.
+            has_vanished, self._is_over = known is not None and self._is_over, known is not None
+            return self._tell_vanished() if has_vanished else None
         if active is None:
             self._reply = None
             return []
@@ -283,6 +289,14 @@ class Follower:
         last = (news[-1].number or 0) if news else active.last
         self._reply = replace(active, last=last)
         return changes
+
+    def _tell_vanished(self) -> list[ChatChange]:
+        """Tell that the reply that was told is gone: its message was removed from view before it was told."""
+        known, self._reply, self._is_over = self._reply, None, False
+        told = self._told
+        if known is None or told is None or not self._deltas:
+            return []
+        return [self._tell("removed", None, "", None, known.id, replace(told, event=0))]
 
     async def _fail(self, stream: ReplyStream) -> None:
         """End a reply whose writer is dead, unless another process does."""

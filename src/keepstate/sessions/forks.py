@@ -7,6 +7,7 @@ parent.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, Literal
 
 from keepstate.engine.history.merge import MergeConflict
@@ -157,6 +158,28 @@ async def merge(ours: ConversationStore, theirs: ConversationStore, name: str, p
         step, is_last = await ours.together(work, message=f"merge {name}")
         added += step
     return added
+
+
+async def merge_back(fork: ConversationStore, name: str, addition: Addition) -> int:
+    """Add a message to a fork's parent that links to the fork as it is, and return its number.
+
+    Raises:
+        NotFoundError: The fork does not exist.
+    """
+
+    async def work(theirs: ConversationDocuments) -> int:
+        window, record = await theirs.window_and_record()
+        if record.told is not None and record.told[:2] == (window.count, record.edits):
+            return record.told[2]
+        assert record.parent is not None, "a fork has a parent"
+        parent = ConversationStore(fork.namespace, fork.rules, record.parent).at(theirs.target, theirs.prefix)
+        link = {"name": name, "at": record.spans[-1][1] - 1, "last": window.count - 1}
+        (number,), _, _ = await parent.add([replace(addition, meta={"fork": link})])
+        record.told = window.count, record.edits, number
+        await theirs.put_record(record)
+        return number
+
+    return await fork.together(work, message=f"merge back {name}")
 
 
 async def _edits(

@@ -181,6 +181,17 @@ def generation_prefix(prefix: str, life: int) -> str:
     return f"{prefix}life/{life}/"
 
 
+def life_in(name: str) -> tuple[int, str]:
+    """Return the generation in the name of a document after the session's prefix, and the rest of the name.
+
+    The generation is 0 for a document of none.
+    """
+    begin, _, rest = name.partition("/")
+    number, _, rest = rest.partition("/")
+    is_number = begin == "life" and number.isascii() and number.isdecimal()
+    return (int(number), rest) if is_number else (0, name)
+
+
 class SessionGenerations(Namespace):
     """The namespace of a session's current generation.
 
@@ -273,6 +284,11 @@ class SessionGenerations(Namespace):
         head = await self.target.documents.get(self.prefix + HEAD, type=HeadRecord)
         self.require_owner(head.user_id if head is not None and head.life == life else owner)
 
+    async def count_ended(self) -> int:
+        """Return the number of generations that have ended. Does not count as use."""
+        head = await self._read_head(self.target)
+        return head.life - 1 if head else (await self._read_generations(self.target)).count
+
     async def end(self) -> bool:
         """End the current generation, and return whether there was one."""
 
@@ -293,6 +309,11 @@ class SessionGenerations(Namespace):
                 removed += await run_in_transaction(
                     self.target, make_deletion(names), message=f"sweep {self._what}"
                 )
+
+        if past and (space := self.space) is not None:
+            begins = tuple(generation_prefix(self.prefix, life) for life in past)
+            for stream in [name async for name in space.events.streams() if name.startswith(begins)]:
+                await space.events.drop(stream)  # of a reply whose writer was killed
 
         async def record_sweep(tx: Transaction) -> None:
             now = await self._read_generations(tx)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from keepstate._runner import Lock, Signal
@@ -68,6 +68,13 @@ class ActiveReply:
     last: int
     text: str
 
+    def extended(self, deltas: list[Event]) -> ActiveReply:
+        """Return the reply with the deltas that follow."""
+        if not deltas:
+            return self
+        text = self.text + "".join(delta.data for delta in deltas)
+        return replace(self, last=deltas[-1].number or 0, text=text)
+
     def addition(self, status: Status, meta: dict[str, Any], text: str | None = None) -> Addition:
         """Return the message that the reply becomes. Without text, and if it failed, no model sees it."""
         said = self.text if text is None else text
@@ -123,13 +130,39 @@ class ReplyStream:
             except PrunedError:  # it was ended between two pages
                 continue
 
+    async def read_on(self, active: ActiveReply) -> ActiveReply | None:
+        """Return a reply that was read before with what was said since, or the one that follows it, or None.
+
+        The cost does not grow with the reply, so a caller that ends it keeps up with a writer.
+        """
+        try:
+            return active.extended(await self.events(active.last))
+        except PrunedError:
+            return await self.read()
+
+    async def is_over(self) -> bool:
+        """Return whether the session has ended since, so that no message can be added any more."""
+        return await self.store.namespace.to_read() != self.prefix
+
     async def start(self, id: str, author: str | None) -> ActiveReply:
-        """Begin a reply under the lease, after ending one whose writer is dead."""
-        while (active := await self.read()) is not None:
+        """Begin a reply under the lease, after ending one whose writer is dead.
+
+        Raises:
+            ConflictError: The session has ended meanwhile.
+        """
+        active = await self.read()
+        while active is not None:
             try:
                 await self.end(active.last, active.addition("failed", {}))
             except Superseded:
-                continue
+                if await self.is_over():
+                    raise ConflictError(
+                        f"The session of {self.store!r} has ended meanwhile. Begin the reply again.",
+                        space=self.space.name,
+                    ) from None
+                active = await self.read_on(active)
+            else:
+                active = await self.read()
         number = await self.space.events.append({"id": id, "author": author}, stream=self.name)
         return ActiveReply(id, author, number, number, "")
 
@@ -276,7 +309,10 @@ class Reply:
         return None
 
     async def _find_end(self) -> None:
-        """Find out whether the reply was ended, or an append of unknown outcome was applied."""
+        """Find out whether the reply or its session has ended, or an unconfirmed append was applied."""
+        if await self._stream.is_over():
+            self._lost = True
+            return
         if await self._stream.space.events.last(self._stream.name) == self._last:
             return
         active = await self._stream.read()
@@ -308,14 +344,16 @@ class Reply:
                 return await self._stream.end(self._last, addition)
             except Superseded:
                 await self._find_end()
+        if self._lost and await self._stream.is_over():
+            await self._stream.space.events.drop(self._stream.name)  # nobody reads it any more
         if self._lost and status != "failed":
             raise self._lost_error()
         return None
 
     def _lost_error(self) -> LeaseLostError:
         return LeaseLostError(
-            f"{self!r} was ended as failed: its lease expired, or the session has ended. What was said until "
-            "then is kept. Begin another reply",
+            f"{self!r} was ended as failed: its lease expired, or the session has ended. What was stored "
+            "before the lease expired is kept. Begin another reply",
             space=self._stream.space.name,
             name=self._stream.lease_name,
             token=0,
@@ -378,10 +416,11 @@ async def stop(store: ConversationStore, by: str) -> bool:
     """End the reply that is being said as stopped, and return whether there was one."""
     check_name("by", by)
     stream = await ReplyStream.of(store)
-    while stream is not None and (active := await stream.read()) is not None:
+    active = None if stream is None else await stream.read()
+    while stream is not None and active is not None:
         try:
             await stream.end(active.last, active.addition("stopped", {"stopped_by": by}))
             return True
-        except Superseded:
-            continue  # it went on meanwhile
+        except Superseded:  # it went on meanwhile
+            active = None if await stream.is_over() else await stream.read_on(active)
     return False

@@ -6,7 +6,8 @@ is in a space of its own and outlives sessions.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final, TypeVar, Unpack, overload
 
 from keepstate._runner import Mode
@@ -35,6 +36,7 @@ from keepstate.sessions.session_records import (
     build_background,
     build_moment,
 )
+from keepstate.sessions.session_watch import SessionChange, SessionWatch
 from keepstate.sessions.user import UserState
 from keepstate.sessions.validated import (
     STATES,
@@ -343,6 +345,42 @@ class Session(Resource):
         inside._begin(None, self.session_id, self.user_id, self._generations.on(target, lease), user)
         inside._lease, inside._shares = lease, self._shares
         return inside
+
+    async def position(self) -> str:
+        """Return the position of now: `watch(after=position)` yields the changes that come after this call.
+
+        Take it before you read the session, and no change is missed between reading and watching.
+
+        Raises:
+            InvalidError: The session is inside a transaction.
+            NotOwnerError: Another user owns the session.
+        """
+        return await self._watch(None).position()
+
+    async def watch(self, *, after: str | None = None) -> AsyncIterator[SessionChange]:
+        """Yield each change of conversation, forks, task, states and user, in order.
+
+        The iteration never ends by itself. It reads the logs of the session's space and of the user's, and
+        writes nothing. `Conversation.follow` also tells of replies while they are being said.
+
+        Args:
+            after: Start after a `position`, of a change or of `position`, from any process. The session was
+                opened with a user, or without one, as this one. The default is now.
+
+        Raises:
+            CompactedError: A log no longer reaches back to the position.
+            HistoryLostError: The store has lost the history that the position belongs to.
+            InvalidError: The position belongs to another session, or this one is inside a transaction.
+            NotOwnerError: Another user owns the session, or becomes its owner meanwhile.
+        """
+        async with aclosing(self._watch(after).changes()) as changes:
+            async for change in changes:
+                yield change
+
+    def _watch(self, after: str | None) -> SessionWatch:
+        self._own_space("watch()")
+        user = None if isinstance(self._user, OutOfTransaction) else self._user
+        return SessionWatch(self._generations, user, after)
 
     # ---- lifetime and history
 

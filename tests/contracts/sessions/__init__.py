@@ -3,7 +3,7 @@
 Subclass a contract in a test file, and say where sessions are to be kept:
 
 ```python
-class TestMine(SessionContract, ConversationContract, EntryContract, ReplyContract):
+class TestMine(SessionContract, ConversationContract, EntryContract, ReplyContract, WatchContract):
     def make_url(self, tmp_path):
         return f"mine:///{tmp_path}/state"
 ```
@@ -20,6 +20,7 @@ from tests.contracts.sessions.sessions import SessionContract
 from tests.contracts.sessions.stage import SessionStage
 from tests.contracts.sessions.threads import ThreadContract
 from tests.contracts.sessions.usage import UsageContract
+from tests.contracts.sessions.watching import WatchContract
 
 __all__ = [
     "ConversationContract",
@@ -31,4 +32,5 @@ __all__ = [
     "SessionStage",
     "ThreadContract",
     "UsageContract",
+    "WatchContract",
 ]

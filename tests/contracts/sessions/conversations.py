@@ -131,19 +131,38 @@ class ConversationContract(SessionStage):
         assert await conversation.append(said("hello")) == (0 if way == "ended" else number + 1)
         assert await conversation.get_context() == [said("hello")] and len(given) == 1
 
-    async def test_search_finds_what_was_said_in_text_and_in_blocks(self) -> None:
-        conversation = await self.talk("A flight to Rome", "yes", "ROME again")
+    async def test_search_finds_all_words_in_text_and_in_blocks_from_the_newest(self) -> None:
+        conversation = await self.talk("A flight to Rome", "yes", "ROME  again, by Flights")
         blocks = [
             {"type": "text", "text": "Rome, then"},
             {"type": "image_url", "image_url": {"url": "rome.png"}},
         ]
-        await conversation.append({"role": "assistant", "content": blocks})
+        await conversation.append({"role": "assistant", "content": blocks}, CALL, RESULT)
         await conversation.edit(0, "A flight to Oslo")
 
-        assert [number for number, _ in await conversation.search("rome")] == [2, 3]
-        assert [number for number, _ in await conversation.search("rome", role="assistant")] == [3]
-        assert [number for number, _ in await conversation.search("rome", limit=1)] == [2]
-        assert await conversation.search("") != []
+        async def found(text: str, **options: Any) -> list[int]:
+            return [entry.number for entry in await conversation.search(text, **options)]
+
+        assert await found("rome") == [3, 2] and await found("flight rome") == [2]
+        assert await found("rome", role="assistant") == [3]
+        assert await found("ome") == [] == await found("search") and await found('"me again"') == []
+        assert await found('"rome again"') == [2] and await found('"again rome') == []
+        assert await found("three") == [5] and await found("") == [5, 4, 3, 2, 1, 0]
+        first = await conversation.search("o", limit=1)
+        assert [entry.message["content"] for entry in first] == ["A flight to Oslo"] and first.next is None
+        page = await conversation.search("rome", limit=1)
+        assert [entry.number for entry in page] == [3] and await found("rome", after=page.next) == [2]
+
+    async def test_a_page_of_a_search_looks_at_so_many_messages(self) -> None:
+        conversation = self.session().conversation.within(200)
+        await conversation.append(said("the needle"))
+        for _ in range(6):
+            await conversation.append(*(said(f"hay {number}") for number in range(350)))
+
+        page = await conversation.search("needle")
+        assert page == [] and page.next == "101"
+        page = await conversation.search("needle", after=page.next)
+        assert [entry.number for entry in page] == [0] and page.next is None
 
     async def test_a_cleared_conversation_begins_anew(self) -> None:
         conversation = await self.talk("a", "b")
@@ -187,6 +206,69 @@ class ConversationContract(SessionStage):
         await fork.append(said("at noon"))
         assert await conversation.merge("other") == 1
         assert (await texts(conversation))[-1] == "at noon"
+
+    async def test_a_fork_is_told_of_by_one_message_with_a_link(self) -> None:
+        conversation = await self.talk("hello", "book a flight", "to Rome")
+        fork = await conversation.fork("what/if", at=1)
+        await fork.append(said("to Oslo"), said("tomorrow"))
+
+        again = self.session().conversation.get_fork("what/if")
+        numbers = [
+            await each.merge_back(summary="Oslo is full.", author="ann") for each in (fork, again, fork)
+        ]
+        assert numbers == [3, 3, 3] and await texts(conversation) == [
+            *("hello", "book a flight", "to Rome", "Oslo is full."),
+        ]
+        (entry,) = await conversation.page(after=2)
+        assert entry.message == said("Oslo is full.", "assistant") and entry.author == "ann"
+        assert entry.meta == {"fork": {"name": "what/if", "at": 1, "last": 3}}
+        assert (await conversation.get_context())[-1] == entry.message
+        await conversation.delete(3)
+        assert await fork.merge_back(summary="again") == 3 and await conversation.count() == 3
+        await fork.append(said("or by train"))
+        assert await again.merge_back(summary=said("The train goes.", "user")) == 4
+        assert (await conversation.page(after=3))[0].meta["fork"]["last"] == 4
+        await fork.edit(2, "to Bergen")
+        assert await fork.merge_back(summary="Bergen") == 5 and await conversation.merge("what/if") == 3
+
+    async def test_forks_of_forks_tell_their_parents_also_in_a_transaction(self) -> None:
+        session = self.session()
+        await session.conversation.append(said("hello"))
+        inner = await (await session.conversation.fork("outer")).fork("inner")
+        with pytest.raises(RuntimeError):
+            async with session.transaction() as inside:
+                await inside.conversation.get_fork("inner").merge_back(summary="lost")
+                raise RuntimeError
+        async with session.transaction() as inside:
+            assert await inside.conversation.get_fork("inner").merge_back(summary="kept") == 1
+
+        assert await inner.merge_back(summary="once") == 1
+        assert await texts(session.conversation.get_fork("outer")) == ["hello", "kept"]
+        assert await texts(session.conversation) == ["hello"]
+
+    async def test_one_message_tells_of_a_fork_however_many_ask_beside_writers(self) -> None:
+        conversation = await self.talk("hello")
+        fork = await conversation.fork("f")
+        forks = [self.session().conversation.get_fork("f") for _ in range(6)]
+
+        async def tell(number: int) -> int:
+            await self.session().conversation.append(said(f"m{number}"))
+            return await forks[number].merge_back(summary="told")
+
+        numbers = await self.together(*(tell(number) for number in range(6)))
+
+        assert len(set(numbers)) == 1 and (await texts(conversation)).count("told") == 1
+        assert await conversation.count() == 8 and await fork.merge_back(summary="x") == numbers[0]
+
+    async def test_what_cannot_be_merged_back_is_refused(self) -> None:
+        conversation = await self.talk("hello")
+        fork = await conversation.fork("f")
+        for asking in (conversation.merge_back(summary="x"), fork.merge_back(summary={"content": "x"})):
+            with pytest.raises(InvalidError):
+                await asking
+        with pytest.raises(NotFoundError):
+            await conversation.get_fork("g").merge_back(summary="x")
+        assert await texts(conversation) == ["hello"]
 
     async def test_what_both_have_edited_is_a_conflict_unless_a_side_is_preferred(self) -> None:
         conversation = await self.talk("a", "b", "c")
@@ -269,6 +351,9 @@ class ConversationContract(SessionStage):
         for wrong in (conversation.search(3), conversation.search("a", role=4), conversation.edit(0, 7)):  # type: ignore[arg-type]
             with pytest.raises(InvalidError):
                 await wrong
+        for text in ("x" * 1_001, " ".join(map(str, range(33)))):
+            with pytest.raises(InvalidError):
+                await conversation.search(text)
         for after in ("x", -1, True):
             with pytest.raises(InvalidError):
                 # wrong on purpose

@@ -31,6 +31,8 @@ class Screen:
         elif change.kind == "delta":
             assert self.saying is not None
             self.saying += change.text
+        elif change.kind == "removed" and change.number is None:
+            self.saying = None
         elif change.kind == "removed":
             assert change.number is not None
             self.messages.pop(change.number, None)
@@ -239,6 +241,68 @@ class ReplyContract(SessionStage):
             ("failed", "Half of"),
             ("done", "Whole"),
         ]
+
+    async def test_a_reply_of_a_session_that_ends_meanwhile_ends_with_it(self) -> None:
+        session = self.session()
+        await session.conversation.append(said("Hello"))
+        with pytest.raises(LeaseLostError):
+            async with session.conversation.reply(flush_s=0.01) as reply:
+                await reply.write("Half of")
+                stream = reply._stream  # pyright: ignore[reportPrivateUsage]
+                while await stream.space.events.last(stream.name) == reply._active.last:  # pyright: ignore[reportPrivateUsage]
+                    await reply_wait(session.conversation)
+                await session.end()
+                assert not await session.conversation.stop(by="ann")
+                await session.conversation.append(said("Hello again"))
+                assert not await session.conversation.stop(by="ann")
+
+        assert await texts(session.conversation) == ["Hello again"]
+        assert [name async for name in stream.space.events.streams()] == []
+
+    async def test_a_sweep_deletes_what_a_killed_writer_said_in_a_session_that_ended(self) -> None:
+        session = self.session()
+        stream = await self.abandoned(session.conversation, "Half of")
+        await session.end()
+        await session.conversation.append(said("Hello again"))
+        assert [name async for name in stream.space.events.streams()] == [stream.name]
+        assert await session.sweep() > 0
+
+        assert [name async for name in stream.space.events.streams()] == []
+        with pytest.raises(ConflictError, match="has ended"):
+            await stream.space.events.append({"id": "r1", "author": None}, stream=stream.name)
+            await stream.start("r2", None)
+
+    async def test_a_stop_keeps_up_with_a_writer_that_goes_on(self) -> None:
+        conversation = self.session().conversation
+        stream = await self.abandoned(conversation, "Half of")
+        active = await stream.read()
+        assert active is not None
+        last = await stream.append(active.last, " it")
+        again = await stream.read_on(active)
+        assert again is not None and (again.text, again.last) == ("Half of it", last)
+        await stream.end(last, again.addition("stopped", {}))
+        assert await stream.read_on(again) is None
+
+    @pytest.mark.parametrize("has_next", [False, True])
+    async def test_a_reply_whose_message_is_removed_at_once_leaves_the_screen(self, has_next: bool) -> None:
+        conversation = self.session().conversation
+        await conversation.append(said("Hello"))
+        follower, changes = self.follow(conversation), list[ChatChange]()
+        async with conversation.reply(id="r1", flush_s=0.01) as reply:
+            await reply.write("Wrong")
+            await told(follower, changes, lambda screen: screen.saying == "Wrong")
+        await conversation.pop()
+        if has_next:
+            async with conversation.reply(id="r2", flush_s=0.01) as reply:
+                await reply.write("Right")
+                screen = await told(follower, changes, lambda screen: screen.saying == "Right")
+        else:
+            screen = await told(follower, changes, lambda screen: screen.saying is None)
+
+        assert screen.messages == {0: ("done", "Hello")}
+        removed = [change for change in changes if change.kind == "removed"]
+        assert [(change.number, change.id) for change in removed] == [(None, "r1")]
+        await follower.aclose()
 
     async def test_a_writer_that_lost_its_reply_is_told(self) -> None:
         conversation = self.session().conversation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
@@ -182,7 +182,7 @@ class SessionContract(SessionStage):
             assert [each["content"] async for each in session.conversation.messages()] == [f"I am {number}"]
             assert await session.get_state() == await session.user.get_preferences() == {"n": number}
             assert await session.user.histories() == {id: [number]}
-        assert sorted([id async for id in self.sessions().ids()]) == sorted(IDS)
+        assert sorted(await self.sessions().ids()) == sorted(IDS)
 
     async def test_what_was_handed_out_is_a_copy(self) -> None:
         session, told = self.session(user_id="u"), {"options": ["a"]}
@@ -280,8 +280,29 @@ class SessionContract(SessionStage):
             await second.at("main#1")
         with pytest.raises(NotOwnerError):
             await first.get_state()
-        assert [id async for id in self.sessions().ids(user_id="ann")] == []
-        assert [id async for id in self.sessions().ids(user_id="bob")] == ["s"]
+        assert await self.sessions().ids(user_id="ann") == []
+        assert await self.sessions().ids(user_id="bob") == ["s"]
+
+    async def test_ids_of_sessions_come_in_pages_by_owner_and_time(self) -> None:
+        for number in range(5):
+            await self.session(f"a{number}", user_id="ann").update({"n": number})
+            await self.session(f"b{number}", user_id="bob").update({"n": number})
+        await self.session("a1", user_id="ann").update({"n": 0})
+        sessions = self.sessions()
+
+        first = await sessions.ids(user_id="ann", limit=3)
+        assert len(first) == 3 and first.next is not None
+        rest = await sessions.ids(user_id="ann", limit=3, after=first.next)
+        assert sorted([*first, *rest]) == ["a0", "a1", "a2", "a3", "a4"] and rest.next is None
+        assert len(await sessions.ids()) == 10 and await sessions.ids(user_id="eve") == []
+        hour = timedelta(hours=1)
+        now = await self.session("a1", user_id="ann").conversation._store.namespace.target.now()  # pyright: ignore[reportPrivateUsage]
+        assert len(await sessions.ids(active_since=now - hour)) == 10
+        assert await sessions.ids(active_since=now + hour) == []
+        wrong: list[dict[str, Any]] = [{"user_id": 1}, {"limit": 0}, {"after": "x"}, {"active_since": 7}]
+        for options in wrong:
+            with pytest.raises(InvalidError):
+                await sessions.ids(**options)
 
     # ---- together
 
@@ -432,8 +453,7 @@ class SessionContract(SessionStage):
         assert await over.end()
         sessions = self.sessions()
 
-        assert [id async for id in sessions.ids()] == ["living"]
-        assert sorted([id async for id in sessions.ids(living=False)]) == ["living", "over"]
+        assert await sessions.ids() == ["living"]
         assert await sessions.sweep() == 8
         assert await sessions.sweep() == 0 == await living.sweep()
         assert await living.conversation.count() == 5 and (await living.task.get()).goal == "g"

@@ -29,7 +29,7 @@ async def test_what_calls_leave_is_swept(ks: Keepstate) -> None:
         await call(ks, number)
     sessions = Sessions(persistence=ks)
 
-    assert [id async for id in sessions.ids()] == []
+    assert await sessions.ids() == []
     assert await sessions.sweep() > 0
     names = [name async for name in ks.space("session/call-0").documents.keys("*")]
     assert names == ["lives"]

@@ -303,17 +303,25 @@ class Conversation(Twin[sessions.Conversation]):
         """Return the newest messages, whole and in order, whatever their number of tokens."""
         return finish(self._inner.window(size))
 
-    def search(self, text: str, *, role: str | None = None, limit: int = 20) -> list[tuple[int, Message]]:
-        """Return the first messages that contain a text, with their numbers, in order.
+    def search(
+        self, text: str, *, role: str | None = None, after: int | str | None = None, limit: int = 20
+    ) -> Page[Entry]:
+        """Return entries whose messages contain all words of a text, the newest first.
 
-        Reads the conversation from its beginning.
+        A word is found where a word begins, `flight` in "flights". In scripts without letter case it is found
+        anywhere, and a text between quotes as a whole. Case makes no difference. What is searched is the text
+        of messages in any form, results of tools included, and not the arguments of tool calls.
+
+        A page looks at up to 2,000 messages, so it may have fewer entries than `limit`, or none, and still
+        have a `next`. It reads what it looks at. Other tasks run meanwhile.
 
         Args:
-            text: The text to find; case is ignored.
+            text: The words, at most 32; without any, all messages are found.
             role: Only messages of this role.
-            limit: The maximum number of messages.
+            after: The `next` of a page: continue with older messages.
+            limit: The largest number of entries.
         """
-        return finish(self._inner.search(text, role=role, limit=limit))
+        return finish(self._inner.search(text, role=role, after=after, limit=limit))
 
     def count(self) -> int:
         """Return the number of messages."""
@@ -435,6 +443,8 @@ class Conversation(Twin[sessions.Conversation]):
     def fork(self, name: str, *, at: int | None = None) -> Conversation:
         """Create a fork that begins with this conversation's messages, without copying them, and return it.
 
+        Cost: the same for a conversation of any length. The context is copied, which has a budget.
+
         Args:
             name: Name of the fork in the session.
             at: Number of the last shared message; the newest message by default.
@@ -466,3 +476,29 @@ class Conversation(Twin[sessions.Conversation]):
             NotFoundError: This conversation has no fork of this name.
         """
         return finish(self._inner.merge(fork, prefer=prefer))
+
+    def merge_back(self, *, summary: Mapping[str, Any] | str, author: str | None = None) -> int:
+        """Tell the conversation that this fork was created from how it went, by one message.
+
+        The message has the link to the fork in its meta, as `fork`: a dict with the `name`, with `at`, the
+        number of the last shared message, and with `last`, the number of the fork's last message. The
+        messages of the fork stay in the fork; `merge` copies them instead. One batch adds the message, and
+        no other writer makes it fail.
+
+        The same state of the fork is told once: another call returns the number of the first message,
+        whatever it says, also if that message was removed. After a message, an edit or a removal in the fork,
+        a call adds another message.
+
+        Args:
+            summary: The message, as text of the role `assistant` or as a dict. Models see it. A message of
+                the role `system` would never leave the context.
+            author: The author; by default, that of the space.
+
+        Returns:
+            The number of the message in the conversation.
+
+        Raises:
+            InvalidError: This conversation is not a fork, or the message is malformed. Nothing is added.
+            NotFoundError: The fork does not exist.
+        """
+        return finish(self._inner.merge_back(summary=summary, author=author))

@@ -5,15 +5,16 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, TypeVar, Unpack
 
-from keepstate._finish import entered, finish
+from keepstate._finish import entered, finish, finish_each
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.layout import MAIN
 from keepstate.sessions import session as sessions
 from keepstate.sessions.namespace import AnyUser
 from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState
+from keepstate.sessions.session_watch import SessionChange
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.ledger import UsageLedger
 from keepstate.sync.sessions.conversation import Conversation
@@ -212,6 +213,35 @@ class Session(Resource[sessions.Session]):
             LeaseLostError: The lease had expired.
         """
         finish(self._inner.renew(ttl_s))
+
+    def position(self) -> str:
+        """Return the position of now: `watch(after=position)` yields the changes that come after this call.
+
+        Take it before you read the session, and no change is missed between reading and watching.
+
+        Raises:
+            InvalidError: The session is inside a transaction.
+            NotOwnerError: Another user owns the session.
+        """
+        return finish(self._inner.position())
+
+    def watch(self, *, after: str | None = None) -> Iterator[SessionChange]:
+        """Yield each change of conversation, forks, task, states and user, in order.
+
+        The iteration never ends by itself. It reads the logs of the session's space and of the user's, and
+        writes nothing. `Conversation.follow` also tells of replies while they are being said.
+
+        Args:
+            after: Start after a `position`, of a change or of `position`, from any process. The session was
+                opened with a user, or without one, as this one. The default is now.
+
+        Raises:
+            CompactedError: A log no longer reaches back to the position.
+            HistoryLostError: The store has lost the history that the position belongs to.
+            InvalidError: The position belongs to another session, or this one is inside a transaction.
+            NotOwnerError: Another user owns the session, or becomes its owner meanwhile.
+        """
+        return finish_each(self._inner.watch(after=after))
 
     def is_new(self) -> bool:
         """Return whether the session is unused or has ended. Does not count as use."""
