@@ -11,6 +11,7 @@ REASONS = {
     "_clock.py": "the only file that reads time and randomness; ruff forbids it elsewhere by path",
     "_deferral.py": "the floor of all that imports later; asks nothing of the rest of the floor",
     "adapters/langgraph/identities.py": "reads the memory of CPython's lists, and has to be easy to remove",
+    "cli/completion.py": "a command of its own, which no other one shares anything with",
     "cli/exits.py": "the table of exit codes that the documents and all commands share",
     "engine/kernel/recorded.py": "names that the unit, the recorder and a migration share",
     "engine/kernel/transitions.py": "a table for four domains of managers, which do not import one another",
