@@ -69,7 +69,7 @@ async def test_an_erased_tenant_begins_anew(ks: Keepstate) -> None:
 async def test_erasing_needs_the_tenant_s_id_once_more(ks: Keepstate) -> None:
     await filled(ks)
 
-    with pytest.raises(InvalidError, match="has no tenant to erase"):
+    with pytest.raises(InvalidError, match="has no tenant; call"):
         await ks.erase(confirm="a")
     with pytest.raises(InvalidError, match="`confirm` is 'b'; give the id of the tenant to erase, 'a'"):
         await ks.tenant("a").erase(confirm="b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,16 @@ async def survived(call: int) -> bool:
     """Kill an erasure before a call, complete it, and return whether it was killed."""
     heap = MemoryHeap()
     one, other = (Dying(MemoryStore(runner=TaskRunner(), heap=heap)) for _ in range(2))
-    async with keepstate.open(await one.open()) as dying, keepstate.open(await other.open()) as ks:
+    async with keepstate.open(await other.open()) as ks:
         await fill(ks.tenant("t"))
         others = await of_bob(ks.tenant("t"))
-        one.calls_left, is_killed = call, False
-        try:
-            await dying.tenant("t").erase_owner("ANN")
-        except KilledError:
-            is_killed = True
-        one.calls_left = 1 << 30
+        async with keepstate.open(await one.open()) as dying:
+            one.calls_left, is_killed = call, False
+            try:
+                await dying.tenant("t").erase_owner("ANN")
+            except KilledError:
+                is_killed = True
+            one.calls_left = 1 << 30
         await ks.tenant("t").erase_owner("ANN")
 
         assert await of_bob(ks.tenant("t")) == others
@@ -122,6 +124,18 @@ async def test_an_erasure_that_was_killed_is_completed_by_the_next_one() -> None
 
 
 # ---- planted bugs
+
+
+async def test_an_erasure_that_forgets_its_shared_spaces_when_it_is_killed_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def note_spaces(_carrier: Carrier, _owner: str, spaces: Iterable[str]) -> set[str]:
+        return set(spaces)
+
+    monkeypatch.setattr(owner_erasure, "_note_spaces", note_spaces)
+
+    with pytest.raises(AssertionError):
+        await test_an_erasure_that_was_killed_is_completed_by_the_next_one()
 
 
 async def test_a_shared_space_that_is_left_out_is_noticed(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from keepstate import names
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.kernel.grants import (
     Erasure,
     Grants,
@@ -25,6 +26,7 @@ from keepstate.engine.kernel.grants import (
 )
 from keepstate.engine.kernel.store_cache import cache_of
 from keepstate.engine.kernel.stored import decode_stored
+from keepstate.errors import InvalidError
 from keepstate.stores.protocol import LacksKeys, Scrubs, Sizes, Store
 
 BACKUPS = "backups, bundles and exports that were made before"
@@ -48,6 +50,12 @@ class Erased:
     size_bytes: int
     archives: list[Path]
     not_reached: list[str]
+
+
+def check_confirmation(tenant: str, confirm: object) -> None:
+    """Raise `InvalidError` unless the id of the tenant was given once more."""
+    if check_text("confirm", confirm) != tenant:
+        raise InvalidError(f"`confirm` is {confirm!r}; give the id of the tenant to erase, {tenant!r}")
 
 
 async def erase_tenant(store: Store, tenant: str) -> Erased:

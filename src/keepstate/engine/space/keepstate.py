@@ -23,7 +23,6 @@ from keepstate.engine.kernel.arguments import (
     check_choice,
     check_flag,
     check_meta_function,
-    check_name,
     check_path,
     check_space_name,
     check_tenant,
@@ -651,13 +650,9 @@ class Keepstate:
         Raises:
             InvalidError: The handle has no tenant, or `confirm` is not its id.
         """
-        if self.tenant_id is None:
-            raise InvalidError(f"{self!r} has no tenant to erase; call `ks.tenant(id).erase(confirm=id)`")
-        if check_text("confirm", confirm) != self.tenant_id:
-            raise InvalidError(
-                f"`confirm` is {confirm!r}; give the id of the tenant to erase, {self.tenant_id!r}"
-            )
-        return await _erasure.erase_tenant(await self.opened(), self.tenant_id)
+        tenant = self._require_tenant("erase")
+        _erasure.check_confirmation(tenant, confirm)
+        return await _erasure.erase_tenant(await self.opened(), tenant)
 
     async def erase_owner(self, owner: str) -> _erasure.Erased:
         """Erase the subjects of one owner: sessions of this user, and the state of the user.
@@ -675,7 +670,7 @@ class Keepstate:
         Returns:
             The counts of what this call removed, the archives of its histories, and what was not reached.
         """
-        return await _owner_erasure.erase_owner(self, self.tenant_id, check_name("owner", owner))
+        return await _owner_erasure.erase_owner(self, self.tenant_id, owner)
 
     async def export(self, path: str | PathLike[str]) -> _export.Exported:
         """Write all spaces of the tenant into a new file of JSON lines, readable by its owner only.

@@ -20,6 +20,7 @@ import msgspec
 from keepstate.engine.index.carrier import Carrier
 from keepstate.engine.index.rows import Found
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.kernel.executor import Home
 from keepstate.engine.kernel.grants import checks_for
 from keepstate.engine.kernel.positions import Page
@@ -91,6 +92,7 @@ class _Erasure:
 
 async def erase_owner(ks: OwnersHome, tenant: str | None, owner: str) -> Erased:
     """Erase the subjects of an owner and the state of that user, and report it."""
+    check_name("owner", owner)
     store = await ks.opened()
     erasure, carrier = _Erasure(ks, store, tenant), Carrier(store, tenant, ks.clock)
     await ks.deliver()

@@ -28,8 +28,8 @@ _QUEUE: Final = (*layout.INDEXES.values(), layout.SCHEDULES)
 
 
 @dataclass(frozen=True, slots=True)
-class Voided:
-    """The holds that were ended in one space.
+class RestoredSpace:
+    """Report on one space of a restored store: the holds that were ended.
 
     Attributes:
         claims: The number of tasks that were claimed, and are ready again.
@@ -42,7 +42,7 @@ class Voided:
     is_paused: bool
 
 
-async def void_holds(executor: Executor) -> Voided:
+async def void_holds(executor: Executor) -> RestoredSpace:
     """Pause the queue of a space, make its claimed tasks ready, and delete its leases.
 
     An attempt that is cut off like this does not count. The pause comes first, so no worker claims a task
@@ -60,7 +60,7 @@ async def void_holds(executor: Executor) -> Voided:
     await executor.run(begin, attempts=None)
     claims = await _void(executor, layout.CLAIMED)
     leases = await _void(executor, layout.LEASES)
-    return Voided(claims, leases, has_queue)
+    return RestoredSpace(claims, leases, has_queue)
 
 
 async def _void(executor: Executor, part: bytes) -> int:
