@@ -25,6 +25,8 @@ MODULES = {
     "engine.queue.step_control": ("StepControl",),
     "engine.queue.steps": ("TaskSteps",),
     "engine.space.space": ("Parts", "Transaction", "Space"),
+    "engine.usage.ledger": ("UsageLedger",),
+    "engine.usage.spends": ("Spend",),
     "engine.documents.watch": ("Watch",),
     "managers.binding": ("ManagerStorage",),
     "managers.manager": ("Manager",),
@@ -67,6 +69,7 @@ SEAMS = {
     "EventStream": {"of", "page", "executor"},
     "Events": {"page", "find", "executor"},
     "Lease": {"kept_alive"},
+    "Spend": {"hold", "let_go", "settle", "settle_despite_cancel", "settle_in"},
     "Queue": {
         *("claim_with", "executor", "next_look_s", "suspend"),
         *("begin_transaction", "change_steps", "held_record"),

@@ -76,6 +76,12 @@ if TYPE_CHECKING:
     from keepstate.engine.space.space import AppliedTransaction as AppliedTransaction
     from keepstate.engine.space.space import Space, Transaction
     from keepstate.engine.space.space import SpaceSize as SpaceSize
+    from keepstate.engine.usage.amounts import Budget as Budget
+    from keepstate.engine.usage.amounts import Usage as Usage
+    from keepstate.engine.usage.ceilings import BudgetState as BudgetState
+    from keepstate.engine.usage.ledger import UsageLedger as UsageLedger
+    from keepstate.engine.usage.ledger import UsageTotals as UsageTotals
+    from keepstate.engine.usage.spends import Spend as Spend
     from keepstate.errors import (
         AlreadyExistsError,
         AttemptsExhaustedError,
@@ -94,6 +100,7 @@ if TYPE_CHECKING:
         TransitionError,
     )
     from keepstate.errors import ApprovalClosedError as ApprovalClosedError
+    from keepstate.errors import BudgetExceededError as BudgetExceededError
     from keepstate.errors import ClockError as ClockError
     from keepstate.errors import ClosedError as ClosedError
     from keepstate.errors import CompactedError as CompactedError
@@ -273,9 +280,13 @@ _HOMES = {
     "engine.space.projection": ("Projection",),
     "engine.space.queues": ("Queues", "SpaceTask"),
     "engine.space.space": ("AppliedTransaction", "Space", "SpaceSize", "Transaction"),
+    "engine.usage.amounts": ("Budget", "Usage"),
+    "engine.usage.ceilings": ("BudgetState",),
+    "engine.usage.ledger": ("UsageLedger", "UsageTotals"),
+    "engine.usage.spends": ("Spend",),
     "errors": (
         "AlreadyExistsError", "ApprovalClosedError",
-        "AttemptsExhaustedError", "ClockError", "ClosedError", "CompactedError",
+        "AttemptsExhaustedError", "BudgetExceededError", "ClockError", "ClosedError", "CompactedError",
         "ConflictError", "CorruptError", "HistoryLostError", "InvalidError", "KeepstateDeprecationWarning",
         "KeepstateError", "LeaseLostError", "MergeConflictError", "MissingExtraError", "NotAllowedError",
         "NotFoundError", "NotLoadedError", "NotOwnerError", "OutcomeUnknownError", "PrunedError",

@@ -15,6 +15,7 @@ KeepstateError
 ├── NotAllowedError          the caller does not have the right to do this
 │   └── NotOwnerError        it belongs to another user
 ├── QuotaExceededError       a quota is used up: delete something, or raise it
+│   └── BudgetExceededError     a budget of usage is used up: wait for its next period, or raise it
 ├── NotLoadedError           the part was excluded when loading: load it
 ├── PrunedError              retention deleted it
 ├── ClosedError              closed, or opened in another process or event loop: open it here
@@ -40,6 +41,8 @@ attributes, and can be pickled.
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
 from functools import cache
 from inspect import get_annotations
 from typing import Any, ClassVar
@@ -219,8 +222,20 @@ class QuotaExceededError(KeepstateError):
     code = "quota_exceeded"
     space: str | None = None
     quota: str | None = None
-    most: int | None = None
-    used: int | None = None
+    most: int | Decimal | None = None
+    used: int | Decimal | None = None
+
+
+class BudgetExceededError(QuotaExceededError):
+    """The use would exceed a budget. Nothing was written.
+
+    `budget` is its name, `quota` is `cost`, `tokens` or `calls`, `most` what the budget allows of it, `used`
+    what is used or reserved, `resets_at` the time at which its next period begins.
+    """
+
+    code = "budget_exceeded"
+    budget: str | None = None
+    resets_at: datetime | None = None
 
 
 class NotLoadedError(KeepstateError):

@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
 from bench.compared import MAKERS, count_calls, puts_at_turn
-from keepstate import TaskSpec, sync
+from keepstate import Budget, TaskSpec, Usage, sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.adapters.langgraph import KeepstateSaver
@@ -248,6 +249,23 @@ class _Approvals:
 _approvals = _Approvals()
 
 
+class _Usage:
+    """Uses under a budget."""
+
+    def limit(self, ks: Keepstate) -> None:
+        ks.space("spending").usage.set_budget("all", Budget(calls=1_000_000))
+
+    def record(self, ks: Keepstate) -> None:
+        ks.space("spending").usage.record(Usage(model="large", cost=Decimal("0.01")))
+
+    def spend(self, ks: Keepstate) -> None:
+        with ks.space("spending").usage.reserve(model="large") as spend:
+            spend.record(Usage(model="large", cost=Decimal("0.01")))
+
+
+_usage = _Usage()
+
+
 def _talk(ks: Keepstate) -> None:
     """Store a conversation of 20 checkpoints."""
     saver = KeepstateSaver(_store_of(ks))
@@ -329,6 +347,10 @@ CALLS: Final = (
     Row("approvals.ask", _approvals.ask, 2, Cost(2, 27, None)),
     Row("approvals.answer", _approvals.answer, 3, Cost(3, 23, None), _approvals.ask),
     Row("approvals.pending", lambda ks: ks.space("work").approvals.pending(), 1, Cost(1, 5, 0)),
+    Row("usage.record", _usage.record, 3, Cost(3, 13, 73), _usage.limit),
+    Row("usage.reserve, until it ends", _usage.spend, 5, Cost(5, 25, None), _usage.limit),
+    Row("usage.totals", lambda ks: ks.space("spending").usage.totals("month"), 2, Cost(2, 10, 0)),
+    Row("usage.budgets", lambda ks: ks.space("spending").usage.budgets(), 1, Cost(1, 5, 0)),
     Row("queue.counts", lambda ks: ks.space("work").queue.counts(), 1, Cost(1, 4, 0)),
     Row("space.size", lambda ks: ks.space("a").size(), 1, Cost(1, 3, 0)),
     Row("events.read(1000)", lambda ks: ks.space("long").events.read(limit=1_000), 1, Cost(1, 4, 0)),

@@ -18,6 +18,7 @@ import pytest
 
 import keepstate
 from keepstate import Claim, Fold, InvalidError, Limit, sync
+from tests.engine import wrong_usage
 from tests.engine.index import wrong
 
 NO_TEXT = (1, None, b"a", ["a"], "\ud800")
@@ -58,6 +59,10 @@ class Call:
 
 def on_ks(make: Callable[[Any, Any], Any], wrong: tuple[Any, ...]) -> Call:
     return Call(make, wrong, "ks")
+
+
+def on_usage(make: Callable[[Any, Any], Any], wrong: tuple[Any, ...]) -> Call:
+    return Call(lambda space, x: make(space.usage, x), wrong)
 
 
 def on_lease(make: Callable[[Any, Any], Any], wrong: tuple[Any, ...]) -> Call:
@@ -449,6 +454,7 @@ CALLS: dict[str, Call] = {
     "Task.heartbeat(lease_s)": on_task(lambda task, x: task.heartbeat(x), NO_LENGTH),
     "Task.complete(result)": on_task(lambda task, x: task.complete(x), NO_VALUE),
     "Task.fail(retry_in_s)": on_task(lambda task, x: task.fail("why", x), NO_WAIT),
+    **{name: on_usage(*call) for name, call in wrong_usage.CALLS.items()},
 }
 
 WORDS = r".{20}"
@@ -468,7 +474,7 @@ ANYTHING = {
 def test_every_argument_of_every_public_call_is_tried() -> None:
     twins = (
         sync.Keepstate, sync.Space, sync.Documents, sync.Document, sync.Events, sync.EventStream, sync.Leases,
-        sync.Lease, sync.Queue, sync.Task, sync.Schedules,
+        sync.Lease, sync.Queue, sync.Task, sync.Schedules, sync.UsageLedger,
     )  # fmt: skip
     there = {
         f"{twin.__name__}.{name}({parameter})"

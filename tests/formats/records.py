@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
+from keepstate import Budget, Usage
 from keepstate._runner import TaskRunner
 from keepstate.engine.kernel import layout
 from keepstate.engine.space.keepstate import Keepstate
@@ -51,6 +54,11 @@ async def _fill(ks: Keepstate) -> None:
     await space.schedules.put("nightly", every_s=3_600, kind="report")
     await space.approvals.ask("Send it?", id="a1", subject={"to": "all"}, to=["bob"], expires_s=3_600)
     await WorkflowStateManager(persistence=ks).create(WorkflowState("w1", status=WorkflowStatus.RUNNING))
+    usage = ks.space("spending").usage
+    await usage.set_budget("money", Budget(cost=Decimal(10), per="month"))
+    await usage.record(
+        Usage(model="large", input_tokens=900, output_tokens=80, cost=Decimal("0.0125")), id="u1"
+    )
 
 
 async def _entries(store: Store, space: str, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:

@@ -26,6 +26,7 @@ from keepstate.engine.queue.rules import QueueRules
 from keepstate.engine.queue.step_records import StepRecord
 from keepstate.engine.queue.tasks import IndexRecord, TaskRecord
 from keepstate.engine.queue.ticks import ScheduleRecord
+from keepstate.engine.usage.records import LedgerRecord, UsedRecord
 from keepstate.stores.file import items
 from keepstate.values import codec
 from tests.docs.pages import ROOT
@@ -37,10 +38,10 @@ RECORDS: dict[str, Any] = {
     "CANCELLED": IndexRecord, "CARRIED": ChangeTime, "CARRYING": Mark, "CLAIMED": IndexRecord,
     "COMMITS": CommitRecord, "CURSORS": Cursor, "DEAD": IndexRecord, "DECIDED": LineRecord,
     "DONE": IndexRecord, "DROPPING": DropMark, "EVENTS": EventRecord, "FOLDS": FoldRecord,
-    "GRAFTS": Graft, "HELD": Turn, "INDEX_META": MetaRecord, "OUTBOX": ChangeTime,
-    "QUEUE_RULES": QueueRules, "READY": IndexRecord, "ROWS": Row, "RULES": WriteRules,
+    "GRAFTS": Graft, "HELD": Turn, "INDEX_META": MetaRecord, "LEDGERS": LedgerRecord,
+    "OUTBOX": ChangeTime, "QUEUE_RULES": QueueRules, "READY": IndexRecord, "ROWS": Row, "RULES": WriteRules,
     "SCHEDULES": ScheduleRecord, "STEPS": StepRecord, "TAGS": Head, "TASKS": TaskRecord,
-    "TENANT": TenantRecord, "TURNS": Turn, "WAITING": IndexRecord,
+    "TENANT": TenantRecord, "TURNS": Turn, "USED": UsedRecord, "WAITING": IndexRecord,
 }  # fmt: skip
 """The record of each part whose value is one, or is made of ones."""
 ROW = re.compile(r"^\| `(0[0-2] .+?)` \| `([0-9a-f]+)` \| (.+?) \| (?:`([a-z_ ]+)`)? \|$", re.MULTILINE)

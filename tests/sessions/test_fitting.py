@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keepstate.errors import InvalidError
 from keepstate.sessions import context_fit
-from keepstate.sessions.context_fit import Budget
+from keepstate.sessions.context_fit import TokenBudget
 from keepstate.sessions.messages import Message
 from keepstate.sessions.window import PageMissing, Window, WindowRecord
 from tests.sessions.talking import by_words, call, orphans, result, said
@@ -68,7 +68,7 @@ MESSAGES = st.one_of(
 def test_whatever_is_said_the_context_is_within_its_budget(
     told: list[tuple[Message, bool]], most: int, over: int | None
 ) -> None:
-    budget, shelf, messages = Budget(most, by_words, over, 3), Shelf(), dict[int, Message]()
+    budget, shelf, messages = TokenBudget(most, by_words, over, 3), Shelf(), dict[int, Message]()
     stay: list[int] = []
     for message, pinned in told:
         pin = pinned and message["role"] == "user"

@@ -10,12 +10,19 @@ from tests.contracts.sessions import (
     ReplyContract,
     SessionContract,
     ThreadContract,
+    UsageContract,
 )
 from tests.managers.places import InFile, InMemory, InPostgres, InRedis, InSQLite
 
 
 class _Contract(
-    SessionContract, ConversationContract, EntryContract, ReplyContract, ThreadContract, MachineContract
+    SessionContract,
+    ConversationContract,
+    EntryContract,
+    ReplyContract,
+    ThreadContract,
+    MachineContract,
+    UsageContract,
 ): ...
 
 

@@ -31,7 +31,7 @@ _SUMMARY_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class TokenBudget:
     """The limits of a context.
 
     Attributes:
@@ -67,7 +67,7 @@ class Budget:
         return name_of(self.counter)
 
 
-def add(window: Window, message: Message, budget: Budget, *, pinned: bool) -> int:
+def add(window: Window, message: Message, budget: TokenBudget, *, pinned: bool) -> int:
     """Add a message, drop what exceeds the budget, and return the message's number.
 
     Raises:
@@ -93,7 +93,7 @@ def add(window: Window, message: Message, budget: Budget, *, pinned: bool) -> in
     return number
 
 
-def replace(window: Window, number: int, message: Message, budget: Budget) -> None:
+def replace(window: Window, number: int, message: Message, budget: TokenBudget) -> None:
     """Account for an edited message, if it is in the context.
 
     Raises:
@@ -139,7 +139,7 @@ def remove(window: Window, messages: Mapping[int, Message]) -> None:
     window.find_newest()
 
 
-def recount(window: Window, messages: Mapping[int, Message], budget: Budget) -> None:
+def recount(window: Window, messages: Mapping[int, Message], budget: TokenBudget) -> None:
     """Count the whole context with another counter. Call `fit` afterwards.
 
     Raises:
@@ -151,7 +151,7 @@ def recount(window: Window, messages: Mapping[int, Message], budget: Budget) -> 
     window.counter = budget.counted_by
 
 
-def fit(window: Window, newest: Message, budget: Budget, *, summarises: bool = True) -> None:
+def fit(window: Window, newest: Message, budget: TokenBudget, *, summarises: bool = True) -> None:
     """Drop what exceeds the budget, and cut the newest message if it alone exceeds it.
 
     Raises:
@@ -164,7 +164,7 @@ def fit(window: Window, newest: Message, budget: Budget, *, summarises: bool = T
     _fit_newest(window, newest, budget)
 
 
-def _require_fixed_fits(window: Window, budget: Budget) -> None:
+def _require_fixed_fits(window: Window, budget: TokenBudget) -> None:
     if (fixed := window.fixed_tokens) > budget.max_tokens:
         raise InvalidError(
             f"The system and pinned messages have {fixed} tokens, but the context may have at most "
@@ -199,7 +199,7 @@ def _join(window: Window, group: int, other: int) -> None:
         window.change(row, group=group, kind=kind, more=more)
 
 
-def shrink(window: Window, budget: Budget, *, summarises: bool = True) -> None:
+def shrink(window: Window, budget: TokenBudget, *, summarises: bool = True) -> None:
     """Drop the oldest groups, except the newest group, until the context fits or nothing more may leave.
 
     Raises:
@@ -230,7 +230,7 @@ def _drop_group(window: Window, group: int) -> None:
     window.calls = {id: other for id, other in window.calls.items() if other != group}
 
 
-def _fit_newest(window: Window, message: Message, budget: Budget) -> None:
+def _fit_newest(window: Window, message: Message, budget: TokenBudget) -> None:
     """Cut the newest message, or drop its group, if it alone exceeds the budget."""
     excess = window.total_tokens - budget.max_tokens
     if excess <= 0:
@@ -255,7 +255,7 @@ def _fit_newest(window: Window, message: Message, budget: Budget) -> None:
     window.advance()
 
 
-def summarise(window: Window, summary: Message, numbers: list[int], budget: Budget) -> None:
+def summarise(window: Window, summary: Message, numbers: list[int], budget: TokenBudget) -> None:
     """Add a summary of messages that left the context, in place of the summary before it.
 
     Raises:

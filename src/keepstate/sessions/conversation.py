@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Literal, Unpack
+from dataclasses import replace
+from typing import Any, Final, Literal, Unpack, cast
 
 from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
-from keepstate.engine.kernel.arguments import check_choice, check_flag, check_text, single_use
+from keepstate.engine.kernel.arguments import (
+    check_choice,
+    check_flag,
+    check_text,
+    require_instance,
+    single_use,
+)
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.usage.amounts import Usage
+from keepstate.engine.usage.spends import Spend
 from keepstate.errors import InvalidError
 from keepstate.sessions import following, forks, replies
 from keepstate.sessions.context_fit import ordered
@@ -81,6 +90,8 @@ class Conversation:
         author: str | None = None,
         meta: Mapping[str, Any] | None = None,
         pinned: bool = False,
+        usage: Usage | None = None,
+        spend: Spend | None = None,
     ) -> int:
         """Add messages atomically and return the number of the last.
 
@@ -91,8 +102,14 @@ class Conversation:
             author: The author of the messages; by default, that of the space.
             meta: Notes on the messages, by name. They are stored with the messages, and no model sees them.
             pinned: Never let the messages leave the context.
+            usage: The call of a model that made the last message. It is stored with it, and counted in the
+                ledger of the session in the same batch, under its budgets.
+            spend: Instead: a spend of the session's ledger. What it has recorded is stored and counted in the
+                same way, also above a budget, and its reservation is returned. Wider ledgers are settled
+                before.
 
         Raises:
+            BudgetExceededError: The usage would exceed a budget. Nothing is added.
             InvalidError: A message is malformed, several messages have one id, or system and pinned messages
                 exceed the budget. Nothing is added.
         """
@@ -100,7 +117,12 @@ class Conversation:
         if id is not None and len(messages) > 1:
             raise InvalidError(f"append() got one id for {len(messages)} messages. Append them one by one.")
         additions = [make_addition(check_message(message), id, author, meta) for message in messages]
-        return (await self._store.add(*additions, pinned=pinned))[-1]
+        if usage is None and spend is None:
+            return (await self._store.add(*additions, pinned=pinned))[-1]
+        source = _source_of(usage, spend)
+        uses = (source,) if isinstance(source, Usage) else tuple(source.uses)
+        additions[-1] = replace(additions[-1], usage=uses)
+        return (await self._store.add(*additions, pinned=pinned, source=source))[-1]
 
     async def pop(self, n: int = 1) -> list[Entry]:
         """Remove the newest messages from view, and return them in order; fewer if there are fewer.
@@ -457,3 +479,12 @@ class BoundedState(Resource):
         """
         self._binding.require_outside_transaction("summarising")
         return await self._store.summarise()
+
+
+def _source_of(usage: object, spend: object) -> Usage | Spend:
+    """Return the usage or the spend of a message, of which one was given."""
+    if usage is not None and spend is not None:
+        raise InvalidError("append() got `usage` and `spend`. Record the usage in the spend, and pass that.")
+    given = usage if spend is None else spend
+    require_instance("usage" if spend is None else "spend", given, Usage if spend is None else Spend)
+    return cast("Usage | Spend", given)

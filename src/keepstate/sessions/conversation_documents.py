@@ -26,7 +26,7 @@ from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import NotFoundError
 from keepstate.names import unescape
 from keepstate.sessions import context_fit
-from keepstate.sessions.context_fit import Budget
+from keepstate.sessions.context_fit import TokenBudget
 from keepstate.sessions.entries import Addition, EntryRecord, id_segment, message_in, record_of
 from keepstate.sessions.messages import Message
 from keepstate.sessions.namespace import Namespace
@@ -140,7 +140,7 @@ class ContextRules:
         summarise: Summarises messages; None drops them.
     """
 
-    budget: Budget
+    budget: TokenBudget
     summarise: Summarise | None = None
 
 
@@ -165,7 +165,7 @@ def make_rules(
     if summarise is not None and (is_blocking or not callable(summarise)):
         reject_coroutine_function(summarise)
     over = None if summarise is None else summarise_over
-    return ContextRules(Budget(max_tokens, counter, over, summarise_first), summarise)
+    return ContextRules(TokenBudget(max_tokens, counter, over, summarise_first), summarise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +394,7 @@ class ConversationDocuments:
         await self.target.documents.put(f"{self.prefix}{self.tail}{EDITS}{number:0{_DIGITS}d}", message)
 
 
-def _add(window: Window, addition: Addition, budget: Budget, *, pinned: bool) -> int:
+def _add(window: Window, addition: Addition, budget: TokenBudget, *, pinned: bool) -> int:
     if not addition.is_shown:
         return window.next_number()
     return context_fit.add(window, addition.message, budget, pinned=pinned)

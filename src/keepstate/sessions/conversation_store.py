@@ -17,9 +17,11 @@ from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.space import Space, Transaction
+from keepstate.engine.usage.amounts import Usage
+from keepstate.engine.usage.spends import Spend
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.sessions import context_fit
-from keepstate.sessions.context_fit import Budget
+from keepstate.sessions.context_fit import TokenBudget
 from keepstate.sessions.conversation_documents import (
     PAGES_AT_ONCE,
     READ_AT_ONCE,
@@ -84,8 +86,12 @@ class ConversationStore:
 
     # ---- writing
 
-    async def add(self, *additions: Addition, pinned: bool = False) -> list[int]:
+    async def add(
+        self, *additions: Addition, pinned: bool = False, source: Usage | Spend | None = None
+    ) -> list[int]:
         """Add messages atomically and return their numbers. Summarises what left the context, if that is due.
+
+        What a model used for them, or the spend that has recorded it, is counted in the same batch.
 
         A message with an id that was used before is not added again: its number is returned.
 
@@ -97,7 +103,11 @@ class ConversationStore:
             id = additions[0].id
             if id is not None and (known := await documents.number_of(id)) is not None:
                 return [known], False, self._expected
-            return await documents.add(additions, pinned=pinned)
+            added = await documents.add(additions, pinned=pinned)
+            if source is not None:
+                ledger = documents.target.usage.account(self.namespace.prefix)
+                await (ledger.record(source) if isinstance(source, Usage) else ledger.settle(source))
+            return added
 
         numbers, is_due, self._expected = await self.together(work, message="add a message")
         if is_due and self.rules.summarise is not None and self.namespace.space is not None:
@@ -221,7 +231,7 @@ class ConversationStore:
         """
         budget = self.rules.budget
         if max_tokens is not None:
-            budget = Budget(max_tokens, budget.counter, None)
+            budget = TokenBudget(max_tokens, budget.counter, None)
         if window.counter != budget.counted_by:
             context_fit.recount(window, found, budget)
         if window.total_tokens > budget.max_tokens:  # the writer had a larger budget, or another counter

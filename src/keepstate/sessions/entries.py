@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self, cast
 
 from keepstate.engine.kernel.arguments import check_author, check_name
 from keepstate.engine.kernel.stored import to_datetime
+from keepstate.engine.usage.amounts import Usage, stored_usage, usage_in
 from keepstate.errors import InvalidError
 from keepstate.names import escape
 from keepstate.sessions.messages import Message
@@ -36,6 +37,7 @@ class Entry:
         author: The author, or None.
         meta: The caller's notes on the message.
         status: `done`; or `stopped` or `failed`, for the part of a reply that was said until then.
+        usage: The calls of models that made the message, in their order.
     """
 
     number: int
@@ -45,6 +47,7 @@ class Entry:
     author: str | None
     meta: dict[str, Any]
     status: Status
+    usage: tuple[Usage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class EntryRecord:
         """Return the entry of this number."""
         at, about = to_datetime(self.at_ms), self.about
         author, meta = about.get("author"), dict(about.get("meta", {}))
-        return Entry(number, self.id, self.message, at, author, meta, about.get("status", "done"))
+        usage = tuple(usage_in(stored) for stored in about.get("usage", ()))
+        return Entry(number, self.id, self.message, at, author, meta, about.get("status", "done"), usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class Addition:
         status: The status of the entry.
         at_ms: The time, if it was said earlier.
         is_shown: Whether models see it.
+        usage: The calls of models that made the message.
     """
 
     message: Message
@@ -92,19 +97,22 @@ class Addition:
     status: Status = "done"
     at_ms: int | None = None
     is_shown: bool = True
+    usage: tuple[Usage, ...] = ()
 
     def record(self, now_ms: int, author: str | None) -> EntryRecord:
         """Return the stored form, with the time and the author of a write."""
         at_ms = now_ms if self.at_ms is None else self.at_ms
-        about = {"id": self.id, "author": self.author or author, "meta": self.meta or None}
+        about: dict[str, Any] = {"id": self.id, "author": self.author or author, "meta": self.meta or None}
         if self.status != "done":
             about["status"] = self.status
+        if self.usage:
+            about["usage"] = [stored_usage(usage) for usage in self.usage]
         given = {name: part for name, part in about.items() if part is not None}
         return EntryRecord(self.message, at_ms, given)
 
     @classmethod
     def again(cls, record: EntryRecord) -> Self:
-        """Return the addition of a message of another conversation. Its id stays there."""
+        """Return the addition of a message of another conversation. Its id and its usage stay there."""
         entry = record.entry(0)
         is_shown = entry.status != "failed" and bool(
             entry.message.get("content") or entry.status != "stopped"

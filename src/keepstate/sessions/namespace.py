@@ -23,6 +23,7 @@ from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
+from keepstate.engine.usage.ledger import UsageLedger
 from keepstate.errors import InvalidError, NotOwnerError
 from keepstate.values.schema import register
 
@@ -54,6 +55,11 @@ class Namespace:
     def space(self) -> Space | None:
         """The space; None inside a transaction."""
         return self.target if isinstance(self.target, Space) else None
+
+    @property
+    def ledger(self) -> UsageLedger:
+        """The ledger of usage: that of the own space, or an account of a shared one."""
+        return self.target.usage.account(self.prefix)
 
     async def to_read(self) -> str | None:
         """Return the current prefix, or None if there are no documents."""
@@ -115,6 +121,11 @@ class OutOfTransaction(Namespace):
 
     def _reject(self) -> NoReturn:
         raise InvalidError(self._why)
+
+    @property
+    def ledger(self) -> UsageLedger:
+        """Raise `InvalidError`."""
+        self._reject()
 
     async def to_read(self) -> str | None:
         """Raise `InvalidError`."""

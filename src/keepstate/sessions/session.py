@@ -20,8 +20,9 @@ from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
+from keepstate.engine.usage.ledger import UsageLedger
 from keepstate.errors import InvalidError
-from keepstate.sessions.context_fit import Budget, ordered
+from keepstate.sessions.context_fit import TokenBudget, ordered
 from keepstate.sessions.conversation import Conversation
 from keepstate.sessions.conversation_documents import ContextRules
 from keepstate.sessions.conversation_store import ConversationStore
@@ -111,7 +112,7 @@ class Session(Resource):
     ) -> None:
         self._binding = self._closing = binding
         self.session_id, self.user_id = session_id, user_id
-        self._store = ConversationStore(generations, ContextRules(Budget(_MAX_TOKENS)))
+        self._store = ConversationStore(generations, ContextRules(TokenBudget(_MAX_TOKENS)))
         self._generations, self._user = generations, user
         self._lease: Lease | None = None
         self._shares = (
@@ -148,6 +149,11 @@ class Session(Resource):
             why = "was opened with ANY_USER" if self.user_id is ANY_USER else "was opened without a user"
             raise InvalidError(f"Session {self.session_id!r} {why}. Pass the user's id as user_id=.")
         return UserState(self.user_id, self._user)
+
+    @property
+    def usage(self) -> UsageLedger:
+        """The usage of the session, over all its generations, and its budgets. It does not end with it."""
+        return self._generations.ledger
 
     def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
         """Return a state of the session that is validated on write and on read.

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.space import Transaction
+from keepstate.engine.usage.ledger import UsageLedger
 from keepstate.errors import InvalidError
 from keepstate.names import escape
 from keepstate.sessions.models import Model
@@ -119,6 +120,11 @@ class UserState:
         if (made.name if name is None else name) == "history":
             raise InvalidError("`name` is 'history', which is reserved for remember(). Choose another name.")
         return make_state(self._namespace, self.user_id, f"state of user {self.user_id!r}", made, name)
+
+    @property
+    def usage(self) -> UsageLedger:
+        """The usage of the user, of what was counted here, and its budgets; see `UsageLedger.within`."""
+        return self._namespace.ledger
 
     # ---- its documents
 

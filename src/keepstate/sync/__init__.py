@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keepstate.sync.history import History
     from keepstate.sync.keepstate import Keepstate
     from keepstate.sync.lease import Lease, Leases
+    from keepstate.sync.ledger import UsageLedger
     from keepstate.sync.managers.agents import AgentRecoveryManager, AgentStateStore
     from keepstate.sync.managers.knowledge import KnowledgeStateManager
     from keepstate.sync.managers.speech import SpeechStateManager
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from keepstate.sync.sessions.validated import ValidatedState
     from keepstate.sync.sessions.versioned import VersionedState
     from keepstate.sync.space import Space, Transaction
+    from keepstate.sync.spends import Spend
     from keepstate.sync.typed.changes import StateWatch
     from keepstate.sync.typed.profiles import ProfileAccess
     from keepstate.sync.typed.run import AgentRun
@@ -70,6 +72,7 @@ _HOMES = {
         "Lease",
         "Leases",
     ),
+    "ledger": ("UsageLedger",),
     "managers.agents": (
         "AgentRecoveryManager",
         "AgentStateStore",
@@ -110,6 +113,7 @@ _HOMES = {
         "Space",
         "Transaction",
     ),
+    "spends": ("Spend",),
     "typed.changes": ("StateWatch",),
     "typed.profiles": ("ProfileAccess",),
     "typed.run": ("AgentRun",),
@@ -151,6 +155,7 @@ __all__ = [
     "Sessions",
     "Space",
     "SpeechStateManager",
+    "Spend",
     "StateManager",
     "StateWatch",
     "Task",
@@ -159,6 +164,7 @@ __all__ = [
     "ToolCallContext",
     "ToolStateManager",
     "Transaction",
+    "UsageLedger",
     "UserState",
     "ValidatedState",
     "VersionedState",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from keepstate.sync import events as _events_twins
     from keepstate.sync import history as _history_twins
     from keepstate.sync import lease as _lease_twins
+    from keepstate.sync import ledger as _ledger_twins
     from keepstate.sync import queue as _queue_twins
     from keepstate.sync import schedules as _schedules_twins
 else:
@@ -42,6 +43,7 @@ else:
         _lease_twins="keepstate.sync.lease",
         _queue_twins="keepstate.sync.queue",
         _schedules_twins="keepstate.sync.schedules",
+        _ledger_twins="keepstate.sync.ledger",
         _collection="keepstate.engine.documents.collection",
         _checkout="keepstate.engine.history.checkout",
         _revisions="keepstate.engine.history.revisions",
@@ -101,6 +103,11 @@ class Parts(Twin[Inner]):
     def approvals(self) -> _approvals_twins.Approvals:
         """The questions of the space to people. Each is settled once."""
         return _approvals_twins.Approvals(self._inner.approvals)
+
+    @cached_property
+    def usage(self) -> _ledger_twins.UsageLedger:
+        """The tokens, calls and money that models used, under budgets. Each use is counted once."""
+        return _ledger_twins.UsageLedger(self._inner.usage)
 
     @cached_property
     def leases(self) -> _lease_twins.Leases:
@@ -277,10 +284,10 @@ class Space(Parts[engine.Space]):
         """Remove everything whose name begins with a prefix, with its log and its history.
 
         These are documents with their places in indexes, streams, leases, tasks, schedules, approvals,
-        branches and tags. All other entries stay as they are. The log of the space ends here: an older
-        position of anything in the space raises `CompactedError`. In a recorded space only the present states
-        of branches and tags are left of the history. Embedded stores rewrite their files, so that no removed
-        bytes remain there.
+        accounts of usage, branches and tags. All other entries stay as they are. The log of the space ends
+        here: an older position of anything in the space raises `CompactedError`. In a recorded space only the
+        present states of branches and tags are left of the history. Embedded stores rewrite their files, so
+        that no removed bytes remain there.
 
         Writers are not rejected: what they write under the prefix during the call may remain. An interrupted
         call is completed by the next one.

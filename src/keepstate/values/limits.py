@@ -39,6 +39,18 @@ ANSWER_BYTES: Final = 64 << 10
 """Size of the encoded answer to an approval."""
 NOTE_BYTES: Final = 4 << 10
 """Size of the note on an answer, or of the reason of a withdrawal, as UTF-8."""
+BUDGETS: Final = 32
+"""Number of budgets of an account of usage."""
+RESERVATIONS: Final = 1_000
+"""Number of reservations of an account of usage at one time."""
+ACCOUNT_BYTES: Final = 360
+"""Size of the name of an account of usage, as UTF-8."""
+MODEL_BYTES: Final = 100
+"""Size of the name of a model, as UTF-8."""
+USE_KNOWN_MS: Final = 30 * 24 * 3600 * 1000
+"""Time for which an account of usage knows the id of a use."""
+LARGEST_USAGE: Final = 10**12
+"""The largest number of tokens or calls of a use or a budget."""
 MESSAGE_BYTES: Final = 64 << 10
 """Size of the message of a commit or transaction, and of the question of an approval, as UTF-8."""
 META_BYTES: Final = 1 << 10

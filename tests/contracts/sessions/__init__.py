@@ -19,6 +19,7 @@ from tests.contracts.sessions.replies import ReplyContract
 from tests.contracts.sessions.sessions import SessionContract
 from tests.contracts.sessions.stage import SessionStage
 from tests.contracts.sessions.threads import ThreadContract
+from tests.contracts.sessions.usage import UsageContract
 
 __all__ = [
     "ConversationContract",
@@ -29,4 +30,5 @@ __all__ = [
     "SessionContract",
     "SessionStage",
     "ThreadContract",
+    "UsageContract",
 ]

@@ -54,6 +54,9 @@
 01 "asking" id                       present while it is pending; ends when it expires
 01 "assigned" person at_ms id        … in the list of the person who is asked; all are in that of no person
 01 "decided" id STAMP                a line of its log
+01 "ledger" account                  the budgets of an account of usage, and its reservations
+01 "used" account day model share    the sums of a day and a model; added up over the shares
+01 "spent" account digest            present, for 30 days, if a use with this id was counted
 01 "queue_rules"                     what each claim of a task keeps: paused kinds, limits and aging
 01 "checkpoint" line id              a checkpoint of a framework's run: the commit of its state, and more
 01 "pending" line id task            the writes of a task on a checkpoint
@@ -141,6 +144,9 @@ ASKED: Final = stored_key(BY_KEY, "asked")
 ASKING: Final = stored_key(BY_KEY, "asking")
 ASSIGNED: Final = stored_key(BY_KEY, "assigned")
 DECIDED: Final = stored_key(BY_KEY, "decided")
+LEDGERS: Final = stored_key(BY_KEY, "ledger")
+USED: Final = stored_key(BY_KEY, "used")
+SPENT: Final = stored_key(BY_KEY, "spent")
 LINES: Final = stored_key(BY_KEY, "line")
 TURNS: Final = stored_key(BY_KEY, "turn")
 BLOCKED: Final = stored_key(BY_KEY, "blocked")

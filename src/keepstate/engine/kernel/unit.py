@@ -200,6 +200,15 @@ class Unit:
             self._now_ms = (await self.store.read(self.space, [])).now_ms
         return self._now_ms
 
+    async def confirmed_now_ms(self) -> int:
+        """Return the space's time as the store told it, also in a unit that supposes.
+
+        For work whose result depends on the time, such as the day that a use counts in.
+        """
+        if self._supposable is not None:
+            await self._confirm()
+        return await self.now_ms()
+
     @property
     def known_now_ms(self) -> int:
         """The space's time at the first read; 0 before that."""

@@ -30,6 +30,7 @@ from keepstate.engine.queue import tasks, ticks
 from keepstate.engine.queue.attempts import AttemptRecord
 from keepstate.engine.queue.rules import decode_rules as decode_queue_rules
 from keepstate.engine.queue.step_records import decode_step
+from keepstate.engine.usage.records import day_and_model, decode_ledger, decode_used
 from keepstate.errors import CompactedError, CorruptError, InvalidError
 from keepstate.stores.part_sizes import PartSizes
 from keepstate.stores.protocol import Entry, Store
@@ -274,6 +275,8 @@ _DECODERS: Final[Mapping[bytes, Callable[[bytes, bytes], object]]] = {
     layout.ROWS: lambda _, value: decode_stored(value, Row, "the record"),
     layout.CARRYING: lambda _, value: decode_stored(value, Mark, "the record"),
     layout.DROPPING: lambda _, value: decode_stored(value, DropMark, "the record"),
+    layout.LEDGERS: lambda _, value: decode_ledger(value, "the record"),
+    layout.USED: lambda key, value: (day_and_model(key), decode_used(value, "the record")),
     layout.TENANT: lambda _, value: decode_stored(value, TenantRecord, "the record of the tenant"),
 }
 """Raise an error for a damaged record, given its key and value; by key prefix."""

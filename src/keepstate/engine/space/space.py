@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from keepstate.engine.queue import schedules as _schedules
     from keepstate.engine.space import erasure as _erasure
     from keepstate.engine.space import expunge as _expunge
+    from keepstate.engine.usage import ledger as _usage
 else:
     defer_imports(
         globals(),
@@ -72,6 +73,7 @@ else:
         _schedules="keepstate.engine.queue.schedules",
         _erasure="keepstate.engine.space.erasure",
         _expunge="keepstate.engine.space.expunge",
+        _usage="keepstate.engine.usage.ledger",
     )
 
 _TOKEN_BYTES = 16
@@ -160,6 +162,11 @@ class Parts:
     def approvals(self) -> _approvals.Approvals:
         """The questions of the space to people. Each is settled once."""
         return self._part(_approvals.Approvals(self._executor), "approvals")
+
+    @cached_property
+    def usage(self) -> _usage.UsageLedger:
+        """The tokens, calls and money that models used, under budgets. Each use is counted once."""
+        return self._part(_usage.UsageLedger(self._executor), "usage")
 
     @cached_property
     def leases(self) -> _lease.Leases:
@@ -576,10 +583,10 @@ class Space(Parts):
         """Remove everything whose name begins with a prefix, with its log and its history.
 
         These are documents with their places in indexes, streams, leases, tasks, schedules, approvals,
-        branches and tags. All other entries stay as they are. The log of the space ends here: an older
-        position of anything in the space raises `CompactedError`. In a recorded space only the present states
-        of branches and tags are left of the history. Embedded stores rewrite their files, so that no removed
-        bytes remain there.
+        accounts of usage, branches and tags. All other entries stay as they are. The log of the space ends
+        here: an older position of anything in the space raises `CompactedError`. In a recorded space only the
+        present states of branches and tags are left of the history. Embedded stores rewrite their files, so
+        that no removed bytes remain there.
 
         Writers are not rejected: what they write under the prefix during the call may remain. An interrupted
         call is completed by the next one.

@@ -10,13 +10,15 @@ from typing import Any, Literal, Unpack
 
 from keepstate._finish import entered, finish, finish_each
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.usage.amounts import Usage
 from keepstate.sessions import conversation as sessions
 from keepstate.sessions.entries import Entry
 from keepstate.sessions.following import ChatChange
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.sessions.replies import Reply
-from keepstate.sync.twin import Twin, inner_options, single_use
+from keepstate.sync.spends import Spend
+from keepstate.sync.twin import Twin, inner_of, inner_options, single_use
 
 
 class BoundedState(Resource[sessions.BoundedState]):
@@ -171,6 +173,8 @@ class Conversation(Twin[sessions.Conversation]):
         author: str | None = None,
         meta: Mapping[str, Any] | None = None,
         pinned: bool = False,
+        usage: Usage | None = None,
+        spend: Spend | None = None,
     ) -> int:
         """Add messages atomically and return the number of the last.
 
@@ -181,12 +185,28 @@ class Conversation(Twin[sessions.Conversation]):
             author: The author of the messages; by default, that of the space.
             meta: Notes on the messages, by name. They are stored with the messages, and no model sees them.
             pinned: Never let the messages leave the context.
+            usage: The call of a model that made the last message. It is stored with it, and counted in the
+                ledger of the session in the same batch, under its budgets.
+            spend: Instead: a spend of the session's ledger. What it has recorded is stored and counted in the
+                same way, also above a budget, and its reservation is returned. Wider ledgers are settled
+                before.
 
         Raises:
+            BudgetExceededError: The usage would exceed a budget. Nothing is added.
             InvalidError: A message is malformed, several messages have one id, or system and pinned messages
                 exceed the budget. Nothing is added.
         """
-        return finish(self._inner.append(*messages, id=id, author=author, meta=meta, pinned=pinned))
+        return finish(
+            self._inner.append(
+                *messages,
+                id=id,
+                author=author,
+                meta=meta,
+                pinned=pinned,
+                usage=usage,
+                spend=inner_of(spend) if isinstance(spend, Spend) else spend,
+            )
+        )
 
     def pop(self, n: int = 1) -> list[Entry]:
         """Remove the newest messages from view, and return them in order; fewer if there are fewer.

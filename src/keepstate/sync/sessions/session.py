@@ -15,6 +15,7 @@ from keepstate.sessions import session as sessions
 from keepstate.sessions.namespace import AnyUser
 from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState
 from keepstate.sync.binding import Resource, StorageOptions
+from keepstate.sync.ledger import UsageLedger
 from keepstate.sync.sessions.conversation import Conversation
 from keepstate.sync.sessions.user import UserState
 from keepstate.sync.sessions.validated import ValidatedState
@@ -89,6 +90,11 @@ class Session(Resource[sessions.Session]):
             InvalidError: The session was opened without a user, or with `ANY_USER`.
         """
         return UserState(self._inner.user)
+
+    @property
+    def usage(self) -> UsageLedger:
+        """The usage of the session, over all its generations, and its budgets. It does not end with it."""
+        return UsageLedger(self._inner.usage)
 
     def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
         """Return a state of the session that is validated on write and on read.

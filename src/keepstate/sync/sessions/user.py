@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from keepstate._finish import finish
 from keepstate.sessions import user as sessions
+from keepstate.sync.ledger import UsageLedger
 from keepstate.sync.sessions.validated import ValidatedState
 from keepstate.sync.twin import Twin, around_generic
 
@@ -79,3 +80,8 @@ class UserState(Twin[sessions.UserState]):
         """
         answer: ValidatedState[M] = around_generic(ValidatedState, self._inner.state(model, name))
         return answer
+
+    @property
+    def usage(self) -> UsageLedger:
+        """The usage of the user, of what was counted here, and its budgets; see `UsageLedger.within`."""
+        return UsageLedger(self._inner.usage)
