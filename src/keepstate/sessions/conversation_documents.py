@@ -322,7 +322,7 @@ class ConversationDocuments:
                 if name in values:
                     found[number] = record_of(values[name])
             for name, number in edits.items():
-                if number in found and name in values:  # else the session has ended meanwhile
+                if number in found and name in values:  # otherwise the session has ended
                     found[number] = replace(found[number], message=values[name])
         return found
 

@@ -345,7 +345,7 @@ class Reply:
             except Superseded:
                 await self._find_end()
         if self._lost and await self._stream.is_over():
-            await self._stream.space.events.drop(self._stream.name)  # nobody reads it any more
+            await self._stream.space.events.drop(self._stream.name)  # no message can come of it any more
         if self._lost and status != "failed":
             raise self._lost_error()
         return None
