@@ -39,6 +39,14 @@ ANSWER_BYTES: Final = 64 << 10
 """Size of the encoded answer to an approval."""
 NOTE_BYTES: Final = 4 << 10
 """Size of the note on an answer, or of the reason of a withdrawal, as UTF-8."""
+MEMORY_BYTES: Final = 1 << 20
+"""Size of the text of a memory, or of a query for memories, as UTF-8."""
+MEMORY_ID_BYTES: Final = 200
+"""Size of the id of a memory, escaped, as UTF-8."""
+MEMORIES_MATRIX: Final = 50_000
+"""Number of vectors of memories that are searched in memory; more need a `VectorIndex`."""
+VECTOR_NUMBERS: Final = 16_384
+"""Number of numbers in the vector of a memory."""
 MESSAGE_BYTES: Final = 64 << 10
 """Size of the message of a commit or transaction, and of the question of an approval, as UTF-8."""
 META_BYTES: Final = 1 << 10
