@@ -65,7 +65,13 @@ def test_scores_equal_those_of_a_walk_over_all_texts(
         for key, text in left.items()
         if words & set(text)
     }
-    assert index.scores(query) == pytest.approx(expected)
+    assert dict(index.nearest(query, 100)) == pytest.approx(expected)
+    for limit in (1, 2):
+        best = dict(index.nearest(query, limit))
+        assert best == pytest.approx({key: expected[key] for key in best})
+        assert sorted(best.values(), reverse=True)[:limit] == pytest.approx(
+            sorted(expected.values(), reverse=True)[:limit]
+        )
 
 
 def test_a_long_query_looks_up_its_rarest_words() -> None:
@@ -73,6 +79,6 @@ def test_a_long_query_looks_up_its_rarest_words() -> None:
     for number in range(200):
         index.put(str(number), f"common w{number}")
 
-    assert set(index.scores(" ".join(["common", *(f"w{number}" for number in range(64))]))) == set(
-        map(str, range(64))
-    )
+    assert {
+        key for key, _ in index.nearest(" ".join(["common", *(f"w{number}" for number in range(64))]), 1_000)
+    } == set(map(str, range(64)))

@@ -424,11 +424,11 @@ class Memories(Resource):
                 near = local.nearest(vector, limit, allowed)
             else:
                 near = await self._nearest_of(self._index, local, vector, limit, where, allowed)
-            worded = (local.data.keys() if allowed is None else allowed) - local.embedded
-        by_words = local.words.scores(query, worded) if worded is None or worded else {}
+            worded = local.pending if allowed is None else local.pending & allowed
+        by_words = local.words.nearest(query, limit, worded) if worded is None or worded else []
         rows = [
             *((id, score, True) for id, score in near),
-            *((id, score, False) for id, score in by_words.items()),
+            *((id, score, False) for id, score in by_words),
         ]
         if min_score is not None:
             rows = [row for row in rows if row[1] >= min_score]

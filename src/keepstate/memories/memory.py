@@ -179,4 +179,4 @@ def matches(data: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
 
 
 def _equal(one: object, other: object) -> bool:
-    return isinstance(one, bool) is isinstance(other, bool) and one == other
+    return one == other and isinstance(one, bool) is isinstance(other, bool)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection
+from heapq import nlargest
 from math import log
 from typing import Final
 from unicodedata import normalize
@@ -18,6 +19,7 @@ _K1: Final = 1.2
 _B: Final = 0.75
 _QUERY_WORDS: Final = 64
 """The largest number of words of a query that are looked up: the rarest ones, so a long query stays cheap."""
+_ROUNDING: Final = 1e-9
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff"
@@ -43,7 +45,6 @@ class WordIndex:
         self._words: dict[str, tuple[str, ...]] = {}
         self._lengths: dict[str, int] = {}
         self._total = 0
-        self._norms: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._words)
@@ -57,7 +58,6 @@ class WordIndex:
         self._words[key] = tuple(counts)
         self._lengths[key] = counts.total()
         self._total += counts.total()
-        self._norms = {}
 
     def discard(self, key: str) -> None:
         """Remove the text of a key, if there is one."""
@@ -67,33 +67,45 @@ class WordIndex:
             if not postings:
                 del self._postings[word]
         self._total -= self._lengths.pop(key, 0)
-        self._norms = {}
 
-    def scores(self, query: str, allowed: Collection[str] | None = None) -> dict[str, float]:
-        """Return the scores of the texts that have a word of the query, from 0 to 1.
+    def nearest(
+        self, query: str, limit: int, allowed: Collection[str] | None = None
+    ) -> list[tuple[str, float]]:
+        """Return the texts with the largest scores, from 0 to 1, and all that equal the last of them.
+
+        Words are looked up from the rarest on. Once the others together cannot lift a text to the last place,
+        they are looked up for the texts that are left only (Turtle and Flood, "Query Evaluation", 1995).
 
         Args:
             query: A text.
+            limit: The number of texts.
             allowed: Only these keys.
         """
         postings = {word: self._postings.get(word, {}) for word in set(words_of(query))}
         rarest = sorted(postings, key=lambda word: (len(postings[word]) or len(self), word))[:_QUERY_WORDS]
-        weights = {word: self._weight(len(postings[word])) for word in rarest}
-        most = sum(weights.values()) * (_K1 + 1)
-        norms, found = self._present_norms(), dict[str, float]()
-        for word in rarest:
-            weight = weights[word] * (_K1 + 1) / most
-            for key, count in postings[word].items():
+        weights = [self._weight(len(postings[word])) for word in rarest]
+        rest = most = sum(weights)
+        slope = _K1 * _B * len(self) / self._total if self._total else 0.0
+        lengths, found, is_open = self._lengths, dict[str, float](), True
+        for word, weight in zip(rarest, weights, strict=True):
+            counts, share = postings[word], weight / most
+            rest -= weight
+            candidates = counts if is_open else [key for key in found if key in counts]
+            for key in candidates:
                 if allowed is None or key in allowed:
-                    found[key] = found.get(key, 0.0) + weight * count / (count + norms[key])
-        return found
+                    count = counts[key]
+                    norm = _K1 * (1 - _B) + slope * lengths[key]
+                    found[key] = found.get(key, 0.0) + share * count / (count + norm)
+            if len(found) > limit:
+                least = nlargest(limit, found.values())[-1]
+                is_open = is_open and least <= rest / most + _ROUNDING
+                if not is_open:
+                    bound = least - rest / most - _ROUNDING
+                    found = {key: score for key, score in found.items() if score >= bound}
+        if len(found) <= limit:
+            return list(found.items())
+        least = nlargest(limit, found.values())[-1]
+        return [(key, score) for key, score in found.items() if score >= least]
 
     def _weight(self, texts: int) -> float:
         return log(1 + (len(self) - texts + 0.5) / (texts + 0.5))
-
-    def _present_norms(self) -> dict[str, float]:
-        """Return the part of a score that depends on the length of a text alone."""
-        if not self._norms and self._total:
-            mean = self._total / len(self)
-            self._norms = {key: _K1 * (1 - _B + _B * length / mean) for key, length in self._lengths.items()}
-        return self._norms

@@ -38,7 +38,7 @@ APPROVAL_EVENTS: Final = 1_000
 ANSWER_BYTES: Final = 64 << 10
 """Size of the encoded answer to an approval."""
 NOTE_BYTES: Final = 4 << 10
-"""Size of the note on an answer, or of the reason of a withdrawal, as UTF-8."""
+"""Size of the note on an answer, of the reason of a withdrawal, or of the source or reason of a memory."""
 MEMORY_BYTES: Final = 1 << 20
 """Size of the text of a memory, or of a query for memories, as UTF-8."""
 MEMORY_ID_BYTES: Final = 200

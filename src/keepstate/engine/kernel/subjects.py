@@ -1,4 +1,4 @@
-"""Subjects: sessions, threads, agents, workflows, teams, machines, memories, approvals and queues, which `find` lists.
+"""Subjects of `find`: sessions, threads, agents, workflows, teams, machines, memories, approvals and queues.
 
 A batch that changes a subject also writes the subject's outbox entry: `outbox find KIND ID`. The entry is
 overwritten, never queued, and says that the index does not show the subject as of this revision. Invariant:
