@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from graphlib import TopologicalSorter
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -51,6 +52,7 @@ T = TypeVar("T")
 
 _KIND: Final = "memory"
 _HITS: Final = 100
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _MERGED: Final = 100
 _LINE: Final = 10_000
 """The largest number of memories in one history."""
@@ -332,7 +334,11 @@ class Memories(Resource):
             NotFoundError: The memory does not exist.
         """
         line = await self._line(check_id(id))
-        return sorted(line.values(), key=lambda each: (each.at or datetime.min, each.id))
+        depths: dict[str, int] = {}  # memories of one millisecond are ordered by what replaces what
+        links = {each.id: [former for former in each.replaces if former in line] for each in line.values()}
+        for each in TopologicalSorter(links).static_order():
+            depths[each] = 1 + max((depths[former] for former in links[each]), default=0)
+        return sorted(line.values(), key=lambda each: (each.at or _NEVER, depths[each.id], each.id))
 
     async def _line(self, id: str) -> dict[str, Memory]:
         """Return the memories that are linked to one, the nearest first."""
