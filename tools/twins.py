@@ -38,6 +38,7 @@ MODULES = {
     "managers.tools.manager": ("ToolStateManager",),
     "managers.state.manager": ("StateManager",),
     "managers.workflows.manager": ("WorkflowStateManager",),
+    "memories.memories": ("Memories",),
     "sessions.conversation": ("BoundedState", "Conversation"),
     "sessions.machine": ("AgentStateMachine",),
     "sessions.replies": ("Reply",),

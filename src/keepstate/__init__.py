@@ -170,6 +170,10 @@ if TYPE_CHECKING:
     from keepstate.managers.workflows.records import WorkflowCheckpoint as WorkflowCheckpoint
     from keepstate.managers.workflows.records import WorkflowState as WorkflowState
     from keepstate.managers.workflows.records import WorkflowStatus as WorkflowStatus
+    from keepstate.memories import Hit as Hit
+    from keepstate.memories import Memories as Memories
+    from keepstate.memories import Memory as Memory
+    from keepstate.memories import VectorIndex as VectorIndex
     from keepstate.names import ALL as ALL
     from keepstate.names import OWN as OWN
     from keepstate.opening import open as open
@@ -333,6 +337,7 @@ _HOMES = {
     ),
     "managers.workflows.manager": ("WorkflowStateManager",),
     "managers.workflows.records": ("StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStatus"),
+    "memories": ("Hit", "Memories", "Memory", "VectorIndex"),
     "names": ("ALL", "OWN"),
     "opening": ("open",),
     "sessions": (

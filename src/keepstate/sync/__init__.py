@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from keepstate.sync.managers.teams import OrchestrationStateManager
     from keepstate.sync.managers.tools import ToolStateManager
     from keepstate.sync.managers.workflows import WorkflowStateManager
+    from keepstate.sync.memories.memories import Memories
     from keepstate.sync.opening import of, open
     from keepstate.sync.projection import Projection
     from keepstate.sync.queue import Queue, Task
@@ -83,6 +84,7 @@ _HOMES = {
     "managers.teams": ("OrchestrationStateManager",),
     "managers.tools": ("ToolStateManager",),
     "managers.workflows": ("WorkflowStateManager",),
+    "memories.memories": ("Memories",),
     "opening": (
         "of",
         "open",
@@ -145,6 +147,7 @@ __all__ = [
     "Lease",
     "Leases",
     "Projection",
+    "Memories",
     "OrchestrationStateManager",
     "ProfileAccess",
     "Queue",

@@ -44,7 +44,7 @@ LINK_BODY_DEPTH: Final = 32
 LINK_SUBJECT_CHARACTERS: Final = 256 << 10
 """Characters of the subject of an approval, as text, that the page of a link shows."""
 NOTE_BYTES: Final = 4 << 10
-"""Size of the note on an answer, or of the reason of a withdrawal, as UTF-8."""
+"""Size of the note on an answer, of the reason of a withdrawal, or of the source or reason of a memory."""
 BUDGETS: Final = 32
 """Number of budgets of an account of usage."""
 RESERVATIONS: Final = 1_000
@@ -57,6 +57,14 @@ USE_KNOWN_MS: Final = 30 * 24 * 3600 * 1000
 """Time for which an account of usage knows the id of a use."""
 LARGEST_USAGE: Final = 10**12
 """The largest number of tokens or calls of a use or a budget."""
+MEMORY_BYTES: Final = 1 << 20
+"""Size of the text of a memory, or of a query for memories, as UTF-8."""
+MEMORY_ID_BYTES: Final = 200
+"""Size of the id of a memory, escaped, as UTF-8."""
+MEMORIES_MATRIX: Final = 50_000
+"""Number of vectors of memories that are searched in memory; more need a `VectorIndex`."""
+VECTOR_NUMBERS: Final = 16_384
+"""Number of numbers in the vector of a memory."""
 MESSAGE_BYTES: Final = 64 << 10
 """Size of the message of a commit or transaction, and of the question of an approval, as UTF-8."""
 META_BYTES: Final = 1 << 10

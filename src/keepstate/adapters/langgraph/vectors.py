@@ -8,7 +8,7 @@ milliseconds after they are read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import Any, Final, TypedDict, cast
 
 from langgraph.store.base import (
     Embeddings,
@@ -21,15 +21,10 @@ from langgraph.store.base import (
 from langgraph.store.base.embed import EmbeddingsLambda
 
 from keepstate.errors import InvalidError, MissingExtraError
+from keepstate.values.vectors import DISTANCES, NUMBER_BYTES, Distance, find_numpy, nearness, pack_vector
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-DISTANCES: Final = ("cosine", "inner_product", "l2")
 _KEYS: Final = frozenset(("dims", "embed", "fields", "text_fields", "distance_type", "ann_index_config"))
 _WHOLE: Final = "$"
-_FLOAT: Final = "<f4"
 
 
 class Index(TypedDict, total=False):
@@ -73,7 +68,7 @@ class Vectors:
             raise InvalidError(f"`index` has {min(unknown)!r}; there are {', '.join(sorted(_KEYS))}")
         if given.get("embed") is None:
             raise InvalidError("`embed` of the index is missing; give an embedding model")
-        _numpy()
+        _require_numpy()
         self.embeddings: Embeddings = ensure_embeddings(given["embed"])
         dims = given.get("dims")
         if dims is not None and (type(dims) is not int or dims < 1):
@@ -81,7 +76,7 @@ class Vectors:
                 f"`dims` of the index is {dims!r}; it must be the number of numbers in a vector"
             )
         self._dims: int | None = dims
-        self._distance: str = given.get("distance_type") or DISTANCES[0]
+        self._distance: Distance = given.get("distance_type") or DISTANCES[0]
         if self._distance not in DISTANCES:
             raise InvalidError(
                 f"`distance_type` of the index is {self._distance!r}; there are {', '.join(DISTANCES)}"
@@ -115,7 +110,7 @@ class Vectors:
 
     def stored(self, paths: Iterable[str], vectors: Iterable[Sequence[float]]) -> dict[str, bytes]:
         """Return the stored form of vectors by their paths: 4 bytes a number."""
-        return {path: self._check(vector).tobytes() for path, vector in zip(paths, vectors, strict=True)}
+        return {path: self._check(vector) for path, vector in zip(paths, vectors, strict=True)}
 
     def scores(
         self, query: Sequence[float], stored: Sequence[tuple[str, Mapping[str, bytes]]]
@@ -125,53 +120,38 @@ class Vectors:
         Raises:
             InvalidError: A vector has another length than the query's.
         """
-        numpy = _numpy()
         asked = self._check(query)
         owners: list[str] = []
         rows: list[bytes] = []
         for name, vectors in stored:
             for vector in vectors.values():
-                if len(vector) != asked.nbytes:
+                if len(vector) != len(asked):
                     raise InvalidError(
-                        f"a vector of {name!r} has {len(vector) // 4} numbers, the query's {asked.size}: "
-                        "it comes from another model; use that model, or put the item again"
+                        f"a vector of {name!r} has {len(vector) // NUMBER_BYTES} numbers, the query's "
+                        f"{len(asked) // NUMBER_BYTES}: it comes from another model; use that model, or put "
+                        "the item again"
                     )
                 owners.append(name)
                 rows.append(vector)
-        if not rows:
-            return {}
-        matrix = numpy.frombuffer(b"".join(rows), _FLOAT).reshape(len(rows), asked.size)
         best: dict[str, float] = {}
-        for owner, score in zip(owners, self._nearness(matrix, asked).tolist(), strict=True):
+        for owner, score in zip(owners, nearness(rows, asked, self._distance), strict=True):
             best[owner] = max(best.get(owner, score), score)
         return best
 
-    def _nearness(self, matrix: NDArray[np.float32], asked: NDArray[np.float32]) -> NDArray[np.float32]:
-        numpy = _numpy()
-        if self._distance == "l2":
-            far: NDArray[np.float32] = numpy.linalg.norm(matrix - asked, axis=1)
-            return -far
-        products: NDArray[np.float32] = matrix @ asked
-        if self._distance == "inner_product":
-            return products
-        lengths = numpy.linalg.norm(matrix, axis=1) * numpy.linalg.norm(asked)
-        cosines: NDArray[np.float32] = numpy.divide(
-            products, lengths, out=numpy.zeros_like(products), where=lengths != 0
-        )
-        return cosines
-
-    def _check(self, vector: Sequence[float]) -> NDArray[np.float32]:
+    def _check(self, vector: Sequence[float]) -> bytes:
+        """Return the stored form of a vector."""
         try:
-            made: NDArray[np.float32] = _numpy().asarray(vector, _FLOAT)
-        except (TypeError, ValueError, OverflowError) as error:
+            packed = pack_vector(vector)
+        except (TypeError, ValueError) as error:
             raise InvalidError(
                 f"the model returned {vector!r:.99} for a text; `embed` of the index returns lists of numbers"
             ) from error
-        if made.ndim != 1 or (self._dims is not None and made.size != self._dims):
+        size = len(packed) // NUMBER_BYTES
+        if self._dims is not None and size != self._dims:
             raise InvalidError(
-                f"the model returned a vector of {made.size} numbers, but `dims` of the index is {self._dims}"
+                f"the model returned a vector of {size} numbers, but `dims` of the index is {self._dims}"
             )
-        return made
+        return packed
 
 
 def is_texts(values: object) -> bool:
@@ -185,10 +165,7 @@ def _tokenized(paths: Iterable[str]) -> list[tuple[str, list[str] | str]]:
     return [(path, path if path == _WHOLE else tokenize_path(path)) for path in paths]
 
 
-def _numpy() -> Any:
-    try:
-        import numpy
-    except ImportError as error:
+def _require_numpy() -> None:
+    if find_numpy() is None:
         install = "pip install 'keepstate[langgraph]'"
-        raise MissingExtraError(f"a store with an index needs numpy: {install}", install=install) from error
-    return numpy
+        raise MissingExtraError(f"a store with an index needs numpy: {install}", install=install)

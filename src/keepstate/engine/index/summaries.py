@@ -192,6 +192,11 @@ def _machine(found: Mapping[str, Any]) -> Summary | None:
     return None if record is None else Summary(_text(record.get("state")) or "")
 
 
+def _memory(found: Mapping[str, Any]) -> Summary | None:
+    head = _field(found, "memories")
+    return None if head is None else Summary(_OPEN, owner=_text(head.get("owner")))
+
+
 def _session(found: Mapping[str, Any]) -> Summary | None:
     head = _field(found, "session")
     return None if head is None else Summary(_OPEN, owner=_text(head.get("user_id")))
@@ -222,6 +227,7 @@ def _workflow(found: Mapping[str, Any]) -> Summary | None:
 _HEADS: Final[Mapping[str, tuple[str, ...]]] = {
     "agent": ("snapshot", "checkpoint", "recovery"),
     "machine": ("machine",),
+    "memory": ("memories",),
     "session": ("session",),
     "team": ("team",),
     "thread": ("chat/thread",),
@@ -230,6 +236,7 @@ _HEADS: Final[Mapping[str, tuple[str, ...]]] = {
 _SUMMARIES: Final[Mapping[str, Callable[[Mapping[str, Any]], Summary | None]]] = {
     "agent": _agent,
     "machine": _machine,
+    "memory": _memory,
     "session": _session,
     "team": _team,
     "thread": _thread,

@@ -1,4 +1,4 @@
-"""Subjects: sessions, threads, agents, workflows, teams, machines, approvals and queues, which `find` lists.
+"""Subjects of `find`: sessions, threads, agents, workflows, teams, machines, memories, approvals and queues.
 
 A batch that changes a subject also writes the subject's outbox entry: `outbox find KIND ID`. The entry is
 overwritten, never queued, and says that the index does not show the subject as of this revision. Invariant:
@@ -24,7 +24,7 @@ INDEX: Final = "find"
 """The name of the index that `find` reads."""
 QUEUE: Final = "queue"
 """The kind of a subject that is the tasks of one kind in the queue of a space."""
-HOMED: Final = ("agent", "machine", "session", "team", "thread", "workflow")
+HOMED: Final = ("agent", "machine", "memory", "session", "team", "thread", "workflow")
 """The kinds of subjects that have a space of their own, or documents with names `KIND/ID/…` in another."""
 APPROVAL: Final = "approval"
 """The kind of a subject that is an approval of a space."""

@@ -1,0 +1,1 @@
+"""Blocking twins of `keepstate.memories`."""
