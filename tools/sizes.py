@@ -27,22 +27,23 @@ TOP = "(top)"
 """The files of the package itself, outside its folders."""
 SHORT = 50
 BUDGETS = {
-    "adapters": 4_075,
+    "adapters": 4_620,
     "approval_links": 265,
-    "cli": 3_330,
-    "engine": 22_250,
-    "managers": 5_300,
-    "sessions": 3_950,
+    "cli": 3_640,
+    "engine": 24_300,
+    "managers": 5_400,
+    "memories": 870,
+    "sessions": 5_980,
     "stores": 11_900,
-    "sync": 3_250,
+    "sync": 3_600,
     "testing": 3_020,
     "typed": 3_050,
-    "values": 4_440,
+    "values": 5_060,
     "workspace": 1_650,
-    TOP: 1_780,
+    TOP: 1_840,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
-UNPACKED_BYTES = 4_500_000
+UNPACKED_BYTES = 5_000_000
 """Size of the package's files in the wheel, unpacked."""
 _CALLS = 5
 _LAYOUT = {
