@@ -36,7 +36,8 @@ async def pay(task: Task) -> str:
         "approved", question, subject=order, to=PEOPLE, need=2, expires_s=86_400, default=False
     )
     if not answer.approved:
-        return f"not paid: {answer.by or 'nobody'} said no. {answer.note}".strip()
+        reason = f"{answer.by} said no. {answer.note}" if answer.by else "there was no answer in time"
+        return f"not paid: {reason}".strip()
     return await task.step("transfer", transfer, answer.subject, once=True)
 
 

@@ -11,7 +11,8 @@ import pytest
 import keepstate
 from keepstate import InvalidError, sync
 from keepstate.stores.memory import MemoryStore
-from tests.engine.test_arguments import NO_AUTHOR, WORDS
+from tests.engine.argument_calls import NO_AUTHOR
+from tests.engine.test_arguments import WORDS
 
 NO_STORE = (
     1,

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from graphlib import TopologicalSorter
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from keepstate._runner import Mode
 from keepstate.binding import Resource, StorageOptions, StoreBinding, is_own_space
@@ -57,7 +57,7 @@ _MERGED: Final = 100
 _LINE: Final = 10_000
 """The largest number of memories in one history."""
 _EMBEDDED_AT_ONCE: Final = 64
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Memories(Resource):
@@ -131,7 +131,7 @@ class Memories(Resource):
         self,
         text: str,
         *,
-        data: Mapping[str, Any] = _NOTHING,
+        data: Mapping[str, Any] = NOTHING,
         source: str | None = None,
         expires_s: float | None = None,
         id: str | None = None,
@@ -203,7 +203,7 @@ class Memories(Resource):
             TransitionError: A memory has ended already.
             InvalidError: An argument is wrong, or the vectors come from another model.
         """
-        if isinstance(ids, str) or not isinstance(ids, Sequence):
+        if isinstance(ids, str) or not isinstance(cast("object", ids), Sequence):
             raise InvalidError(f"`ids` is {ids!r:.60}. Pass a list of ids.")
         listed = [check_id(each, "ids") for each in ids]
         if not 2 <= len(listed) <= _MERGED or len(set(listed)) < len(listed):
@@ -365,7 +365,7 @@ class Memories(Resource):
         query: str,
         *,
         limit: int = 10,
-        where: Mapping[str, Any] = _NOTHING,
+        where: Mapping[str, Any] = NOTHING,
         min_score: float | None = None,
     ) -> list[Hit]:
         """Return the current memories nearest to a query; equal scores are ordered by id.

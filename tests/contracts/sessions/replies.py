@@ -245,10 +245,12 @@ class ReplyContract(SessionStage):
     async def test_a_reply_of_a_session_that_ends_meanwhile_ends_with_it(self) -> None:
         session = self.session()
         await session.conversation.append(said("Hello"))
+        streams: list[ReplyStream] = []
         with pytest.raises(LeaseLostError):
             async with session.conversation.reply(flush_s=0.01) as reply:
                 await reply.write("Half of")
                 stream = reply._stream  # pyright: ignore[reportPrivateUsage]
+                streams.append(stream)
                 while await stream.space.events.last(stream.name) == reply._active.last:  # pyright: ignore[reportPrivateUsage]
                     await reply_wait(session.conversation)
                 await session.end()
@@ -257,7 +259,7 @@ class ReplyContract(SessionStage):
                 assert not await session.conversation.stop(by="ann")
 
         assert await texts(session.conversation) == ["Hello again"]
-        assert [name async for name in stream.space.events.streams()] == []
+        assert [name async for name in streams[0].space.events.streams()] == []
 
     async def test_a_sweep_deletes_what_a_killed_writer_said_in_a_session_that_ended(self) -> None:
         session = self.session()

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from keepstate import Budget, BudgetExceededError, Usage
+from keepstate import Budget, BudgetExceededError, Spend, Usage
 from keepstate.errors import InvalidError
 from tests.contracts.sessions.conversations import said, texts
 from tests.contracts.sessions.stage import SessionStage
@@ -67,21 +67,24 @@ class UsageContract(SessionStage):
         for usage in (session.usage, session.user.usage):
             assert (await usage.totals()).total.cost == 3
         state = (await session.user.usage.budgets())["user"]
-        assert (state.used_cost, state.reserved_cost) == (3, 0)
+        assert state.used_cost == 3
+        assert state.reserved_cost == 0
 
     async def test_a_spend_that_no_message_took_is_counted_by_its_block(self) -> None:
         session = self.session()
+        spends: list[Spend] = []
         with pytest.raises(ZeroDivisionError):
             async with session.usage.reserve(cost=Decimal(4)) as spend:
+                spends.append(spend)
                 spend.record(used(2))
                 raise ZeroDivisionError
 
         assert (await session.usage.totals()).total.cost == 2
         assert await session.conversation.count() == 0
         with pytest.raises(InvalidError, match="`usage` and `spend`"):
-            await session.conversation.append(said("a"), usage=used(1), spend=spend)
+            await session.conversation.append(said("a"), usage=used(1), spend=spends[0])
         with pytest.raises(InvalidError, match="nothing reserved"):
-            await self.session("other").conversation.append(said("a"), spend=spend)
+            await self.session("other").conversation.append(said("a"), spend=spends[0])
 
     async def test_a_transaction_counts_with_what_it_writes(self) -> None:
         session = self.session(user_id="ann")

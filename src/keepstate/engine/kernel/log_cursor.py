@@ -1,8 +1,8 @@
 """Hints about some keys of a space only.
 
 A hint says that a space has changed, and not where. Work that looks at many places, such as a waiting claim,
-would look at all of them for every event that somebody appends. One read of the log tells whether any change
-concerns its keys. The log decides nothing else: whoever is woken looks at the entries themselves.
+would look at all of them for every event that is appended. One read of the log tells whether any change
+concerns its keys. The log decides nothing else: work that is woken looks at the entries themselves.
 """
 
 from __future__ import annotations

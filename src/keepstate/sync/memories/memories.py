@@ -14,7 +14,7 @@ from keepstate.engine.kernel.positions import Page
 from keepstate.engine.space.erasure import Erased
 from keepstate.memories import memories
 from keepstate.memories.embedder import Embed, VectorIndex
-from keepstate.memories.memories import _NOTHING
+from keepstate.memories.memories import NOTHING
 from keepstate.memories.memory import Hit, Memory
 from keepstate.stores.protocol import Store
 from keepstate.sync.binding import Resource
@@ -75,7 +75,7 @@ class Memories(Resource[memories.Memories]):
         self,
         text: str,
         *,
-        data: Mapping[str, Any] = _NOTHING,
+        data: Mapping[str, Any] = NOTHING,
         source: str | None = None,
         expires_s: float | None = None,
         id: str | None = None,
@@ -175,7 +175,7 @@ class Memories(Resource[memories.Memories]):
         query: str,
         *,
         limit: int = 10,
-        where: Mapping[str, Any] = _NOTHING,
+        where: Mapping[str, Any] = NOTHING,
         min_score: float | None = None,
     ) -> list[Hit]:
         """Return the current memories nearest to a query; equal scores are ordered by id.
