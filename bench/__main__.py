@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from bench import others
+from bench.chats import chats
 from bench.counts import counts
 from bench.embedded import memory, sqlite_full, sqlite_normal
 from bench.finding import finding
@@ -48,6 +49,7 @@ GROUPS: dict[str, Callable[[Table], None]] = {
     "find": finding,
     "queue": queues,
     "steps": steps,
+    "chats": chats,
     "watch": watches,
     "lines": lines,
     "history": history,
