@@ -34,6 +34,7 @@ ROWS = {
     "find": 36,
     "queue": 2 + 2 * QUEUES + ("huey" not in others.missing("huey")),
     "steps": 3 * ("DBOS" not in others.missing("DBOS")),
+    "chats": 2,
     "watch": 2,
     "lines": 37,
     "history": 6 + KVGIT,
