@@ -51,7 +51,7 @@ COMMANDS: Final = {
     ),
     "erase-owner": (
         "tenants:erase_owner",
-        "Erase the sessions of one user and the state of that user, in all spaces of the tenant.",
+        "Erase the sessions and the memories of one owner, and the state of that user, in the whole tenant.",
     ),
     "events": ("events", "Print the events of a stream in order."),
     "export": (
@@ -68,7 +68,7 @@ COMMANDS: Final = {
     ),
     "find": (
         "find",
-        ("List sessions, threads, agents, workflows, teams, machines and queues, the latest change first."),
+        ("List sessions, agents, workflows, queues and other subjects, the latest change first."),
     ),
     "get": ("documents", "Print a document."),
     "import": (

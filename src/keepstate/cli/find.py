@@ -44,7 +44,7 @@ async def find(
     limit: Annotated[int | None, Parameter(help="List at most N, instead of 100.")] = None,
     session: Session = PLAIN,
 ) -> int:
-    """List sessions, threads, agents, workflows, teams, machines and queues, the latest change first.
+    """List sessions, agents, workflows, queues and other subjects, the latest change first.
 
     Args:
         under: List only those in this space and those below it: user/1 also lists user/1/…, but not user/10.

@@ -142,7 +142,7 @@ async def erase_owner(
     ] = False,
     session: Session = PLAIN,
 ) -> int:
-    """Erase the sessions of one user and the state of that user, in all spaces of the tenant.
+    """Erase the sessions and the memories of one owner, and the state of that user, in the whole tenant.
 
     Args:
         owner: The user, as find shows it.

@@ -272,6 +272,7 @@ class Conversation:
         author: str | None = None,
         flush_s: float = 0.1,
         lease_s: float = 30,
+        spend: Spend | None = None,
     ) -> AsyncGenerator[Reply]:
         """Yield a reply that followers read while it is written; it becomes a message when the block ends.
 
@@ -284,6 +285,8 @@ class Conversation:
             author: The author; by default, that of the space.
             flush_s: Seconds after which written text is stored.
             lease_s: Seconds until the reply of a killed process is ended. The lease is renewed meanwhile.
+            spend: A spend of the session's ledger. What it has recorded when the block ends is stored with
+                the message, and counted in the same batch.
 
         Raises:
             AlreadyExistsError: The conversation has a message with this id.
@@ -291,7 +294,7 @@ class Conversation:
             InvalidError: The conversation is inside a transaction.
             LeaseLostError: The reply was ended as failed, because this process could not renew its lease.
         """
-        async with replies.speak(self._store, id, author, flush_s, lease_s) as reply:
+        async with replies.speak(self._store, id, author, flush_s, lease_s, spend) as reply:
             yield reply
 
     async def stop(self, *, by: str) -> bool:

@@ -16,6 +16,8 @@ Counter: TypeAlias = Callable[[Message], int]
 LANGCHAIN: Final = "langchain"
 """The key of what only LangChain reads, in a message of its own."""
 SYSTEM_ROLES: Final = ("system", "developer")
+ROLES: Final = {"developer": "system", "model": "assistant"}
+"""The words of some forms for a role, and the usual one."""
 _BY_MESSAGE: Final = 4
 _BYTES_BY_TOKEN: Final = 4
 MEDIA_TOKENS: Final = 1_000

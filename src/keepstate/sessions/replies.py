@@ -17,10 +17,17 @@ from typing import Any, Final
 from keepstate._runner import Lock, Signal
 from keepstate.engine.events.record import Event, to_number
 from keepstate.engine.events.truncation import append_after, finish_drop, hide_stream
-from keepstate.engine.kernel.arguments import check_author, check_duration_ms, check_name, check_text
+from keepstate.engine.kernel.arguments import (
+    check_author,
+    check_duration_ms,
+    check_name,
+    check_text,
+    require_instance,
+)
 from keepstate.engine.kernel.shield import finish_despite_cancel
 from keepstate.engine.space.joint_work import read_ahead
 from keepstate.engine.space.space import Space, Transaction
+from keepstate.engine.usage.spends import Spend
 from keepstate.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -166,13 +173,16 @@ class ReplyStream:
         number = await self.space.events.append({"id": id, "author": author}, stream=self.name)
         return ActiveReply(id, author, number, number, "")
 
-    async def end(self, last: int, addition: Addition, *, is_abandoned: bool = False) -> None:
+    async def end(
+        self, last: int, addition: Addition, *, is_abandoned: bool = False, spend: Spend | None = None
+    ) -> None:
         """End the reply whose last event has this number, and add its message, in one batch.
 
         Args:
             last: The number.
             addition: The message.
             is_abandoned: Whether the reply's lease must be free.
+            spend: What the message has used, to be counted with it.
 
         Raises:
             Superseded: The reply has another last event, was ended, or has a living writer.
@@ -189,6 +199,8 @@ class ReplyStream:
             if is_abandoned and await tx.leases.holder(self.lease_name) is not None:
                 raise Superseded
             await documents.add([addition])
+            if spend is not None:
+                await tx.usage.account(self.store.namespace.prefix).settle(spend)
             return tx, await hide_stream(tx.executor, self.name)
 
         tx, index = await self.store.together(work, message="end a reply")
@@ -240,8 +252,8 @@ class Reply:
     id: str
     meta: dict[str, Any]
 
-    def __init__(self, stream: ReplyStream, active: ActiveReply, flush_s: float) -> None:
-        self.id, self.meta = active.id, {}
+    def __init__(self, stream: ReplyStream, active: ActiveReply, flush_s: float, spend: Spend | None) -> None:
+        self.id, self.meta, self._spend = active.id, {}, spend
         self._stream, self._active, self._flush_s = stream, active, flush_s
         self._runner = stream.space.runner
         self._lock = Lock()
@@ -340,8 +352,10 @@ class Reply:
         """
         while not (self._stopped or self._lost):
             addition = self._active.addition(status, dict(self.meta), self.text)
+            if self._spend is not None:
+                addition = replace(addition, usage=tuple(self._spend.uses))
             try:
-                return await self._stream.end(self._last, addition)
+                return await self._stream.end(self._last, addition, spend=self._spend)
             except Superseded:
                 await self._find_end()
         if self._lost and await self._stream.is_over():
@@ -362,13 +376,20 @@ class Reply:
 
 @asynccontextmanager
 async def speak(
-    store: ConversationStore, id: str | None, author: str | None, flush_s: float, lease_s: float
+    store: ConversationStore,
+    id: str | None,
+    author: str | None,
+    flush_s: float,
+    lease_s: float,
+    spend: Spend | None,
 ) -> AsyncGenerator[Reply]:
     """Yield a reply, and end it with the block; see `Conversation.reply`."""
     space = require_space(store)
     name = space.clock.random_bytes(8).hex() if id is None else check_name("id", id)
     check_author(author)
     check_duration_ms("flush_s", flush_s)
+    if spend is not None:
+        require_instance("spend", spend, Spend)
 
     async def begin(documents: ConversationDocuments) -> str:
         if (number := await documents.number_of(name)) is not None:
@@ -387,16 +408,18 @@ async def speak(
             actual=error.actual,
         ) from error
     try:
-        async with _writing(stream, name, author, flush_s) as reply:
+        async with _writing(stream, name, author, flush_s, spend) as reply:
             yield reply
     finally:
         await holding.__aexit__(None, None, None)
 
 
 @asynccontextmanager
-async def _writing(stream: ReplyStream, id: str, author: str | None, flush_s: float) -> AsyncGenerator[Reply]:
+async def _writing(
+    stream: ReplyStream, id: str, author: str | None, flush_s: float, spend: Spend | None
+) -> AsyncGenerator[Reply]:
     runner = stream.space.runner
-    reply = Reply(stream, await stream.start(id, author or stream.space.author), flush_s)
+    reply = Reply(stream, await stream.start(id, author or stream.space.author), flush_s, spend)
     try:
         storing = runner.start(reply._store_repeatedly, f"deltas of {reply!r}")  # pyright: ignore[reportPrivateUsage]
         try:

@@ -17,6 +17,7 @@ from keepstate.sessions.conversation_documents import READ_AT_ONCE
 from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.entries import Entry
 from keepstate.sessions.message_texts import text_of
+from keepstate.sessions.messages import ROLES, Message
 
 LOOKED_AT: Final = 2_000
 """The largest number of messages that one page looks at."""
@@ -25,6 +26,11 @@ _QUERY_CHARS: Final = 1_000
 _PARTS: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
 _WITHOUT_CASE: Final = "Lo"
 """The category of letters of scripts without case. Several of these put no spaces between words."""
+
+
+def _has_role(message: Message, role: str | None) -> bool:
+    """Return whether a message has a role, by whatever word its form has for it."""
+    return role is None or ROLES.get(message["role"], message["role"]) == ROLES.get(role, role)
 
 
 class Words:
@@ -83,7 +89,7 @@ async def search(
             if number not in records:
                 continue  # the session has ended meanwhile
             entry = records[number].entry(number)
-            if role in (None, entry.message["role"]) and words.are_in(text_of(entry.message)):
+            if _has_role(entry.message, role) and words.are_in(text_of(entry.message)):
                 found.append(entry)
                 if len(found) == limit:
                     return Page(found, next=str(end) if record.last_numbers(end, 1) else None)

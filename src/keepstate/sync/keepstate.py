@@ -219,7 +219,7 @@ class Keepstate(Twin[engine.Keepstate]):
         after: str | None = None,
         limit: int = 100,
     ) -> Page[_rows.Found]:
-        """Return one page of the sessions, threads, agents, workflows, teams, machines and queues.
+        """Return one page of the sessions, agents, workflows, queues and other subjects of all spaces.
 
         They are read from an index of the tenant, which is never wrong for ever, and late by at most one
         delivery: a writer delivers after its commit, within about a second. What this handle has written is
@@ -357,11 +357,12 @@ class Keepstate(Twin[engine.Keepstate]):
         return finish(self._inner.erase(confirm=confirm))
 
     def erase_owner(self, owner: str) -> _erasure.Erased:
-        """Erase the subjects of one owner: sessions of this user, and the state of the user.
+        """Erase the subjects of one owner: sessions and memories of this user, and the state of the user.
 
         A space of their own is dropped. From a shared space they are expunged, which ends its log; see
-        `Space.expunge`. The subjects are those that `find(owner=…)` lists. Tasks, documents and events that
-        your own code has named after a person are not: expunge these by their prefix.
+        `Space.expunge`. The subjects are those that `find(owner=…)` lists. Sessions that have ended are not
+        among them, nor are tasks, documents and events that your own code has named after a person: drop the
+        spaces of the former, and expunge the latter by their prefix.
 
         Writers are not rejected: what they write for the owner during the call may remain. An interrupted
         call is completed by the next one. A handle without a tenant covers spaces of no tenant.

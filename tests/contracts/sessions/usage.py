@@ -70,6 +70,24 @@ class UsageContract(SessionStage):
         assert state.used_cost == 3
         assert state.reserved_cost == 0
 
+    async def test_a_reply_stores_and_counts_its_spend_in_the_batch_that_ends_it(self) -> None:
+        session = self.session(user_id="ann")
+        await session.usage.set_budget("cost", Budget(cost=Decimal(9)))
+        talk = session.conversation
+        async with session.usage.reserve(cost=Decimal(4)) as spend, talk.reply(spend=spend) as reply:
+            await reply.write("Hello")
+            spend.record(used(2))
+        with pytest.raises(ZeroDivisionError):
+            async with session.usage.reserve(cost=Decimal(4)) as spend, talk.reply(spend=spend):
+                spend.record(used(1))
+                raise ZeroDivisionError
+
+        done, failed = await session.conversation.page()
+        assert (done.status, done.usage) == ("done", (used(2),))
+        assert (failed.status, failed.usage) == ("failed", (used(1),))
+        assert (await session.usage.totals()).total.cost == 3
+        assert (await session.usage.budgets())["cost"].reserved_cost == 0
+
     async def test_a_spend_that_no_message_took_is_counted_by_its_block(self) -> None:
         session = self.session()
         spends: list[Spend] = []

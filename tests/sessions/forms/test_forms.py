@@ -362,3 +362,15 @@ def test_no_library_is_imported_for_messages_that_are_dicts() -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
     assert (done.stdout.strip(), done.stderr) == ("set()", "")
+
+
+async def test_a_search_for_answers_finds_those_that_gemini_calls_the_model_s(talks: Talks) -> None:
+    talk = talks()
+    await talk.append(
+        {"role": "user", "content": "Rome?"},
+        {"role": "model", "parts": [{"text": "Rome, gladly."}]},
+        {"role": "assistant", "content": "Rome it is."},
+    )
+
+    assert [entry.number for entry in await talk.search("rome", role="assistant")] == [2, 1]
+    assert [entry.number for entry in await talk.search("rome", role="model")] == [2, 1]

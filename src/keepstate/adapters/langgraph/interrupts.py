@@ -57,7 +57,7 @@ class InterruptQuestion:
     """The approval that asks for the answer to an interrupt.
 
     Attributes:
-        text: The question; 1 byte to 64 KiB of UTF-8.
+        question: The question; 1 byte to 64 KiB of UTF-8.
         schema: A JSON Schema of the answer; None for yes or no.
         to: The people and groups who may answer; empty for everyone but the saver's author.
         need: The number of different people who have to say yes.
@@ -66,7 +66,7 @@ class InterruptQuestion:
             stays interrupted then.
     """
 
-    text: str
+    question: str
     schema: Mapping[str, Any] | None = None
     to: Sequence[str] = ()
     need: int = 1
@@ -156,7 +156,7 @@ class Interrupts:
             if question.default is not NO_DEFAULT:
                 payload["default"] = plain(question.default)
             await approvals.ask(
-                question.text,
+                question.question,
                 id=id,
                 subject=subject,
                 schema=question.schema,

@@ -18,6 +18,7 @@
 01 "event" stream STAMP              an event
 01 "stream" stream                   the head of a stream: the index of its last event; its version is the
                                      revision
+01 "dropped" stream                  present while the stream is being dropped
 01 "happened" stream digest          the index of the stream's event whose id has this digest; its version is
                                      the revision
 01 "fold" stream name kind           a state folded from the stream: the `cache`, or the `base` that
@@ -79,6 +80,7 @@ The space `keepstate:index` of a tenant has keys of its own:
 01 "by" list values digest           the place of a row in a sorted list; see `engine.index.rows`
 01 "carrying" digest carrier         a row that was written, while its outbox may still be there
 01 "dropping" space carrier          a space that is being dropped
+01 "erasing" digest                  an owner whose erasure has begun: the spaces to expunge
 02 "row" digest                      a subject: space, kind, id, state and times
 ```
 

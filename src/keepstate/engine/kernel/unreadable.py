@@ -83,4 +83,5 @@ def stand_in(unreadable: IfUnreadable, encoded: bytes | None, error: KeepstateEr
 def raise_listed(error: KeepstateError) -> NoReturn:
     """Raise an error of one value of a listing, which says how to list the others."""
     message, facts = error.message, error.facts
-    raise type(error)(f'{message}. To list the others, pass unreadable="skip" or "raw"', **facts) from error
+    told = 'Listings of documents, events and tasks go on around it with unreadable="skip" or "raw"'
+    raise type(error)(f"{message}. {told}", **facts) from error

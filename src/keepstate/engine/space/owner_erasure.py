@@ -36,7 +36,9 @@ _USER: Final = "user"
 _PASSES: Final = 8
 """The number of listings; after that, writers add subjects faster than they are erased."""
 _AT_ONCE: Final = 100
-_UNOWNED: Final = "data that names this person, but is not a subject of this owner"
+_UNOWNED: Final = (
+    "sessions that have ended, and data that names this person, but is not a subject of this owner"
+)
 
 
 class OwnersHome(Home, Protocol):

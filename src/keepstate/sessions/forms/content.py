@@ -26,16 +26,15 @@ from keepstate.sessions.forms.turns import (
     text_in,
     to_json,
 )
-from keepstate.sessions.messages import LANGCHAIN, Message
+from keepstate.sessions.messages import LANGCHAIN, ROLES, Message
 
 Block = Mapping[str, Any]
-_ROLES: Final = {"developer": "system", "model": "assistant"}
 _AUDIO: Final = "audio/"
 
 
 def turns_of_content(message: Message) -> list[Turn]:
     """Return the turns of a message with content."""
-    role: str = _ROLES.get(message["role"]) or message["role"]
+    role: str = ROLES.get(message["role"]) or message["role"]
     parts = list(parts_of(message.get("content")))
     if role in ("tool", "function"):
         return [Turn("user", (_result_of(message, parts),))]

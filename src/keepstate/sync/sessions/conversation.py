@@ -333,7 +333,13 @@ class Conversation(Twin[sessions.Conversation]):
 
     @single_use
     def reply(
-        self, *, id: str | None = None, author: str | None = None, flush_s: float = 0.1, lease_s: float = 30
+        self,
+        *,
+        id: str | None = None,
+        author: str | None = None,
+        flush_s: float = 0.1,
+        lease_s: float = 30,
+        spend: Spend | None = None,
     ) -> Generator[Reply]:
         """Yield a reply that followers read while it is written; it becomes a message when the block ends.
 
@@ -346,6 +352,8 @@ class Conversation(Twin[sessions.Conversation]):
             author: The author; by default, that of the space.
             flush_s: Seconds after which written text is stored.
             lease_s: Seconds until the reply of a killed process is ended. The lease is renewed meanwhile.
+            spend: A spend of the session's ledger. What it has recorded when the block ends is stored with
+                the message, and counted in the same batch.
 
         Raises:
             AlreadyExistsError: The conversation has a message with this id.
@@ -353,7 +361,15 @@ class Conversation(Twin[sessions.Conversation]):
             InvalidError: The conversation is inside a transaction.
             LeaseLostError: The reply was ended as failed, because this process could not renew its lease.
         """
-        with entered(self._inner.reply(id=id, author=author, flush_s=flush_s, lease_s=lease_s)) as inner:
+        with entered(
+            self._inner.reply(
+                id=id,
+                author=author,
+                flush_s=flush_s,
+                lease_s=lease_s,
+                spend=inner_of(spend) if isinstance(spend, Spend) else spend,
+            )
+        ) as inner:
             yield Reply(inner)
 
     def stop(self, *, by: str) -> bool:
