@@ -72,6 +72,7 @@ SEAMS = {
     "EventStream": {"of", "page", "executor"},
     "Events": {"page", "find", "executor"},
     "Lease": {"kept_alive"},
+    "UsageLedger": {"guarded"},
     "Spend": {"hold", "let_go", "settle", "settle_despite_cancel", "settle_in"},
     "Queue": {
         *("claim_with", "executor", "next_look_s", "suspend"),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
+import pydantic
 import pytest
 
-from keepstate import NotAllowedError, Signer
+from keepstate import InvalidError, NotAllowedError, Signer
 from keepstate.approval_links.strict_json import read_json
+from keepstate.engine.approvals.shown_text import text_of
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from tests.engine.conftest import Turned
@@ -228,3 +231,36 @@ async def test_a_program_that_asks_by_another_name_does_not_answer_itself(turned
         await token(turned.space, to="agent")
 
     assert (await answer(turned.ks, await token(turned.space, to="ann"), True))[0] == 200
+
+
+async def test_a_signed_part_that_is_no_text_is_an_invalid_link(turned: Turned) -> None:
+    await ask(turned.space)
+    _, _, signature = (await token(turned.space)).split(".")
+
+    await refused(turned.ks, f"ksl1.maH_.{signature}")  # an array with text that is no UTF-8
+
+
+# ---- what a person sees
+
+
+def test_spaces_do_not_make_one_text_look_like_several_fields() -> None:
+    shown = text_of({"to": "acme" + " " * 400 + "amount: 5 EUR", "amount": "900 EUR"})
+
+    assert shown == "to: acme⟨400 spaces⟩amount: 5 EUR\namount: 900 EUR"
+
+
+def test_every_field_of_an_object_is_shown() -> None:
+    class Payment(pydantic.BaseModel, extra="allow"):
+        payee: str
+        _hidden: int = pydantic.PrivateAttr(9)
+
+    shown = text_of(Payment.model_validate({"payee": "acme", "amount": 1_000_000}))
+
+    assert shown == "payee: acme\namount: 1000000\n_hidden: 9"
+    assert text_of({("pay", "ann"): 1, ("pay", "bob"): 2}) == "('pay', 'ann'): 1\n('pay', 'bob'): 2"
+
+
+@pytest.mark.parametrize("value", [object(), np.arange(5_000), 10**5_000], ids=["object", "array", "int"])
+def test_a_value_without_an_exact_text_is_refused(value: object) -> None:
+    with pytest.raises(InvalidError, match=r"ask with|too many digits"):
+        text_of({"value": value})

@@ -112,7 +112,9 @@ def is_media(block: object) -> bool:
     fields = cast("Mapping[str, Any]", block)
     kind = fields.get("type")
     if isinstance(kind, str):
-        return any(word in kind for word in _MEDIA)
+        source = fields.get("source")
+        is_text = isinstance(source, Mapping) and cast("Mapping[str, Any]", source).get("type") == "text"
+        return not (is_text or isinstance(fields.get("text"), str)) and any(word in kind for word in _MEDIA)
     return fields.get("kind") in _MEDIA_KINDS or not fields.keys().isdisjoint(_MEDIA_KEYS)
 
 
@@ -137,7 +139,9 @@ def links(message: Message) -> tuple[list[Any], list[str]]:
     made += [_call(block) for block in blocks]
     made += [_function(call) for call in _dicts([message.get("function_call")])]
     ids = list(dict.fromkeys(id for id in made if isinstance(id, str)))
-    return [id for id in answered if id not in ids], [id for id in ids if id not in answered]
+    known, done = set(ids), {id for id in answered if isinstance(id, str)}
+    open_results = [id for id in answered if not (isinstance(id, str) and id in known)]
+    return open_results, [id for id in ids if id not in done]
 
 
 def _call(block: Mapping[str, Any]) -> object:

@@ -18,8 +18,12 @@ from enum import Enum
 from typing import Final, NoReturn, TypeVar
 
 from keepstate._runner import Runner, process_name
+from keepstate.engine.documents.record import read_record
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.stored import to_milliseconds
+from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
@@ -192,6 +196,23 @@ def life_in(name: str) -> tuple[int, str]:
     return (int(number), rest) if is_number else (0, name)
 
 
+@dataclass(frozen=True)
+class _OwnerGuard:
+    """Refuses the ledger of a session to callers for whom the session does not open."""
+
+    session: SessionGenerations
+
+    @property
+    def key(self) -> bytes:
+        return layout.named_key(layout.DOCUMENTS, self.session.prefix + HEAD)
+
+    async def check(self, executor: Executor, unit: Unit) -> None:
+        entry = await unit.get(self.key)
+        if entry is not None:
+            head: HeadRecord = (await read_record(executor, unit, entry, HeadRecord)).value
+            self.session.require_owner(head.user_id)
+
+
 class SessionGenerations(Namespace):
     """The namespace of a session's current generation.
 
@@ -266,6 +287,11 @@ class SessionGenerations(Namespace):
             return False
         self.require_owner(head.user_id)
         return head.ttl_s is None and head.used_ms > 0 and generation_prefix(self.prefix, head.life) == prefix
+
+    @property
+    def ledger(self) -> UsageLedger:
+        """The ledger of usage; it opens for those for whom the session opens."""
+        return super().ledger.guarded(_OwnerGuard(self))
 
     async def is_over(self, owner: str | None = None) -> bool:
         """Return whether there is no current generation, or none of this owner. Does not count as use."""

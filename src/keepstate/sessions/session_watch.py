@@ -26,6 +26,7 @@ from keepstate.sessions.entries import message_in
 from keepstate.sessions.models import to_plain_fields
 from keepstate.sessions.namespace import HEAD, HeadRecord, Namespace, SessionGenerations, life_in
 from keepstate.sessions.validated import STATES
+from keepstate.stores.protocol import Mark, Store
 
 SessionPart = Literal["session", "conversation", "task", "state", "user"]
 
@@ -126,9 +127,6 @@ class SessionWatch:
 
     async def _begin(self, namespaces: list[Namespace], spaces: list[Space]) -> None:
         after = self._parse(len(namespaces))
-        await self._generations.check_user()
-        if after is None:
-            self._ended = await self._generations.count_ended()
         for place, (namespace, space) in enumerate(zip(namespaces, spaces, strict=True)):
             store = await space.executor.store()
             positions = Positions(store, space.executor.stored_name, space.name)
@@ -141,6 +139,22 @@ class SessionWatch:
             await watch._begin()  # pyright: ignore[reportPrivateUsage]
             self._watches.append(watch)
             self._positions.append(watch.position)
+            if place == 0 and after is not None:
+                await self._check_former_owner(store, space, start)
+        # The owner is read behind the start, so that one who comes between the two is told of by the log.
+        await self._generations.check_user()
+        if after is None:
+            self._ended = await self._generations.count_ended()
+
+    async def _check_former_owner(self, store: Store, space: Space, start: int | Mark) -> None:
+        """Raise `NotOwnerError` if another user owned the session at the position, and no longer does."""
+        glob = compile_pattern(escape_pattern(self._generations.prefix + HEAD))
+        heads = Watch(store, space.executor, glob, _NoHints(), start, 0)
+        await heads._begin()  # pyright: ignore[reportPrivateUsage]
+        async for change in heads:
+            if isinstance(change.old, HeadRecord):
+                self._generations.require_owner(change.old.user_id)
+            return
 
     def _parse(self, count: int) -> list[str] | None:
         if self._after is None:

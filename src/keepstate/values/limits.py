@@ -65,6 +65,8 @@ MEMORIES_MATRIX: Final = 50_000
 """Number of vectors of memories that are searched in memory; more need a `VectorIndex`."""
 VECTOR_NUMBERS: Final = 16_384
 """Number of numbers in the vector of a memory."""
+MESSAGE_BLOCKS: Final = 1_000
+"""Number of blocks, parts, items or calls of a message of a conversation."""
 MESSAGE_BYTES: Final = 64 << 10
 """Size of the message of a commit or transaction, and of the question of an approval, as UTF-8."""
 META_BYTES: Final = 1 << 10

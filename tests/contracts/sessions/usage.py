@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from keepstate import Budget, BudgetExceededError, Spend, Usage
-from keepstate.errors import InvalidError
+from keepstate import ANY_USER, Budget, BudgetExceededError, Spend, Usage
+from keepstate.errors import InvalidError, NotOwnerError
 from tests.contracts.sessions.conversations import said, texts
 from tests.contracts.sessions.stage import SessionStage
 
@@ -69,6 +69,26 @@ class UsageContract(SessionStage):
         state = (await session.user.usage.budgets())["user"]
         assert state.used_cost == 3
         assert state.reserved_cost == 0
+
+    async def test_the_ledger_of_an_owned_session_opens_for_its_owner_only(self) -> None:
+        owned = self.session(user_id="ann")
+        await owned.conversation.append(said("a"), usage=used(2))
+        await owned.usage.set_budget("cost", Budget(cost=Decimal(9)))
+
+        for stranger in (self.session(user_id="bob"), self.session()):
+            ledger = stranger.usage
+            for refused in (
+                ledger.totals(), ledger.budgets(), ledger.delete_budget("cost"), ledger.record(used(1)),
+                ledger.set_budget("none", Budget(calls=0)), ledger.set_zone("Europe/Berlin"),
+            ):  # fmt: skip
+                with pytest.raises(NotOwnerError):
+                    await refused
+            with pytest.raises(NotOwnerError):
+                async with ledger.reserve(cost=Decimal(1)):
+                    raise AssertionError("reserved")
+
+        assert (await owned.usage.totals()).total.cost == 2
+        assert list(await self.session(user_id=ANY_USER).usage.budgets()) == ["cost"]
 
     async def test_a_reply_stores_and_counts_its_spend_in_the_batch_that_ends_it(self) -> None:
         session = self.session(user_id="ann")

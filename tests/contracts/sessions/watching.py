@@ -149,3 +149,15 @@ class WatchContract(SessionStage):
         async with session.transaction() as inside:
             with pytest.raises(InvalidError):
                 await inside.position()
+
+    async def test_no_other_user_hears_of_an_ended_session_from_a_position_of_before(self) -> None:
+        owned = self.session(user_id="ann")
+        await owned.conversation.append(said("mine"))
+        begin = await owned.position()
+        await owned.conversation.append(said("secret"))
+        await owned.end()
+        position = ".".join([begin.split(".")[0], begin.rpartition(".")[2]])
+
+        with pytest.raises(NotOwnerError):
+            await self.take(self.session(), position, 1)
+        assert [change.part for change in await self.take(owned, begin, 1)] == ["conversation"]

@@ -208,6 +208,11 @@ class Approvals(ApprovalLinks):
             raise AlreadyExistsError(
                 f"approval {record.id!r} of {self._executor.name!r} asks something else; give another id"
             )
+        if record.state == "pending" and wanted.asker is not None and wanted.asker in record.to:
+            raise AlreadyExistsError(
+                f"approval {record.id!r} of {self._executor.name!r} is put to {shorten(wanted.asker)!r}, who "
+                "asks now and may not answer; give another id"
+            )
         return self._public(found)
 
     async def _put_task(self, unit: Unit, record: ApprovalRecord, task: TaskRecord, payload: bytes) -> None:

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Set
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 from typing import Any, Final, cast
+from uuid import UUID
 
 from keepstate.errors import InvalidError
 from keepstate.values import limits
@@ -21,6 +26,10 @@ _HIDDEN: Final = re.compile(
     "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]"
 )
 """Characters that reverse text, have no width, or end a line unseen. Joiners are not: scripts need them."""
+_SPACES: Final = re.compile(r"[^\S\n]{2,}")
+"""Spaces that would push what follows onto a line of its own, where it looks like another field."""
+_EXACT: Final = (int, float, complex, Decimal, Fraction, date, time, timedelta, UUID, Enum, range, re.Pattern)
+"""The types whose text says all of a value."""
 
 
 def reveal(text: str) -> str:
@@ -77,34 +86,51 @@ def _parts(value: object) -> list[tuple[str, object]] | None:
     if isinstance(value, list | tuple | Set):
         return [("-", part) for part in cast("list[object]", value)] or None
     fields = _fields(value)
-    return None if fields is None else [(f"{name}:", getattr(value, name, None)) for name in fields] or None
+    return None if fields is None else [(f"{_name(name)}:", part) for name, part in fields.items()] or None
 
 
-def _fields(value: object) -> list[str] | None:
-    """Return the names of an object's fields, or None if its class declares none."""
+def _fields(value: object) -> dict[str, object] | None:
+    """Return an object's fields by name, also those that only this object has; None if its class has none."""
     kind: Any = type(value)
     for names in ("__struct_fields__", "__dataclass_fields__", "__pydantic_fields__", "_fields"):
         if (found := getattr(kind, names, None)) is not None:
-            return [*found]
-    attributes = getattr(kind, "__attrs_attrs__", None)
-    return None if attributes is None else [each.name for each in attributes]
+            named = {name: getattr(value, name, None) for name in found}
+            break
+    else:
+        attributes = getattr(kind, "__attrs_attrs__", None)
+        if attributes is None:
+            return None
+        named = {each.name: getattr(value, each.name, None) for each in attributes}
+    for hidden in ("__pydantic_extra__", "__pydantic_private__"):
+        named |= getattr(value, hidden, None) or {}
+    return named
 
 
 def _name(key: object) -> str:
+    if _parts(key) is not None or isinstance(key, list | tuple | Set | Mapping):
+        return reveal(repr(key))
     text = _leaf(key)
     return repr(text) if "\n" in text or ":" in text else text
 
 
 def _leaf(value: object) -> str:
     if isinstance(value, str):
-        return reveal(value) if value.strip() == value and value else repr(reveal(value))
+        shown = _SPACES.sub(lambda found: f"⟨{len(found[0])} spaces⟩", reveal(value))
+        return shown if value.strip() == value and value else repr(shown)
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     if isinstance(value, bytes):
         return f"{len(value)} bytes: {value.hex()}"
     if isinstance(value, list | tuple | Set | Mapping):
         return "(empty)"
-    return reveal(str(value))
+    if not isinstance(value, _EXACT):
+        raise InvalidError(
+            f"the subject has a {type(value).__name__}, which has no exact text; ask with plain values"
+        )
+    try:
+        return reveal(str(value))
+    except ValueError as error:  # an int of more digits than Python writes
+        raise InvalidError("the subject has a number of too many digits for a form") from error
 
 
 def require_plain(schema: object, path: str = "schema") -> None:

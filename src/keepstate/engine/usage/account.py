@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -37,6 +37,19 @@ from keepstate.values import limits
 T = TypeVar("T")
 
 
+class Guard(Protocol):
+    """What stands in front of an account that not every caller may use, such as that of an owned session."""
+
+    @property
+    def key(self) -> bytes:
+        """The key of the entry that decides."""
+        ...
+
+    async def check(self, executor: Executor, unit: Unit) -> None:
+        """Raise an error if the caller may not use the account."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
     """The outcome of counting a use.
@@ -58,10 +71,11 @@ class Account:
     Args:
         executor: The executor of the space.
         name: The name of the account.
+        guard: Refuses callers who may not use the account, by what a unit reads.
     """
 
-    def __init__(self, executor: Executor, name: str) -> None:
-        self.executor, self.name = executor, name
+    def __init__(self, executor: Executor, name: str, guard: Guard | None = None) -> None:
+        self.executor, self.name, self.guard = executor, name, guard
 
     @property
     def where(self) -> str:
@@ -85,8 +99,14 @@ class Account:
         return (await self.executor.serialized(ledger_key(self.name), work))[0]
 
     async def read(self, unit: Unit, *also: bytes) -> LedgerRecord:
-        """Return the ledger at the present time, and read other entries with it."""
-        entry = (await unit.read(ledger_key(self.name), *also))[0]
+        """Return the ledger at the present time, and read other entries with it.
+
+        The guard's error is raised here, and nothing was written.
+        """
+        guarded = () if self.guard is None else (self.guard.key,)
+        entry = (await unit.read(ledger_key(self.name), *also, *guarded))[0]
+        if self.guard is not None:
+            await self.guard.check(self.executor, unit)
         ledger = decode_ledger(None if entry is None else entry.value, f"the ledger of {self.where}")
         return ceilings.bring_to(ledger, await unit.confirmed_now_ms())
 

@@ -27,7 +27,7 @@ from keepstate.engine.kernel.shield import acquire_shielded
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue.timetable import check_zone
 from keepstate.engine.usage import ceilings
-from keepstate.engine.usage.account import Account
+from keepstate.engine.usage.account import Account, Guard
 from keepstate.engine.usage.amounts import (
     Amounts,
     Budget,
@@ -81,9 +81,15 @@ class UsageLedger:
 
     name: str
 
-    def __init__(self, executor: Executor, name: str = "", outer: tuple[Account, ...] = ()) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        name: str = "",
+        outer: tuple[Account, ...] = (),
+        guard: Guard | None = None,
+    ) -> None:
         self._executor, self.name, self._outer = executor, name, outer
-        self._account = Account(executor, name)
+        self._account = Account(executor, name, guard)
 
     def __repr__(self) -> str:
         return f"<UsageLedger of {self._account.where}>"
@@ -98,6 +104,10 @@ class UsageLedger:
         """
         return UsageLedger(self._executor, check_account("name", name))
 
+    def guarded(self, guard: Guard) -> UsageLedger:
+        """Return this ledger behind a guard; for the layers above the engine."""
+        return UsageLedger(self._executor, self.name, self._outer, guard)
+
     def within(self, outer: UsageLedger) -> UsageLedger:
         """Return this ledger as part of a wider one: of its user, or its tenant. Makes no call to the store.
 
@@ -109,7 +119,7 @@ class UsageLedger:
             outer: The wider ledger, in any space of any store.
         """
         require_instance("outer", outer, UsageLedger)
-        return UsageLedger(self._executor, self.name, outer._accounts + self._outer)
+        return UsageLedger(self._executor, self.name, outer._accounts + self._outer, self._account.guard)
 
     @property
     def _accounts(self) -> tuple[Account, ...]:
@@ -339,6 +349,8 @@ class UsageLedger:
                 )
             begin = first_day(per, await self._today())
             end = end_day(per, begin)
+        if self._account.guard is not None:
+            await self.budgets()  # refuses a caller who may not read it
         prefix = used_prefix(self.name)
         after = None if begin is None else used_prefix(self.name, begin)
         before = None if end is None or end > _LAST_DAY else used_prefix(self.name, end)

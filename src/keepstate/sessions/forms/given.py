@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias, cast
 
 from keepstate.errors import InvalidError
 from keepstate.sessions.forms.turns import mappings
-from keepstate.sessions.messages import Message, is_of_pydantic_ai
+from keepstate.sessions.messages import LANGCHAIN, ROLES, SYSTEM_ROLES, Message, is_of_pydantic_ai
+from keepstate.values import limits
 
 
 class DumpedMessage(Protocol):
@@ -35,8 +36,15 @@ GivenMessage: TypeAlias = (
 )
 """A message in the form of any library, or the list of the items of one answer of OpenAI's Responses."""
 
+_LISTS: Final = ("content", "parts", "items", "tool_calls")
 _OF_MODELS: Final = frozenset({"reasoning", "compaction", "image_generation_call", "mcp_list_tools"})
 """Types of items that a model makes, besides messages and calls."""
+_LANGCHAIN_ROLES: Final = {
+    "human": "user",
+    "ai": "assistant",
+    "AIMessageChunk": "assistant",
+    "HumanMessageChunk": "user",
+}
 _LANGCHAIN_TYPES: Final = frozenset({"human", "ai", "system", "tool", "function", "chat", "remove"})
 
 
@@ -52,6 +60,13 @@ def check_message(given: object) -> Message:
     keys = cast("Mapping[object, Any]", plain)
     if wrong := [key for key in keys if not isinstance(key, str)]:
         raise InvalidError(f"A message has the key {wrong[0]!r}. Keys must be text.")
+    for name in _LISTS:
+        blocks = plain.get(name)
+        if isinstance(blocks, list | tuple) and len(cast("list[object]", blocks)) > limits.MESSAGE_BLOCKS:
+            raise InvalidError(
+                f"A message has {len(cast('list[object]', blocks)):,} entries in `{name}`; "
+                f"{limits.MESSAGE_BLOCKS:,} are allowed. Pass several messages."
+            )
     return plain
 
 
@@ -80,6 +95,7 @@ def _is_of(thing: object, library: str) -> bool:
 def _from_fields(fields: Mapping[str, Any]) -> Message:
     """Return a dict with a role, for dicts of libraries that have none."""
     if "role" in fields:
+        _check_role(fields)
         return _with_plain_content(dict(fields))
     if is_of_pydantic_ai(fields):
         return _with_role(fields)
@@ -92,6 +108,32 @@ def _from_fields(fields: Mapping[str, Any]) -> Message:
     if isinstance(fields.get("type"), str):
         return _from_items([fields])
     return dict(fields)
+
+
+def _check_role(fields: Mapping[str, Any]) -> None:
+    """Raise `InvalidError` if the parts of a message have another role than the message says.
+
+    A caller who lets only users in by the role must not get the words of a system in.
+    """
+    known = fields.get(LANGCHAIN)
+    bare = {name: part for name, part in fields.items() if name != "role"}
+    if is_of_pydantic_ai(fields):
+        said = "instructions" if fields.get("instructions") is not None else _with_role(bare)["role"]
+    elif isinstance(items := fields.get("items"), list | tuple):
+        said = _from_items(cast("Sequence[object]", items))["role"]
+    elif isinstance(known, Mapping):
+        kind = cast("Mapping[str, Any]", known).get("type")
+        data = cast("Mapping[str, Any]", known).get("data")
+        its_role = cast("Mapping[str, Any]", data).get("role") if isinstance(data, Mapping) else None
+        said = its_role if kind == "chat" else _LANGCHAIN_ROLES.get(str(kind), kind)
+    else:
+        return
+    given = fields["role"]
+    if not isinstance(given, str) or ROLES.get(given, given) != ROLES.get(str(said), said):
+        raise InvalidError(
+            f"A message has the role {given!r}, and its parts are of {said!r}. Pass it as its library dumps "
+            "it; what a user has typed belongs into `content`, as text."
+        )
 
 
 def _with_plain_content(message: Message) -> Message:
@@ -142,6 +184,11 @@ def _from_items(given: Sequence[object]) -> Message:
             "OpenAI's Responses. Pass other messages one by one, as append(*messages)."
         )
     plain = mappings(items)
+    if systems := [item for item in plain if item.get("role") in SYSTEM_ROLES and len(plain) > 1]:
+        raise InvalidError(
+            f"A list has an item of the role {systems[0]['role']!r}. A list is one message: pass that item "
+            "as a message of its own."
+        )
     if not plain or not all(isinstance(item.get("type", item.get("role")), str) for item in plain):
         raise InvalidError("A list of items is empty, or has an item without a type. Pass items of OpenAI.")
     if len(plain) == 1 and isinstance(plain[0].get("role"), str):
