@@ -19,6 +19,8 @@ OF_LOCKS = {"exclusive.ttl_s", "AgentRun.lease_ttl_s"}
 OF_DONE_TASKS = {"put.keep_s", "TaskSpec.keep_s"}
 """A done task and its id are kept for a week, as the pages say."""
 """Times after which a holder that crashed loses its lease; nothing stored ends by them."""
+OF_LINKS = {"link.expires_s"}
+"""A week after which a link opens nothing more; the approval stays."""
 OF_CACHES = {"ToolStateManager.cache_ttl"}
 """Times after which a result is computed again; the record of the execution stays."""
 
@@ -71,7 +73,7 @@ def test_nothing_ends_by_time_unless_the_caller_says_so() -> None:
     timed = {name for name, default in defaults.items() if isinstance(default, int | float)}
 
     assert len(defaults) > 10
-    assert timed == OF_LOCKS | OF_CACHES | OF_DONE_TASKS
+    assert timed == OF_LOCKS | OF_CACHES | OF_DONE_TASKS | OF_LINKS
 
 
 def _times_of(kind: type) -> dict[str, Any]:

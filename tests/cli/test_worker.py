@@ -12,6 +12,7 @@ from tests.cli.conftest import Keepstate, Started
 
 HANDLERS = """
 import time
+from pathlib import Path
 
 def handle(task):
     if task.payload == "bad":
@@ -19,6 +20,7 @@ def handle(task):
     return task.payload * 2
 
 def wait(task):
+    Path(__file__).with_name("begun").touch()
     time.sleep(0.3)
     return "waited"
 
@@ -60,12 +62,7 @@ def test_a_worker_that_gets_sigterm_ends_its_task_first(started: Started, url: s
     _put(url, "slow", kind="wait")
     worker = started("worker", "pool", "slow_jobs_of_a_worker:handlers", "--json")
 
-    async def claimed() -> bool:
-        async with ks_package.open(url) as ks:
-            info = await ks.space("pool").queue.get("slow")
-            return info is not None and info.state == "claimed"
-
-    while not asyncio.run(claimed()):
+    while not (tmp_path / "begun").exists():
         time.sleep(0.01)
     worker.send_signal(signal.SIGTERM)
     out, _ = worker.communicate(timeout=60)

@@ -96,22 +96,25 @@ async def survived(call: int) -> bool:
     """Kill an erasure before a call, complete it, and return whether it was killed."""
     heap = MemoryHeap()
     one, other = (Dying(MemoryStore(runner=TaskRunner(), heap=heap)) for _ in range(2))
-    async with keepstate.open(await other.open()) as ks:
-        await fill(ks.tenant("t"))
-        others = await of_bob(ks.tenant("t"))
-        async with keepstate.open(await one.open()) as dying:
-            one.calls_left, is_killed = call, False
-            try:
-                await dying.tenant("t").erase_owner("ANN")
-            except KilledError:
-                is_killed = True
-            one.calls_left = 1 << 30
-        await ks.tenant("t").erase_owner("ANN")
+    is_killed = False
+    try:
+        async with keepstate.open(await other.open()) as ks:
+            await fill(ks.tenant("t"))
+            others = await of_bob(ks.tenant("t"))
+            async with keepstate.open(await one.open()) as dying:
+                one.calls_left = call
+                try:
+                    await dying.tenant("t").erase_owner("ANN")
+                except KilledError:
+                    is_killed = True
+                one.calls_left = 1 << 30
+            await ks.tenant("t").erase_owner("ANN")
 
-        assert await of_bob(ks.tenant("t")) == others
-        assert await left_of_ann(ks.tenant("t")) == []
-    await one.close()
-    await other.close()
+            assert await of_bob(ks.tenant("t")) == others
+            assert await left_of_ann(ks.tenant("t")) == []
+    finally:
+        await one.close()
+        await other.close()
     return is_killed
 
 

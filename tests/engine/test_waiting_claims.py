@@ -17,6 +17,7 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Page
+from tests.engine.conftest import Turned
 
 HOUR_S = 3_600
 SCANS_OF_A_LOOK = 7
@@ -201,17 +202,17 @@ async def test_changes_that_left_the_log_are_told_as_one(ks: Keepstate) -> None:
     ],
 )
 async def test_a_prefix_that_is_not_listened_to_is_noticed(
-    space: Space, monkeypatch: pytest.MonkeyPatch, prefixes: tuple[bytes, ...], cause: Cause
+    turned: Turned, monkeypatch: pytest.MonkeyPatch, prefixes: tuple[bytes, ...], cause: Cause
 ) -> None:
     left = tuple(each for each in claims.CLAIMING if each not in prefixes)
     monkeypatch.setattr(claims, "CLAIMING", left)
 
     with pytest.raises(TimeoutError):
-        await _is_woken_by(cause, space, within_s=0.5)
+        await _is_woken_by(cause, turned.space, within_s=0.5)
 
 
 async def test_a_change_between_two_looks_that_is_taken_for_seen_is_noticed(
-    space: Space, monkeypatch: pytest.MonkeyPatch
+    turned: Turned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: the cursor is moved after the look, over what came meanwhile."""
 
@@ -222,4 +223,4 @@ async def test_a_change_between_two_looks_that_is_taken_for_seen_is_noticed(
     monkeypatch.setattr(LogCursor, "has_changed", skip)
 
     with pytest.raises(TimeoutError):
-        await _is_woken_by(put, space, within_s=0.5)
+        await _is_woken_by(put, turned.space, within_s=0.5)

@@ -66,7 +66,8 @@ async def test_a_fork_costs_the_same_after_10_messages_and_after_5_000(
 
     (few_reads, few_writes), (reads, writes) = costs
     assert few_reads - 2 <= reads <= few_reads + 2
-    assert writes <= few_writes + (TREE_NODES if is_recorded else 0) < 20
+    # Where the conversation begins, its context may have a page less.
+    assert writes <= few_writes + (TREE_NODES if is_recorded else 1) < 20
 
 
 async def test_a_search_in_a_long_conversation_lets_others_run() -> None:

@@ -88,7 +88,7 @@ COMMANDS: Final = {
     ),
     "migrate": (
         "maintenance",
-        "Rewrite documents that have older versions of the classes that --app registers.",
+        "Rewrite documents in the versions that --app writes, newer or older.",
     ),
     "prune": (
         "maintenance",

@@ -185,7 +185,7 @@ async def migrate(
     dry_run: Annotated[bool, Parameter(negative="", help="Only list what would be rewritten.")] = False,
     session: Session = PLAIN,
 ) -> int:
-    """Rewrite documents so that their objects have the versions that the application writes, newer or older.
+    """Rewrite documents in the versions that --app writes, newer or older.
 
     The command first reads all documents, then writes. A document that cannot be converted stays as it is, is
     listed, and the exit code is 1. Other processes may read and write during the migration. You can interrupt

@@ -198,7 +198,7 @@ def life_in(name: str) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class _OwnerGuard:
-    """Refuses the ledger of a session to callers for whom the session does not open."""
+    """Refuses the ledger of a session to callers who may not open the session."""
 
     session: SessionGenerations
 
@@ -290,7 +290,7 @@ class SessionGenerations(Namespace):
 
     @property
     def ledger(self) -> UsageLedger:
-        """The ledger of usage; it opens for those for whom the session opens."""
+        """The ledger of usage, for callers who may open the session."""
         return super().ledger.guarded(_OwnerGuard(self))
 
     async def is_over(self, owner: str | None = None) -> bool:

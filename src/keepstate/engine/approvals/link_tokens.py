@@ -67,7 +67,7 @@ def verify_link(token: str, signer: Signer) -> Link | None:
         return None
     try:
         link = _decode(body)
-    except (msgspec.DecodeError, ValueError):  # text that is no UTF-8 is a ValueError
+    except (msgspec.DecodeError, ValueError):  # text that is not UTF-8 is a ValueError
         return None
     return link if signer.verify(link.key_name, _PURPOSE, body, signature) else None
 

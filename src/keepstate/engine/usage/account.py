@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Guard(Protocol):
-    """What stands in front of an account that not every caller may use, such as that of an owned session."""
+    """A check in front of an account that not every caller may use, such as that of an owned session."""
 
     @property
     def key(self) -> bytes:
