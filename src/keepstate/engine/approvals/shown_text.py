@@ -28,7 +28,20 @@ _HIDDEN: Final = re.compile(
 """Characters that reverse text, have no width, or end a line unseen. Joiners are not: scripts need them."""
 _SPACES: Final = re.compile(r"[^\S\n]{2,}")
 """Spaces that would push what follows onto a line of its own, where it looks like another field."""
-_EXACT: Final = (int, float, complex, Decimal, Fraction, date, time, timedelta, UUID, Enum, range, re.Pattern)
+_EXACT: Final[tuple[type, ...]] = (
+    int,
+    float,
+    complex,
+    Decimal,
+    Fraction,
+    date,
+    time,
+    timedelta,
+    UUID,
+    Enum,
+    range,
+    re.Pattern,
+)
 """The types whose text says all of a value."""
 
 
@@ -92,6 +105,7 @@ def _parts(value: object) -> list[tuple[str, object]] | None:
 def _fields(value: object) -> dict[str, object] | None:
     """Return an object's fields by name, also those that only this object has; None if its class has none."""
     kind: Any = type(value)
+    named: dict[str, object]
     for names in ("__struct_fields__", "__dataclass_fields__", "__pydantic_fields__", "_fields"):
         if (found := getattr(kind, names, None)) is not None:
             named = {name: getattr(value, name, None) for name in found}
@@ -108,7 +122,7 @@ def _fields(value: object) -> dict[str, object] | None:
 
 def _name(key: object) -> str:
     if _parts(key) is not None or isinstance(key, list | tuple | Set | Mapping):
-        return reveal(repr(key))
+        return reveal(repr(cast("object", key)))
     text = _leaf(key)
     return repr(text) if "\n" in text or ":" in text else text
 
@@ -128,7 +142,7 @@ def _leaf(value: object) -> str:
             f"the subject has a {type(value).__name__}, which has no exact text; ask with plain values"
         )
     try:
-        return reveal(str(value))
+        return reveal(str(cast("object", value)))
     except ValueError as error:  # an int of more digits than Python writes
         raise InvalidError("the subject has a number of too many digits for a form") from error
 
