@@ -122,7 +122,7 @@ def _fields(value: object) -> dict[str, object] | None:
 
 def _name(key: object) -> str:
     if _parts(key) is not None or isinstance(key, list | tuple | Set | Mapping):
-        return reveal(repr(cast("object", key)))
+        return reveal(f"{key!r}")
     text = _leaf(key)
     return repr(text) if "\n" in text or ":" in text else text
 
@@ -142,7 +142,7 @@ def _leaf(value: object) -> str:
             f"the subject has a {type(value).__name__}, which has no exact text; ask with plain values"
         )
     try:
-        return reveal(str(cast("object", value)))
+        return reveal(f"{value!s}")
     except ValueError as error:  # an int of more digits than Python writes
         raise InvalidError("the subject has a number of too many digits for a form") from error
 
