@@ -136,7 +136,7 @@ async def test_a_subject_is_readable_without_the_classes_of_the_graph(interrupte
     ],
 )
 def test_the_question_is_the_value_or_in_it(value: object, question: str) -> None:
-    assert question_of(Interrupt(value, ID), {}).text == question
+    assert question_of(Interrupt(value, ID), {}).question == question
 
 
 # ---- answers that are more than yes or no

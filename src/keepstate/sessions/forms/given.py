@@ -232,7 +232,7 @@ def _from_pydantic_ai(thing: Any) -> Message:
 
 def _with_role(fields: Mapping[str, Any]) -> Message:
     """Return a message of Pydantic AI with a role. One that has a system prompt is a system message."""
-    kinds = {part.get("part_kind") for part in mappings(fields.get("parts"))}
+    kinds = {str(part.get("part_kind")) for part in mappings(fields.get("parts"))}
     asked = "system" if "system-prompt" in kinds else "user"
     return {"role": "assistant" if fields.get("kind") == "response" else asked, **fields}
 
