@@ -35,7 +35,7 @@ class LogCursor:
     async def has_changed(self) -> bool:
         """Return whether one of the keys may have changed since the last call; True for the first one.
 
-        Look at the entries after this call, so that a later change is told by the next one. The answer is
+        Look at the entries after this call, so that the next call finds a later change. The answer is
         also True if the log does not reach back far enough.
         """
         if self._revision is None:
