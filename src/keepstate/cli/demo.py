@@ -8,6 +8,7 @@ everything again. The full demo, with all managers, is `examples/demo` in the so
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import sysconfig
@@ -118,7 +119,7 @@ class _Run:
         finally:
             for process in self._processes.values():
                 if process.returncode is None:
-                    process.kill()
+                    _signal(process, signal.SIGKILL)
                     await process.wait()
         seconds = perf_counter() - self._begun
         totals = await self._run.documents.get("totals", _NOTHING)
@@ -181,15 +182,15 @@ class _Run:
             process = self._processes[name]
             if process.returncode is not None:
                 continue
-            process.send_signal(signal.SIGSTOP)  # a stopped worker keeps the task that it is seen to hold
+            _signal(process, signal.SIGSTOP)  # a stopped worker keeps the task that it is seen to hold
             held = await self._held_by(name)
             if held:
                 await asyncio.sleep(_SETTLED_S)
                 held = await self._held_by(name)
             if not held:
-                process.send_signal(signal.SIGCONT)
+                _signal(process, signal.SIGCONT)
                 continue
-            process.kill()
+            _signal(process, signal.SIGKILL)
             await process.wait()
             self._killed.append(name)
             self._say(f"{name} (process {process.pid}) is killed while it holds {held[0]}")
@@ -199,6 +200,15 @@ class _Run:
 
     async def _held_by(self, name: str) -> list[str]:
         return [task.id for task in await self._run.queue.list("claimed") if task.worker == name]
+
+
+def _signal(process: Process, number: int) -> None:
+    """Send a signal to a worker, which may have ended a moment ago.
+
+    `Process.send_signal` takes the exit code of an ended process from the event loop, which then reports 255.
+    """
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, number)
 
 
 def _show(found: dict[str, Any]) -> None:
