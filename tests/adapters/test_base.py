@@ -86,7 +86,7 @@ class TestNotes(NotesContract):
 
 def test_names_of_other_ids_differ_and_are_never_too_long() -> None:
     adapter = Notes("memory://")
-    ids = list(dict.fromkeys([*IDS, "", "_", *(segment(id) for id in (*IDS, ""))]))
+    ids = list(dict.fromkeys([*IDS, "", "_", segment("").lstrip("_~"), *(segment(id) for id in (*IDS, ""))]))
     spaces = [
         (some, owner) for owner in (None, *filter(None, ids)) for some in ((), *zip(ids), *product(ids, ids))
     ]

@@ -46,7 +46,7 @@ class LoopHandles:
         tenant: The tenant of the spaces, if any.
         author: The author in recorded changes.
         encryption: The keys that encrypt values.
-        explain: Called with the path of an SQLite file that is no keepstate store, and the error. It may
+        explain: Called with the path of an SQLite file that is not a keepstate store, and the error. It may
             raise an error that names the file's true kind.
     """
 

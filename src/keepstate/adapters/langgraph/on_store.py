@@ -1,4 +1,4 @@
-"""What the saver and the store of LangGraph share: how they are made from a location, set up and closed."""
+"""The base of the saver and the store of LangGraph: made from a location, set up and closed."""
 
 from __future__ import annotations
 
