@@ -27,7 +27,7 @@ TOP = "(top)"
 """The files of the package itself, outside its folders."""
 SHORT = 50
 BUDGETS = {
-    "adapters": 4_620,
+    "adapters": 4_720,
     "approval_links": 265,
     "cli": 3_640,
     "engine": 24_300,
@@ -36,7 +36,7 @@ BUDGETS = {
     "sessions": 5_980,
     "stores": 11_900,
     "sync": 3_600,
-    "testing": 3_020,
+    "testing": 3_190,
     "typed": 3_050,
     "values": 5_060,
     "workspace": 1_650,
