@@ -22,7 +22,7 @@ removes a use writes the line, so a sweep never deletes what a save or fork has 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -71,7 +71,7 @@ _REACH: Final = 64
 _AT_ONCE: Final = 400
 """The largest number of entries in a batch. Each is two writes and a check."""
 _BATCH_BYTES: Final = 4 << 20
-_READ_AT_ONCE: Final = 900
+_READ_AT_ONCE: Final = limits.READ_KEYS
 _DELETED_AT_ONCE: Final = 200
 _STAGED_US: Final = 3_600_000_000
 """The time for which a save that takes several batches may go on; an older one was interrupted."""
@@ -116,7 +116,7 @@ class KeepstateConversationStore(Adapter, ConversationStore):
         record: bool = False,
     ) -> None:
         super().__init__(store, tenant=tenant, author=author, encryption=encryption, record=record)
-        self._space = self.space(name, owner=owner)
+        self._bound = self.space(name, owner=owner)
 
     # ---- records
 
@@ -130,7 +130,7 @@ class KeepstateConversationStore(Adapter, ConversationStore):
     ) -> Sequence[ConversationRecord]:
         """Return the records, the latest `updated_at` first, all at one revision.
 
-        Cost: two round trips, whatever the number of other conversations.
+        Cost: three round trips, whatever the number of other conversations.
 
         Args:
             scope: Only the conversations of this scope.
@@ -211,7 +211,7 @@ class KeepstateConversationStore(Adapter, ConversationStore):
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
         """Return the entries up to a head, in order, or the last `limit` of them.
 
-        Cost: a round trip for the head, and one for each 900 entries. A history that was branched more than
+        Cost: a round trip for the head, and one for each 999 entries. A history that was branched more than
         64 times takes one more for each 64 of them.
 
         Raises:
@@ -252,29 +252,30 @@ class KeepstateConversationStore(Adapter, ConversationStore):
         In the space of this store, conversations of the scope `owner` are deleted, with the entries that no
         other conversation reaches, and the log and the history of the space, so that no earlier moment of it
         can be read. What another scope has forked from them is a part of that other conversation, and stays.
-        An interrupted call is completed by the next one.
+        An interrupted call is completed by the next one. The counts are exact if nothing else is written.
         """
         erased = await super().erase(owner)
-        count = 0
-        for record in await self.read_records(scope=owner):
+        before = await self._query(Space.size)
+        records = await self.read_records(scope=owner)
+        for record in records:
             await self.delete(record.conversation_id, scope=owner)
-            count += 1
-        if not count:
+        if not records:
             return erased
         # No document has this prefix: the call removes the log and the history.
         rest = await self._query(lambda space: space.expunge("erased/"))
+        after = await self._query(Space.size)
         return Erased(
-            erased.spaces,
-            erased.entries + count,
-            erased.bytes,
-            erased.archives + rest.archives,
+            erased.spaces + 1,
+            erased.entries + max(0, before.entries - after.entries),
+            erased.size_bytes + max(0, before.size_bytes - after.size_bytes),
+            [*erased.archives, *rest.archives],
             rest.not_reached,
         )
 
     # ---- calls
 
-    async def _query(self, work: Callable[[Space], Any]) -> Any:
-        return await self._space.call(work)
+    async def _query(self, work: Callable[[Space], Coroutine[Any, Any, T]]) -> T:
+        return await self._bound.call(work)
 
     async def _commit(self, turn: str, fn: Callable[[Transaction], Awaitable[T]]) -> T:
         """Apply a function as one batch; a cancelled caller waits until it has ended.
@@ -285,7 +286,7 @@ class KeepstateConversationStore(Adapter, ConversationStore):
             fn: The function, which may be called several times.
         """
         return await outlast_cancellation(
-            self._space.call(lambda space: run_in_transaction(space, fn, turn=turn))
+            self._bound.call(lambda space: run_in_transaction(space, fn, turn=turn))
         )
 
 
@@ -647,7 +648,7 @@ async def _read_history(documents: Documents, head_id: str, limit: int | None) -
     latest_first: list[tuple[str, Any]] = []
     while depth >= lowest:
         bottom = _path_name(path[-1][0])
-        page = range(depth, max(lowest, depth - _READ_AT_ONCE + 1) - 1, -1)
+        page = range(depth, max(lowest - 1, depth - _READ_AT_ONCE + 1), -1)  # and one more for the path
         names = [_message_name(line, at) for line, at in _along(path, page)]
         found = await _read_each(documents, names if is_known else [bottom, *names])
         below = -1

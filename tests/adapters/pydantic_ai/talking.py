@@ -10,7 +10,14 @@ from typing import Any, Final
 from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
 from pydantic_ai.conversation_store import ConversationStore
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    UserPromptPart,
+)
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
@@ -68,7 +75,9 @@ class RandomRun:
         talk.messages.extend(said(number + each) for each in range(1 + number % 3))
         talk.usage = talk.usage + RunUsage(requests=1)
         talk.deferred_tool_requests = (
-            DeferredToolRequests(approvals=[ToolCallPart("pay", {"n": number}, "call")], metadata={"call": {}})
+            DeferredToolRequests(
+                approvals=[ToolCallPart("pay", {"n": number}, "call")], metadata={"call": {}}
+            )
             if number % 7 == 0
             else None
         )

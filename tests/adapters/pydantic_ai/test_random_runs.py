@@ -14,7 +14,7 @@ from tests.adapters.conftest import BACKENDS, url_of
 from tests.adapters.pydantic_ai.talking import STEPS, RandomRun
 
 RUNS = 200
-SMALL = {"_AT_ONCE": 3, "_READ_AT_ONCE": 4, "_DELETED_AT_ONCE": 2, "_REACH": 2}
+SMALL = {"_AT_ONCE": 3, "_READ_AT_ONCE": 5, "_DELETED_AT_ONCE": 2, "_REACH": 2}
 """Every other run has limits that its few messages exceed."""
 
 
