@@ -344,7 +344,7 @@ class _Save:
         await lines.load([*self._staged, *(line for line, _ in places.values())])
         if not all(map(lines.has, self._staged)):
             raise ConversationConflict(self._id)  # the save has taken longer than an hour
-        begun = await lines.append(entries, places, self._id, only=self._staged)
+        begun = await lines.append(entries, places, only=self._staged)
         await lines.store()
         for line in begun:
             await tx.documents.put(_release_name(line), _microseconds(await tx.now()) + _STAGED_US)
@@ -367,7 +367,7 @@ class _Save:
         await lines.load([*self._staged, *(line for line, _ in {*places.values(), *before})])
         if not all(map(lines.has, self._staged)):
             raise ConversationConflict(self._id)
-        await lines.append(self._entries, places, self._id)
+        await lines.append(self._entries, places)
         await lines.use_staged(self._staged, self._id)
         ends = {id: places[id] for id in (self._head_id, *self._branches) if id is not None}
         after = set(ends.values())
@@ -499,7 +499,6 @@ class _Lines:
         self,
         entries: Sequence[_Entry],
         places: dict[str, Place],
-        conversation_id: str,
         *,
         only: Sequence[str] | None = None,
     ) -> list[str]:
@@ -507,21 +506,15 @@ class _Lines:
 
         Args:
             entries: The entries, each after its parent.
-            places: The places of their parents.
-            conversation_id: The conversation, for errors.
+            places: The places of their parents, whose lines are loaded.
             only: The lines that may be continued: by default all. Then new lines are staged.
 
         Returns:
             The lines that were begun.
-
-        Raises:
-            ConversationConflict: The parent of an entry does not exist any more.
         """
         begun: list[str] = []
         for entry in entries:
             parent = None if entry.parent_id is None else places[entry.parent_id]
-            if parent is not None and not self._has_place(parent):
-                raise ConversationConflict(conversation_id)
             if parent is not None and self._may_continue(parent, only, begun):
                 line, depth = parent[0], parent[1] + 1
                 self._lines[line].last = depth

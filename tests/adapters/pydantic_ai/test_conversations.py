@@ -246,6 +246,30 @@ async def test_a_long_save_goes_on_while_other_conversations_are_deleted(
         assert await names(store) == []
 
 
+async def test_a_long_save_whose_beginning_is_deleted_is_refused(
+    any_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pydantic_ai, "_AT_ONCE", 1)
+    async with KeepstateConversationStore.from_url(any_url) as store:
+        await filled(store, "c", 1)
+        source = await store.load_entries("c")
+        assert source is not None
+        parent_id = source[0].id
+        entries: list[ConversationEntry] = []
+        for n in range(150):
+            entries.append(ConversationEntry(parent_id=parent_id, message=said(n)))
+            parent_id = entries[-1].id
+        record = ConversationRecord(conversation_id="d", head_id=parent_id)
+        task = asyncio.create_task(store.write_record(record, new_entries=entries, expected_revision=None))
+        while len(await names(store, "line/")) < 2:
+            await asyncio.sleep(0)
+        await store.delete("c")
+
+        with pytest.raises(ConversationConflict):
+            await task
+        assert await store.load("d") is None
+
+
 async def test_messages_of_megabytes_are_saved_and_loaded_together(any_url: str) -> None:
     big = [
         ModelRequest(parts=[UserPromptPart([BinaryContent(bytes([n]) * 700_000, media_type="audio/wav")])])
