@@ -228,6 +228,7 @@ class BoundSpace:
         *,
         message: str = "",
         attempts: int | None = None,
+        turn: str = "adapter",
     ) -> AppliedTransaction[T]:
         """Apply a function as one batch, and return its value with the revision.
 
@@ -238,6 +239,8 @@ class BoundSpace:
                 keepstate only; see `Adapter.call`.
             message: The purpose, in the history of a recorded space.
             attempts: The largest number of calls. None calls it until that is hopeless.
+            turn: The name of what the function changes in the space. Functions of this process with the same
+                name run one after the other. Give names of your own if many conversations share a space.
 
         Raises:
             Exception: What `Adapter.conflict` makes of a conflict that was not resolved.
@@ -249,7 +252,7 @@ class BoundSpace:
             async def once(tx: Transaction) -> None:
                 done[:] = [(await fn(tx), tx)]
 
-            await run_in_transaction(self.on(ks), once, message=message, attempts=attempts, turn="adapter")
+            await run_in_transaction(self.on(ks), once, message=message, attempts=attempts, turn=turn)
             value, tx = done[0]
             return AppliedTransaction(value, tx.revision)  # which is known after the end of the transaction
 

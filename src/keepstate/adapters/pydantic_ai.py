@@ -22,19 +22,18 @@ removes a use writes the line, so a sweep never deletes what a save or fork has 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from keepstate.adapters.base import Adapter, outlast_cancellation
+from keepstate.adapters.base import Adapter
 from keepstate.engine.documents.collection import Collection
 from keepstate.engine.documents.documents import DocumentEntry, Documents
 from keepstate.engine.space.erasure import Erased
-from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, MissingExtraError, NotFoundError
@@ -60,8 +59,6 @@ except ImportError as error:
     raise MissingExtraError(
         f"this needs pydantic-ai-slim from 2.68 on: {install}", install=install
     ) from error
-
-T = TypeVar("T")
 
 _RECORDS: Final = TypeAdapter(
     list[ConversationRecord], config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
@@ -122,7 +119,7 @@ class KeepstateConversationStore(Adapter, ConversationStore):
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Return the record of a conversation, or None if it does not exist."""
-        found = await self._query(lambda space: _conversations(space).get(segment(conversation_id)))
+        found = await self._bound.call(lambda space: _conversations(space).get(segment(conversation_id)))
         return None if found is None else _record_in(found)
 
     async def read_records(
@@ -149,7 +146,7 @@ class KeepstateConversationStore(Adapter, ConversationStore):
             return [*await _conversations(space).by(*index, reverse=True, limit=limit or limits.COUNT - 1)]
 
         # Two scopes have different segments, and a damaged one is not shown to another scope.
-        records = _RECORDS.validate_python([found["record"] for found in await self._query(work)])
+        records = _RECORDS.validate_python([found["record"] for found in await self._bound.call(work)])
         return [record for record in records if scope is None or record.scope == scope]
 
     async def write_record(
@@ -173,8 +170,8 @@ class KeepstateConversationStore(Adapter, ConversationStore):
         """
         save = _Save(record, new_entries, expected_revision)
         for entries in save.early_batches():
-            await self._commit(record.conversation_id, partial(save.stage, entries=entries))
-        await self._commit(record.conversation_id, save.complete)
+            await self._bound.transact(partial(save.stage, entries=entries), turn=record.conversation_id)
+        await self._bound.transact(save.complete, turn=record.conversation_id)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete a conversation, and then the entries that no other conversation reaches.
@@ -195,7 +192,7 @@ class KeepstateConversationStore(Adapter, ConversationStore):
             await _conversations(tx).delete(segment(conversation_id))
             await lines.store()
 
-        await self._commit(conversation_id, work)
+        await self._bound.transact(work, turn=conversation_id)
         await self.sweep()
 
     # ---- entries
@@ -219,7 +216,7 @@ class KeepstateConversationStore(Adapter, ConversationStore):
         """
         if head_id is None or limit == 0:
             return []
-        found = await self._query(lambda space: _read_history(space.documents, head_id, limit))
+        found = await self._bound.call(lambda space: _read_history(space.documents, head_id, limit))
         messages = ModelMessagesTypeAdapter.validate_python([message for _, message in found])
         entries: list[ConversationEntry] = []
         parent_id: str | None = None
@@ -238,11 +235,12 @@ class KeepstateConversationStore(Adapter, ConversationStore):
         more than 400 messages at once; of such a save, an hour later.
         """
         count = 0
-        while lines := await self._query(_released):
+        while lines := await self._bound.call(_released):
             for line in lines:
                 todo: str | None = line
                 while todo is not None:
-                    deleted, todo = await self._commit(todo, partial(_release, id=todo))
+                    applied = await self._bound.transact(partial(_release, id=todo), turn=todo)
+                    deleted, todo = applied.value
                     count += deleted
         return count
 
@@ -255,38 +253,21 @@ class KeepstateConversationStore(Adapter, ConversationStore):
         An interrupted call is completed by the next one. The counts are exact if nothing else is written.
         """
         erased = await super().erase(owner)
-        before = await self._query(Space.size)
+        before = await self._bound.call(Space.size)
         records = await self.read_records(scope=owner)
         for record in records:
             await self.delete(record.conversation_id, scope=owner)
         if not records:
             return erased
         # No document has this prefix: the call removes the log and the history.
-        rest = await self._query(lambda space: space.expunge("erased/"))
-        after = await self._query(Space.size)
+        rest = await self._bound.call(lambda space: space.expunge("erased/"))
+        after = await self._bound.call(Space.size)
         return Erased(
             erased.spaces + 1,
             erased.entries + max(0, before.entries - after.entries),
             erased.size_bytes + max(0, before.size_bytes - after.size_bytes),
             [*erased.archives, *rest.archives],
             rest.not_reached,
-        )
-
-    # ---- calls
-
-    async def _query(self, work: Callable[[Space], Coroutine[Any, Any, T]]) -> T:
-        return await self._bound.call(work)
-
-    async def _commit(self, turn: str, fn: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Apply a function as one batch; a cancelled caller waits until it has ended.
-
-        Args:
-            turn: The conversation or line that it changes. In this process, batches of the same one run one
-                after the other; those of different conversations run concurrently.
-            fn: The function, which may be called several times.
-        """
-        return await outlast_cancellation(
-            self._bound.call(lambda space: run_in_transaction(space, fn, turn=turn))
         )
 
 
