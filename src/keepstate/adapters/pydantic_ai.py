@@ -30,9 +30,9 @@ from hashlib import sha256
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from keepstate.adapters.base import Adapter
+from keepstate.adapters.base import Adapter, read_each
 from keepstate.engine.documents.collection import Collection
-from keepstate.engine.documents.documents import DocumentEntry, Documents
+from keepstate.engine.documents.documents import Documents
 from keepstate.engine.space.erasure import Erased
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
@@ -334,7 +334,7 @@ class _Save:
     async def complete(self, tx: Transaction) -> None:
         """Write the record and the other entries, and use what was staged."""
         conversations, name = _conversations(tx), segment(self._id)
-        found = await _read_each(
+        found = await read_each(
             tx.documents, [conversations.name(name), *self._unknown(self._entries, self._head_id)]
         )
         entry = found.get(conversations.name(name))
@@ -392,7 +392,7 @@ class _Save:
         if known is not None:
             # The record uses these, so they exist.
             names = {name: id for name, id in names.items() if id in own or id not in known}
-        found = await _read_each(tx.documents, [*names])
+        found = await read_each(tx.documents, [*names])
         places = {id: known[id] for id in wanted if known is not None and id in known}
         places |= {names[name]: _place(entry.value) for name, entry in found.items()}
         for id in own & places.keys():
@@ -469,7 +469,7 @@ class _Lines:
     async def load(self, lines: Iterable[str]) -> None:
         """Read lines that are not known yet."""
         names = {_line_name(line): line for line in lines if line not in self._lines}
-        for name, entry in (await _read_each(self._tx.documents, [*names])).items():
+        for name, entry in (await read_each(self._tx.documents, [*names])).items():
             stored = entry.value
             uses = dict(stored["uses"])
             parent = None if stored["parent"] is None else _place(stored["parent"])
@@ -566,7 +566,7 @@ class _Lines:
         documents, line = self._tx.documents, self._lines[id]
         begin = max(line.first, line.reach + 1, line.last - _DELETED_AT_ONCE + 1)
         names = [_message_name(id, depth) for depth in range(begin, line.last + 1)]
-        found = await _read_each(documents, names)
+        found = await read_each(documents, names)
         for name, entry in found.items():
             await documents.delete(_entry_name(entry.value[0]))
             await documents.delete(name)
@@ -624,7 +624,7 @@ async def _read_history(documents: Documents, head_id: str, limit: int | None) -
         bottom = _path_name(path[-1][0])
         page = range(depth, max(lowest - 1, depth - _READ_AT_ONCE + 1), -1)  # and one more for the path
         names = [_message_name(line, at) for line, at in _along(path, page)]
-        found = await _read_each(documents, names if is_known else [bottom, *names])
+        found = await read_each(documents, names if is_known else [bottom, *names])
         below = -1
         if not is_known:
             further = [_place(place) for place in found[bottom].value] if bottom in found else []
@@ -651,20 +651,6 @@ def _along(path: Sequence[Place], depths: Iterable[int]) -> Iterator[Place]:
         while at + 1 < len(path) and depth <= path[at + 1][1]:
             at += 1
         yield path[at][0], depth
-
-
-async def _read_each(documents: Documents, names: Sequence[str]) -> dict[str, DocumentEntry[Any]]:
-    """Return the documents that exist, in as few reads as their number and sizes allow."""
-    if not names:
-        return {}
-    if len(names) <= _READ_AT_ONCE:
-        try:
-            return await documents.entries(*names)
-        except InvalidError:  # too large for one read
-            if len(names) == 1:
-                raise
-    half = len(names) // 2
-    return await _read_each(documents, names[:half]) | await _read_each(documents, names[half:])
 
 
 # ---- names and values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
@@ -22,6 +23,7 @@ from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
 STEPS: Final = 60
+WHEN: Final = datetime(2026, 1, 2, tzinfo=UTC)
 SCOPES: Final = (None, "u1", "u2")
 KINDS: Final = (
     *("load", "load", "save", "save", "save", "save again", "restore", "rewrite", "long"),
@@ -30,10 +32,10 @@ KINDS: Final = (
 
 
 def said(n: int) -> ModelMessage:
-    """Return a message of a number; those of other numbers are not equal to it."""
+    """Return the message of a number; those of other numbers are not equal to it."""
     if n % 2:
-        return ModelResponse(parts=[TextPart(f"a{n}")])
-    return ModelRequest(parts=[UserPromptPart(f"q{n}")])
+        return ModelResponse(parts=[TextPart(f"a{n}")], timestamp=WHEN)
+    return ModelRequest(parts=[UserPromptPart(f"q{n}", timestamp=WHEN)], timestamp=WHEN)
 
 
 def text_of(message: ModelMessage) -> str:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,10 +37,9 @@ from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome, Page, Reading
 from keepstate.testing.adapter_contract import AdapterContract
-from tests.adapters.pydantic_ai.talking import said
+from tests.adapters.pydantic_ai.talking import WHEN, said
 
 T = TypeVar("T")
-WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 async def extend(
