@@ -149,7 +149,7 @@ async def check_steps(url: str, seed: int, path: Path, monkeypatch: pytest.Monke
     for name in ("_AT_ONCE", "_PRUNED_AT_ONCE") if seed % 3 else ():
         monkeypatch.setattr(pydantic_ai_harness, name, 2)
     theirs = SqliteStepStore(database=path, media_store=None, max_snapshots_per_run=most)
-    async with KeepstateStepStore.from_url(url, max_snapshots_per_run=most) as ours:
+    async with KeepstateStepStore.from_url(url, name=f"{seed}", max_snapshots_per_run=most) as ours:
         mine, its = RandomSteps(ours, seed), RandomSteps(theirs, seed)
         for number in range(STEPS):
             (kind, answer), (_, expected) = await mine.step(), await its.step()
@@ -239,7 +239,7 @@ class RandomMemories:
 
 
 async def check_memories(url: str, seed: int) -> None:
-    async with KeepstateMemoryStore.from_url(url) as ours:
+    async with KeepstateMemoryStore.from_url(url, name=f"{seed}") as ours:
         mine, its = RandomMemories(ours, seed), RandomMemories(InMemoryStore(), seed)
         for number in range(2 * STEPS):
             (kind, answer), (_, expected) = await mine.step(), await its.step()
@@ -266,12 +266,8 @@ async def test_all_random_runs_on_each_backend(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    url = url_of(backend, request, tmp_path)
     for seed in range(some, some + 10):
-        url = (
-            f"memory://{tmp_path.name}-{seed}"
-            if backend == "memory"
-            else url_of(backend, request, tmp_path / str(seed))
-        )
         with monkeypatch.context() as patch:
             await check_steps(url, seed, tmp_path / f"theirs-{seed}.db", patch)
         await check_memories(url, seed)
