@@ -369,13 +369,15 @@ class _Messages:
     """
 
     def __init__(self, messages: Sequence[ModelMessage], what: str) -> None:
-        self._values: dict[bytes, tuple[Any, int]] = {}
+        self._messages: dict[bytes, tuple[ModelMessage, int]] = {}
         self.digests: list[bytes] = []
         for message in messages:
-            value = _dump(ModelMessagesTypeAdapter, [message], what)[0]
-            text = ModelMessagesTypeAdapter.dump_json([message])
+            try:
+                text = ModelMessagesTypeAdapter.dump_json([message])
+            except PydanticSerializationError as error:
+                raise _unstorable(what, error) from error
             digest = sha256(text).digest()[:_DIGEST_BYTES]
-            self._values[digest] = value, min(len(text), limits.VALUE_BYTES)
+            self._messages[digest] = message, min(len(text), limits.VALUE_BYTES)
             self.digests.append(digest)
 
     async def find(self, space: Space, run: str) -> set[bytes]:
@@ -384,20 +386,22 @@ class _Messages:
         if last >= 0:
             snapshot = await space.documents.get(_snapshot_name(run, last))
             return set() if snapshot is None else set(_split(snapshot["digests"]))
-        names = {_message_name(digest): digest for digest in self._values}
+        names = {_message_name(digest): digest for digest in self._messages}
         return {names[name] for name in await read_each(space.documents, [*names])}
 
     def batches(self, known: set[bytes]) -> list[dict[str, Any]]:
         """Return the documents of the other messages, in batches; the last one may be empty."""
         batches: list[dict[str, Any]] = [{}]
         size_bytes = 0
-        for digest, (value, size) in self._values.items():
+        for digest, (message, size) in self._messages.items():
             if digest in known:
                 continue
             if len(batches[-1]) == _AT_ONCE or size_bytes + size > _BATCH_BYTES:
                 batches.append({})
                 size_bytes = 0
-            batches[-1][_message_name(digest)] = value
+            batches[-1][_message_name(digest)] = ModelMessagesTypeAdapter.dump_python([message], mode="json")[
+                0
+            ]
             size_bytes += size
         return batches
 
@@ -606,9 +610,11 @@ def _dump(adapter: TypeAdapter[Any], values: Sequence[object], what: str) -> Any
     try:
         return adapter.dump_python(values, mode="json")
     except PydanticSerializationError as error:
-        raise InvalidError(
-            f"{what} cannot be stored: {error}. Give values that Pydantic serializes"
-        ) from error
+        raise _unstorable(what, error) from error
+
+
+def _unstorable(what: str, error: Exception) -> InvalidError:
+    return InvalidError(f"{what} cannot be stored: {error}. Give values that Pydantic AI serializes")
 
 
 def _runs(target: Space | Transaction) -> Collection[dict[str, Any]]:
