@@ -29,7 +29,7 @@ SHORT = 50
 BUDGETS = {
     "adapters": 4_720,
     "approval_links": 265,
-    "cli": 3_640,
+    "cli": 3_990,
     "engine": 24_300,
     "managers": 5_400,
     "memories": 870,
@@ -38,12 +38,12 @@ BUDGETS = {
     "sync": 3_600,
     "testing": 3_190,
     "typed": 3_050,
-    "values": 5_060,
+    "values": 5_120,
     "workspace": 1_650,
     TOP: 1_840,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
-UNPACKED_BYTES = 5_000_000
+UNPACKED_BYTES = 5_800_000
 """Size of the package's files in the wheel, unpacked."""
 _CALLS = 5
 _LAYOUT = {

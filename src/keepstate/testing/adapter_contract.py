@@ -1,4 +1,4 @@
-"""The contract of adapters: what the conversations of a framework must keep, on any store and by any writer."""
+"""The contract of adapters: what a framework's conversations must keep, on any store and by any writer."""
 
 from __future__ import annotations
 
