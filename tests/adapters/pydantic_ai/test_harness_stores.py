@@ -53,8 +53,8 @@ BEGAN: Final = datetime(2026, 1, 2, tzinfo=UTC)
 RUNS: Final = 100
 STEPS: Final = 50
 KINDS: Final = (
-    *("register", "event", "event", "snapshot", "snapshot", "latest", "snapshots", "events"),
-    *("effect", "effect", "effects", "runs", "run"),
+    *("register", "event", "event", "snapshot", "snapshot", "snapshot", "snapshot", "latest", "snapshots"),
+    *("snapshots", "events", "effect", "effect", "effects", "runs", "run"),
 )
 
 
@@ -69,7 +69,7 @@ class RandomSteps:
         kind = self.chance.choice(KINDS)
         self.number += 1
         at = BEGAN + timedelta(seconds=self.number)
-        run, other = f"r{self.chance.randrange(4)}/ü", f"p{self.chance.randrange(2)}"
+        run, other = f"r{self.chance.choice((0, 0, 0, 1, 2))}/ü", f"p{self.chance.randrange(2)}"
         key, flag = (
             self.chance.choice((None, None, *(f"{n}:k" for n in range(5)))),
             self.chance.random() < 0.5,
