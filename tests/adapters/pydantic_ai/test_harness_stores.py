@@ -180,7 +180,7 @@ class RandomMemories:
             ("write", "write", "write", "delete", "read", "read", "paths", "search", "operation")
         )
         path = self.chance.choice(
-            ("a", "b.md", "n/a", "n/b", "n/deep/a", "n/deep/b", "m/x", "bad//path", "../x")
+            ("a", "b.md", "n/a", "n/b", "n/deep/a", "n/aa/x", "n/aa/y", "m/x", "bad//path", "../x")
         )
         prefix = self.chance.choice(("", "n/", "n/deep/", "m/", "x"))
         number, stale = self.chance.randrange(30), self.chance.random() < 0.15
