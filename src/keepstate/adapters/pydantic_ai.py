@@ -12,6 +12,7 @@ message/<line>/<depth>   [entry id, message]
 path/<line>              [[line, depth], …]: where the line branches off, then where that one does, up to 64
 line/<line>              {"first", "last", "uses": [[depth, count], …], "parent", "is_staged"}
 release/<line>           time in microseconds from which the unused end of the line may be deleted
+erasing/<digest>         an erasure of a scope that has not ended
 ```
 
 Invariants: `uses` counts the conversations that end or have left a branch at a depth, and the lines that
@@ -57,7 +58,7 @@ try:
 except ImportError as error:
     install = "pip install 'keepstate[pydantic-ai]'"
     raise MissingExtraError(
-        f"this needs pydantic-ai-slim from 2.68 on: {install}", install=install
+        f"this needs pydantic-ai-slim from 2.66 on: {install}", install=install
     ) from error
 
 _RECORDS: Final = TypeAdapter(
@@ -255,12 +256,17 @@ class KeepstateConversationStore(Adapter, ConversationStore):
         erased = await super().erase(owner)
         before = await self._bound.call(Space.size)
         records = await self.read_records(scope=owner)
+        mark = f"erasing/{_digest(owner)}"
+        if records:
+            await self._bound.transact(lambda tx: tx.documents.put(mark, True))
+        elif await self._bound.call(lambda space: space.documents.get(mark)) is None:
+            return erased
         for record in records:
             await self.delete(record.conversation_id, scope=owner)
-        if not records:
-            return erased
+        await self.sweep()  # also what an interrupted call has left
         # No document has this prefix: the call removes the log and the history.
         rest = await self._bound.call(lambda space: space.expunge("erased/"))
+        await self._bound.transact(lambda tx: tx.documents.delete(mark))
         after = await self._bound.call(Space.size)
         return Erased(
             erased.spaces + 1,
@@ -294,9 +300,8 @@ class _Save:
         expected_revision: str | None,
     ) -> None:
         self._id = record.conversation_id
-        self._record: dict[str, Any] = _dump(_RECORDS, [record], f"the record of conversation {self._id!r}")[
-            0
-        ]
+        what = f"the record of conversation {self._id!r}"
+        self._record: dict[str, Any] = _dump(_RECORDS, [record], what)[0]
         self._head_id, self._branches = record.head_id, [*record.branches]
         self._scope = None if record.scope is None else segment(record.scope)
         self._updated_us = _microseconds(record.updated_at)
@@ -500,7 +505,7 @@ class _Lines:
                 line, depth = parent[0], parent[1] + 1
                 self._lines[line].last = depth
             else:
-                line, depth = _line_id(entry.id), 0 if parent is None else parent[1] + 1
+                line, depth = _digest(entry.id), 0 if parent is None else parent[1] + 1
                 self._lines[line] = _Line(depth, depth, parent=parent, is_staged=only is not None)
                 begun.append(line)
                 if parent is not None:
@@ -688,9 +693,9 @@ def _release_name(line: str) -> str:
     return f"release/{line}"
 
 
-def _line_id(entry_id: str) -> str:
-    """Return the id of the line that an entry begins: 72 bits of a digest, in 12 letters."""
-    return urlsafe_b64encode(sha256(entry_id.encode("utf-8", "surrogatepass")).digest()[:9]).decode()
+def _digest(text: str) -> str:
+    """Return 72 bits of a digest in 12 letters: the id of the line that an entry begins, and other names."""
+    return urlsafe_b64encode(sha256(text.encode("utf-8", "surrogatepass")).digest()[:9]).decode()
 
 
 def _place(stored: Sequence[Any]) -> Place:

@@ -357,6 +357,26 @@ async def test_erasing_a_scope_leaves_no_byte_of_it(tmp_path: Path) -> None:
     assert b"abracadabra" not in b"".join(each.read_bytes() for each in tmp_path.iterdir() if each.is_file())
 
 
+async def test_an_erasure_that_is_interrupted_is_completed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pydantic_ai, "_DELETED_AT_ONCE", 1)
+    async with KeepstateConversationStore.from_url(tmp_path / "state.db") as store:
+        messages: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("the word is abracadabra")])] * 60
+        await store.save(Conversation(conversation_id="c", messages=messages), scope="ann")
+        task = asyncio.create_task(store.erase("ann"))
+        while await store.list_conversations(scope="ann"):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert await names(store, "message/")
+        assert (await store.erase("ann")).entries > 0
+        assert await names(store) == []
+        assert (await store.erase("ann")).entries == 0
+    assert b"abracadabra" not in b"".join(each.read_bytes() for each in tmp_path.iterdir() if each.is_file())
+
+
 async def test_the_store_of_an_owner_is_dropped_as_a_whole(any_url: str) -> None:
     async with (
         KeepstateConversationStore.from_url(any_url, owner="ann") as ann,
