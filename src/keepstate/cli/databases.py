@@ -1,7 +1,7 @@
 """Conversations in SQLite databases of other libraries, recognised by their tables, and only read.
 
 Messages of the OpenAI Agents SDK and events of Google's ADK are JSON there. Columns with pickled values,
-which old versions of ADK have beside it, are never read.
+which old versions of ADK have as well, are never read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Row(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """How conversations are read from the tables of a library."""
+    """The way to read conversations from the tables of a library."""
 
     tables: frozenset[str]
     query: Callable[[set[str]], str]
