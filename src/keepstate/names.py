@@ -16,6 +16,7 @@ In a tenant's id the characters 00, 01 and 02 are written as 02 03, 02 04 and 02
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from enum import Enum
 from hashlib import sha256
 from typing import Final
@@ -42,6 +43,8 @@ _SIGNS: Final = str.maketrans(
     {sign: f"%{ord(sign):02X}" for sign in ("%", "/", "~", "#", "@", "\x7f", *map(chr, range(32)))}
 )
 _LABEL_BYTES: Final = 200
+_SEGMENT_BYTES: Final = 56
+"""Three segments and the name of a kind fit into the name of a space."""
 _PLAIN_ESCAPED: Final = {_PLAIN: _PLAIN + "\x01", _TENANT: _PLAIN + "\x02"}
 
 
@@ -135,12 +138,31 @@ def unescape(segment: str) -> str:
     return unquote(segment)
 
 
+def segment(text: str) -> str:
+    """Encode any text as one segment of a name, of at most 56 bytes.
+
+    A short text is escaped, and readable. A longer one becomes its beginning, `~` and its SHA-256. So other
+    texts have other segments, and the empty text has one too. Keep the text itself if it must be read again.
+    """
+    escaped = escape(text)
+    encoded = text.encode("utf-8", "surrogatepass")
+    if escaped and len(escaped.encode("utf-8", "surrogatepass")) <= _SEGMENT_BYTES and _is_text(text):
+        return escaped
+    digest = urlsafe_b64encode(sha256(encoded).digest()).decode().rstrip("=")
+    beginning = "".join(sign for sign in escaped if sign.isascii() and sign.isprintable())
+    return f"{beginning[: _SEGMENT_BYTES - len(digest) - 1] or '_'}~{digest}"  # no segment begins with `~`
+
+
 def shorten(label: str) -> str:
     """Return the name of a branch or stream; a name over 200 bytes is replaced by a prefix and its hash."""
     encoded = label.encode()
     if len(encoded) <= _LABEL_BYTES:
         return label
     return f"{label.partition('/')[0][:100]}/{sha256(encoded).hexdigest()}"
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def _unescaped(tenant: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from keepstate.adapters.langgraph import InterruptQuestion, KeepstateSaver
-from keepstate.adapters.langgraph.loop_handles import Opened
+from keepstate.adapters.loop_handles import Opened
 
 LENT = {"sync_checkpointer": "sqlite", "async_checkpointer": "sqlite_aio"}
 UNNAMED = "ignore::keepstate.adapters.langgraph.classes.NotAllowedWarning"

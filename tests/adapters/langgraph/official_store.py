@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from keepstate.adapters.langgraph.loop_handles import Done, Opened
+from keepstate.adapters.langgraph.on_store import Done
 from keepstate.adapters.langgraph.store import KeepstateStore
+from keepstate.adapters.loop_handles import Opened
 
 THEIRS = {
     "langgraph.store.memory": {"InMemoryStore": "MemoryStore"},

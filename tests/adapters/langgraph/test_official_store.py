@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.adapters.langgraph.conftest import url_of
+from tests.adapters.conftest import url_of
 from tests.adapters.langgraph.sdists import installed, unpacked
 
 HERE = Path(__file__).resolve().parent

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.langgraph.conftest import url_of
+from tests.adapters.conftest import url_of
 from tests.adapters.langgraph.sdists import unpacked
 
 COUNTS = {"1.2.22": 648}

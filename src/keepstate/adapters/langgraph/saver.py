@@ -40,13 +40,14 @@ from keepstate.adapters.langgraph.arguments import (
 from keepstate.adapters.langgraph.channel_diff import lacking, snapshots_in, take
 from keepstate.adapters.langgraph.classes import Allowed, Classes, hashable
 from keepstate.adapters.langgraph.interrupts import INTERRUPTED, Ask, Interrupts, NewInterrupt, question_of
-from keepstate.adapters.langgraph.loop_handles import LoopHandles, OnStore, Work, WorkOfMany, both, both_each
+from keepstate.adapters.langgraph.on_store import OnStore, open_handles
 from keepstate.adapters.langgraph.records import Names, PendingRecord
 from keepstate.adapters.langgraph.retention import Retention, Strategy, milliseconds
 from keepstate.adapters.langgraph.retention import prune as prune_threads
 from keepstate.adapters.langgraph.saver_state import SaverState
 from keepstate.adapters.langgraph.serde import Values
 from keepstate.adapters.langgraph.threads import Expiry
+from keepstate.adapters.loop_handles import Work, WorkOfMany, both, both_each
 from keepstate.engine.kernel.arguments import check_flag
 from keepstate.engine.queue.tasks import TaskInfo
 from keepstate.engine.space.keepstate import Keepstate
@@ -113,7 +114,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         super().__init__(serde=serde)
         if on_conflict not in ("fork", "raise"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`on_conflict` is {on_conflict!r}; it must be 'fork' or 'raise'")
-        self._handles = LoopHandles(url, tenant=tenant, author=author, encryption=encryption)
+        self._handles = open_handles(url, tenant=tenant, author=author, encryption=encryption)
         own = None if serde is None else self.serde
         values = Values(Classes(allow, is_quiet=serde is not None), own)
         self._state = SaverState(values, _interrupts(approvals, ask, values))

@@ -26,9 +26,10 @@ from keepstate._runner import Signal
 from keepstate._runner import Work as BackgroundWork
 from keepstate.adapters.langgraph.item_store import ItemStore, StoredVectors
 from keepstate.adapters.langgraph.items import lifetime_ms
-from keepstate.adapters.langgraph.loop_handles import Done, LoopHandles, OnStore, Work, both
+from keepstate.adapters.langgraph.on_store import Done, OnStore, open_handles
 from keepstate.adapters.langgraph.operations import Keyed, check_operations
 from keepstate.adapters.langgraph.vectors import Index, Vectors
+from keepstate.adapters.loop_handles import Work, both
 from keepstate.engine.kernel.arguments import check_flag, check_space_name
 from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.space.keepstate import Keepstate
@@ -89,7 +90,7 @@ class KeepstateStore(OnStore, Keyed):
         self.ttl_config = _check_ttl(ttl)
         self._vectors = None if index is None else Vectors(index)
         self.index_config = None if index is None else index.copy()
-        self._handles = LoopHandles(url, tenant=tenant, author=author, encryption=encryption)
+        self._handles = open_handles(url, tenant=tenant, author=author, encryption=encryption)
         self._space = check_space_name("space", space, self._handles.tenant_id)
         self._record = check_flag("record", record)
         self._sweeper: BackgroundWork | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from keepstate import names
 from keepstate.engine.kernel import layout
@@ -86,6 +87,41 @@ async def _drop_counted(store: Store, beginning: str, counted: Erasure) -> Erasu
             for space, size in zip(page, sizes, strict=True):
                 await store.drop(space, at=size.revision)
     return counted
+
+
+class SpacesHome(Protocol):
+    """A handle as the erasure of spaces uses it."""
+
+    async def opened(self) -> Store:
+        """Return the store, opened on the first call."""
+        ...
+
+    def spaces(self, under: str) -> AsyncIterator[str]:
+        """Yield the names of spaces."""
+        ...
+
+    def stored_name(self, space: str) -> str:
+        """Return the stored name of a space."""
+        ...
+
+    async def drop(self, space: str) -> bool:
+        """Delete a space with its log."""
+        ...
+
+
+async def erase_spaces(ks: SpacesHome, under: str) -> Erased:
+    """Drop all spaces under a name, and report it. An interrupted call is completed by the next one."""
+    store, spaces, entries, size_bytes, archives = await ks.opened(), 0, 0, 0, set[Path]()
+    async for name in ks.spaces(under):
+        stored = ks.stored_name(name)
+        sizes = (await store.sizes(stored)).parts.values()
+        archive = await read_archive(store, stored)
+        if await ks.drop(name):
+            spaces += 1
+            entries += sum(part.entries for part in sizes)
+            size_bytes += sum(part.size_bytes for part in sizes)
+            archives.update({Path(archive)} if archive is not None else ())
+    return Erased(spaces, entries, size_bytes, sorted(archives), await scrub(store))
 
 
 async def scrub(store: Store) -> list[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property, wraps
 from inspect import signature
 from itertools import islice
@@ -27,7 +28,7 @@ from keepstate.stores.wrappers.encrypted import KeyRing
 
 T = TypeVar("T")
 P = ParamSpec("P")
-S = TypeVar("S", bound="OnStore")
+S = TypeVar("S", bound="OnHandles")
 
 _EMBEDDED: Final = ("memory", "file", "sqlite")
 _THREADS: Final = 32
@@ -45,6 +46,8 @@ class LoopHandles:
         tenant: The tenant of the spaces, if any.
         author: The author in recorded changes.
         encryption: The keys that encrypt values.
+        explain: Called with the path of an SQLite file that is no keepstate store, and the error. It may
+            raise an error that names the file's true kind.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class LoopHandles:
         tenant: str | None = None,
         author: str | None = None,
         encryption: KeyRing | None = None,
+        explain: Callable[[str, CorruptError], None] | None = None,
     ) -> None:
         handle: Any = getattr(location, "_inner", location)
         if isinstance(handle, Keepstate):
@@ -64,11 +68,12 @@ class LoopHandles:
             mode = handle.mode if isinstance(handle, HasMode) else "blocking"
             source = source_of(cast("str | PathLike[str] | Store", location), mode, encryption)
             self._base, self._is_own = Keepstate(source, tenant=tenant, author=author), True
-        self._by_loop: dict[asyncio.AbstractEventLoop, Keepstate] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Keepstate, AsyncGenerator[None]]] = {}
         self._loop_of_base: asyncio.AbstractEventLoop | None = None
         self._blocking: Keepstate | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._runner = runner_of("blocking")
+        self._explain = explain
         self._is_closed = False
         self._lock = Lock()
 
@@ -96,14 +101,15 @@ class LoopHandles:
             return self._blocking
 
     def here(self) -> Keepstate:
-        """Return the handle of the running event loop."""
+        """Return the handle of the running event loop, which closes it when it ends."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            found = self._by_loop.get(loop)
-            if found is None:
-                self._by_loop = {at: handle for at, handle in self._by_loop.items() if not at.is_closed()}
-                found = self._by_loop[loop] = self._of(loop)
-            return found
+            if (found := self._by_loop.get(loop)) is not None:
+                return found[0]
+            self._by_loop = {at: each for at, each in self._by_loop.items() if not at.is_closed()}
+            handle = self._of(loop)
+            self._by_loop[loop] = handle, _begin_closing(handle, owned=self._owns(handle))
+            return handle
 
     def _of(self, loop: asyncio.AbstractEventLoop) -> Keepstate:
         if self._base.runner.mode == "async" and self._loop_of_base in (None, loop):
@@ -131,7 +137,7 @@ class LoopHandles:
         try:
             return finish(work(self.blocking()))
         except CorruptError as error:
-            self._explain(error)
+            self._explain_file(error)
             raise
 
     def finish_each(self, work: WorkOfMany[T]) -> Iterator[T]:
@@ -139,15 +145,13 @@ class LoopHandles:
         try:
             yield from finish_each(work(self.blocking()))
         except CorruptError as error:
-            self._explain(error)
+            self._explain_file(error)
             raise
 
-    def _explain(self, error: CorruptError) -> None:
-        """Raise `InvalidError` if the file is a database of LangGraph's own, and not a damaged store."""
-        if self._scheme == "sqlite" and isinstance(error.place, str):
-            from keepstate.adapters.langgraph.official import reject_official
-
-            reject_official(error.place, error)
+    def _explain_file(self, error: CorruptError) -> None:
+        """Raise a better error if the file is a database of another library, and not a damaged store."""
+        if self._explain is not None and self._scheme == "sqlite" and isinstance(error.place, str):
+            self._explain(error.place, error)
 
     async def wait(self, work: Work[T]) -> T:
         """Return the result of work."""
@@ -170,7 +174,7 @@ class LoopHandles:
     def _in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         with self._lock:
             if self._is_closed:
-                raise ClosedError(f"the saver or store on {self!r} is closed; create a new one")
+                raise ClosedError(f"{self!r} was closed; create a new one")
             if self._threads is None:
                 self._runner.bind()
                 self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="keepstate")
@@ -193,8 +197,8 @@ class LoopHandles:
         """Close the handle of this event loop; other loops and blocking calls continue."""
         with self._lock:
             found = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if self._owns(found):
-            await found.close()
+        if found is not None:
+            await found[1].aclose()
 
     async def aclose(self) -> None:
         """Close the handle of this event loop and the blocking one. Closing twice is allowed."""
@@ -208,30 +212,30 @@ class LoopHandles:
 # ---- classes on a store
 
 
-class Done:
-    """The result of a call that had nothing to do; it may be awaited."""
+def _begin_closing(handle: Keepstate, *, owned: bool) -> AsyncGenerator[None]:
+    """Return a generator that closes an owned handle at its own end, which is at the latest that of the loop.
 
-    def __await__(self) -> Generator[None, None, Self]:
-        yield from ()
-        return self
+    `asyncio.run` and other runners end all asynchronous generators of a loop before they close it. So a
+    program that calls `asyncio.run` again and again leaves no connections behind.
+    """
+
+    async def close_at_end() -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            if owned:
+                await handle.close()
+
+    closing = close_at_end()
+    with suppress(StopIteration):
+        closing.__anext__().__await__().__next__()  # to its `yield`, where nothing is awaited
+    return closing
 
 
-class OnStore(ABC):
-    """A class on a store with blocking and asynchronous methods, closed at the end of a block."""
+class OnHandles(ABC):
+    """A class on a store, for blocking calls and any event loop, closed at the end of a block."""
 
     _handles: LoopHandles
-
-    @classmethod
-    def from_conn_string(
-        cls, conn_string: str | PathLike[str] | Store | Keepstate, **options: Any
-    ) -> Opened[Self]:
-        """Return a block, for `with` and `async with`, that creates an object and closes it at its end.
-
-        Args:
-            conn_string: A store URL, or anything else that the class takes as its first argument.
-            options: As for the class.
-        """
-        return Opened(lambda: cast("Any", cls)(conn_string, **options))
 
     def __enter__(self) -> Self:
         return self
@@ -249,10 +253,6 @@ class OnStore(ABC):
     ) -> None:
         await self.aclose()
 
-    def setup(self) -> Done:
-        """Do nothing; LangGraph's own classes create their tables here. The result may be awaited."""
-        return Done()
-
     def close(self) -> None:
         """Close the store for blocking calls; a store that was passed in stays open. Twice is allowed."""
         self._handles.close()
@@ -262,7 +262,7 @@ class OnStore(ABC):
         await self._handles.aclose()
 
 
-M = TypeVar("M", bound=OnStore)
+M = TypeVar("M", bound=OnHandles)
 
 
 class Opened(Generic[M]):

@@ -1,0 +1,262 @@
+"""The base of adapters: a store of any form, in any event loop, with names of any text, and an end.
+
+An adapter of a framework keeps each conversation in a space of its own: `KIND/ID`, or `KIND/~OWNER/ID` if it
+has an owner, whose data `erase` then removes. Ids are any text; see `names.segment`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast
+
+from keepstate.adapters.loop_handles import LoopHandles, OnHandles, Opened
+from keepstate.engine.kernel.arguments import check_duration_ms, check_flag, check_space_name, check_text
+from keepstate.engine.space.erasure import Erased, erase_spaces
+from keepstate.engine.space.joint_work import run_in_transaction
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import AppliedTransaction, Space, Transaction
+from keepstate.errors import ConflictError, InvalidError
+from keepstate.names import DEFAULT_URL, beginning, segment
+from keepstate.sessions.namespace import ANY_USER, SessionGenerations
+from keepstate.stores.protocol import Store
+from keepstate.values import limits
+
+if TYPE_CHECKING:
+    from keepstate.stores.wrappers.encrypted import KeyRing
+
+T = TypeVar("T")
+
+_OWNER: Final = "~"
+"""Begins the segment of an owner; no segment of an id begins with it."""
+
+
+async def outlast_cancellation(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work that is not stopped by a cancellation of its caller.
+
+    A cancelled caller waits until the work has ended; then the cancellation goes on. So a caller that reads
+    again knows whether its write was applied. A write ends at the latest when the store stops to retry it, by
+    its `retry_for_s`. An error of the work is noted at the cancellation.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise  # the work was cancelled itself, by the end of its event loop
+            cancelled = error
+        except BaseException:  # noqa: BLE001 - the work has ended, and its error is raised below
+            break
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled() and (failed := task.exception()) is not None:
+        cancelled.add_note(f"The write that was waited for failed: {failed!r}")
+    raise cancelled
+
+
+class Adapter(OnHandles):
+    """The base of a framework's adapter on a keepstate store. Threads and event loops may share one.
+
+    Subclasses give `kind`, and the framework's own methods. An embedded store (memory, file, SQLite) is read
+    and written in a worker thread, so the event loop is free. A store with a server has one handle for each
+    event loop.
+
+    Args:
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
+            that was passed in stays open when the adapter closes.
+        tenant: The tenant of the spaces, if any.
+        author: The author in recorded changes.
+        encryption: The keys that encrypt all values of the store.
+        ttl_s: Seconds from each use until a conversation ends as a whole; None means never.
+        record: Keep every moment of each space in its history.
+
+    Raises:
+        InvalidError: An argument is wrong, or the URL names no store.
+    """
+
+    kind: ClassVar[str]
+    """The first segment of the names of all spaces of the adapter."""
+
+    def __init__(
+        self,
+        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        *,
+        tenant: str | None = None,
+        author: str | None = None,
+        encryption: KeyRing | None = None,
+        ttl_s: float | None = None,
+        record: bool = False,
+    ) -> None:
+        if ttl_s is not None:
+            check_duration_ms("ttl_s", ttl_s)
+        self.ttl_s = ttl_s
+        self.records = check_flag("record", record)
+        self._handles = LoopHandles(store, tenant=tenant, author=author, encryption=encryption)
+
+    @classmethod
+    def from_url(
+        cls, url: str | PathLike[str] | Store | Keepstate, /, *args: Any, **options: Any
+    ) -> Opened[Self]:
+        """Return a block, for `with` and `async with`, that creates an adapter and closes it at its end.
+
+        Args:
+            url: A store URL, or anything else that the class takes as its store.
+            args: As for the class.
+            options: As for the class.
+        """
+        return Opened(lambda: cast("Any", cls)(*args, store=url, **options))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._handles!r}>"
+
+    # ---- spaces
+
+    def space_name(self, *ids: str, owner: str | None = None) -> str:
+        """Return the name of the space of these ids, each of which is any text.
+
+        Args:
+            ids: The ids, from the widest to the narrowest. A name that is too long keeps the kind and the
+                owner, and its ids are hashed.
+            owner: The person whose data it is, if any. `erase` removes all spaces of an owner.
+        """
+        segments = [segment(check_text("id", id)) for id in ids]
+        first = self._first(owner)
+        name = "/".join([first, *segments])
+        tenant = self._handles.tenant_id
+        most = limits.SPACE_BYTES - len(beginning(tenant).encode())
+        if len(name.encode()) > most:
+            name = (
+                f"{first}/{segment(chr(0).join(segments) * 2)}"  # twice, so that it is long enough for a hash
+            )
+        return check_space_name("id", name, tenant)
+
+    def _first(self, owner: str | None) -> str:
+        if owner is None:
+            return self.kind
+        if not check_text("owner", owner):
+            raise InvalidError("`owner` is empty; name the person, or give None")
+        return f"{self.kind}/{_OWNER}{segment(owner)}"
+
+    def space(self, *ids: str, owner: str | None = None) -> BoundSpace:
+        """Return the space of these ids, for calls in any event loop; see `space_name`."""
+        return BoundSpace(self, self.space_name(*ids, owner=owner))
+
+    # ---- calls
+
+    async def call(self, work: Callable[[Keepstate], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of work with the handle of this event loop.
+
+        Args:
+            work: A coroutine function. It awaits calls of keepstate only, because with an embedded store it
+                runs in a worker thread without an event loop.
+        """
+        return await self._handles.wait(work)
+
+    def call_blocking(self, work: Callable[[Keepstate], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of work, in a thread without a running event loop; as `call`."""
+        return self._handles.finish(work)
+
+    def conflict(self, error: ConflictError) -> Exception:
+        """Return the error of the framework for a conflict; here the conflict itself."""
+        return error
+
+    # ---- ends
+
+    async def sweep(self) -> int:
+        """Delete the documents of conversations that have ended or were cleared; return their number."""
+
+        async def work(ks: Keepstate) -> int:
+            removed = 0
+            async for name in ks.spaces(f"{self.kind}/"):
+                removed += await self.life(ks.space(name, record=self.records)).sweep()
+            return removed
+
+        return await self.call(work)
+
+    async def erase(self, owner: str) -> Erased:
+        """Erase all conversations of an owner, with their logs and histories, and report it.
+
+        An interrupted call is completed by the next one. What a writer stores for the owner during the call
+        may remain.
+        """
+        under = self._first(owner)
+        return await self.call(lambda ks: erase_spaces(ks, under))
+
+    def life(self, target: Space | Transaction) -> SessionGenerations:
+        """Return the generations of a conversation: the prefix of its documents, which ends as a whole.
+
+        `to_write(tx)` returns the prefix for writes, and begins a generation if there is none. `to_read()`
+        returns the prefix for reads, or None. `end()` ends the generation: the conversation is empty at once,
+        however long it is. `sweep()` deletes what earlier generations left.
+        """
+        return SessionGenerations(
+            target, "", what=f"the {self.kind} conversation", user_id=ANY_USER, ttl_s=self.ttl_s
+        )
+
+
+class BoundSpace:
+    """A space of an adapter, for calls in any event loop. Made by `Adapter.space`.
+
+    Attributes:
+        name: The name of the space.
+    """
+
+    def __init__(self, adapter: Adapter, name: str) -> None:
+        self._adapter, self.name = adapter, name
+
+    def __repr__(self) -> str:
+        return f"<space {self.name!r} of {self._adapter!r}>"
+
+    def on(self, ks: Keepstate) -> Space:
+        """Return the space of a handle."""
+        return ks.space(self.name, record=self._adapter.records)
+
+    async def call(self, work: Callable[[Space], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of work with the space; as `Adapter.call`."""
+        return await self._adapter.call(lambda ks: work(self.on(ks)))
+
+    def call_blocking(self, work: Callable[[Space], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of work with the space; as `Adapter.call_blocking`."""
+        return self._adapter.call_blocking(lambda ks: work(self.on(ks)))
+
+    async def transact(
+        self,
+        fn: Callable[[Transaction], Awaitable[T]],
+        *,
+        message: str = "",
+        attempts: int | None = None,
+    ) -> AppliedTransaction[T]:
+        """Apply a function as one batch, and return its value with the revision.
+
+        A cancelled caller waits until the batch has ended; see `outlast_cancellation`.
+
+        Args:
+            fn: A coroutine function of the transaction. It may be called several times, and awaits calls of
+                keepstate only; see `Adapter.call`.
+            message: The purpose, in the history of a recorded space.
+            attempts: The largest number of calls. None calls it until that is hopeless.
+
+        Raises:
+            Exception: What `Adapter.conflict` makes of a conflict that was not resolved.
+        """
+
+        async def work(ks: Keepstate) -> AppliedTransaction[T]:
+            done: list[tuple[T, Transaction]] = []
+
+            async def once(tx: Transaction) -> None:
+                done[:] = [(await fn(tx), tx)]
+
+            await run_in_transaction(self.on(ks), once, message=message, attempts=attempts, turn="adapter")
+            value, tx = done[0]
+            return AppliedTransaction(value, tx.revision)  # which is known after the end of the transaction
+
+        try:
+            return await outlast_cancellation(self._adapter.call(work))
+        except ConflictError as error:
+            translated = self._adapter.conflict(error)
+            if translated is error:
+                raise
+            raise translated from error
