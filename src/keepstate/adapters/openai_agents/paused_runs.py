@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, cast
 
-from keepstate.engine.queue.outcome import Put
 from keepstate.engine.queue.queue import Task
+from keepstate.engine.queue.tasks import Put
 from keepstate.engine.space.space import Space
 from keepstate.errors import ApprovalClosedError, InvalidError, MissingExtraError
 
@@ -83,7 +83,8 @@ class PausedRuns:
             raise InvalidError(f"`agent` is {agent!r}; give an Agent, or a function of a run's id")
         if not isinstance(cast("object", space), Space):
             raise InvalidError(f"`space` is {space!r}; give an asynchronous Space, such as ks.space('runs')")
-        self._agent, self._space, self._run = agent, space, run
+        self._agent: AnyAgent | Callable[[str], AnyAgent] = agent
+        self._space, self._run = space, run
         self._question = question or _question
         self._asked: dict[str, Any] = {"to": to, "need": need, "expires_s": expires_s}
         self._serializer, self._deserializer = context_serializer, context_deserializer
@@ -123,7 +124,7 @@ class PausedRuns:
         payload: object = task.payload
         if task.kind != KIND or not isinstance(payload, dict) or "state" not in payload:
             raise InvalidError(f"task {task.id!r} of kind {task.kind!r} is not a paused run")
-        agent = self._agent if isinstance(self._agent, Agent) else self._agent(task.id)
+        agent = self._agent(task.id) if callable(self._agent) else self._agent
         recorded = {step.name for step in await task.steps()}
         snapshot, number = cast("dict[str, Any]", payload), 0
         while "state" in snapshot:
