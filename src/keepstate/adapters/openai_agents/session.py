@@ -151,11 +151,7 @@ class KeepstateSession(Adapter):
             items = await self._space.call(lambda space: self._items_at(space, at))
             return items if last is None else items[-last:]
 
-        async def read(tx: Transaction) -> Items:
-            prefix = await self.life(tx).to_read()
-            return [] if prefix is None else await ItemDocuments(tx, prefix).read(last)
-
-        return await self._space.call(lambda space: run_in_transaction(space, read))
+        return await self._read(last)
 
     async def add_items(self, items: Items, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
         """Add items, all of them or none. A cancelled caller waits until they are stored or rejected.
@@ -206,7 +202,9 @@ class KeepstateSession(Adapter):
     # ---- replacing, for the SDK's compaction
 
     async def _atomic_replace_items(self, items: Items) -> bool:
-        """Replace all items in one batch, and return True."""
+        """Replace all items in one batch. Return False for a subclass, for which the SDK clears and adds."""
+        if type(self) is not KeepstateSession:
+            return False
         self._check_open()
         plain = PlainItems(items)
 
@@ -222,11 +220,12 @@ class KeepstateSession(Adapter):
     ) -> Any:
         """Return the last items, and the function that replaces them if they are still the last ones.
 
-        None for a subclass, which may transform items in methods that this one does not call.
+        None for a subclass, which may transform items in methods that are not called here.
         """
         if _SNAPSHOT is None or type(self) is not KeepstateSession:
             return None
-        read = await self.get_items(limit + 1)
+        self._check_open()
+        read = await self._read(limit + 1)
         items = read[-limit:] if limit > 0 else []
 
         async def replace_suffix(start: int, output: Items) -> bool:
@@ -289,6 +288,13 @@ class KeepstateSession(Adapter):
 
     # ---- how
 
+    async def _read(self, last: int | None) -> Items:
+        async def read(tx: Transaction) -> Items:
+            prefix = await self.life(tx).to_read()
+            return [] if prefix is None else await ItemDocuments(tx, prefix).read(last)
+
+        return await self._space.call(lambda space: run_in_transaction(space, read))
+
     async def _write(self, work: Callable[[ItemDocuments], Awaitable[T]], message: str) -> T:
         async def write(tx: Transaction) -> T:
             return await work(ItemDocuments(tx, await self.life(tx).to_write(tx)))
@@ -307,7 +313,7 @@ class KeepstateSession(Adapter):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise SessionClosedError(f"session {self.session_id!r} is closed; create a new one")
+            raise SessionClosedError(f"{type(self).__name__} is closed; create a new one")
 
     def close(self) -> None:
         """Close the session, and the store for blocking calls unless it was passed in. Twice is allowed."""
