@@ -7,6 +7,13 @@ from collections.abc import Iterator
 import pytest
 from agents import set_tracing_disabled
 
+import keepstate
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from tests.engine.conftest import opened
+
+__all__ = ["opened"]
+
 
 @pytest.fixture(autouse=True)
 def no_traces() -> Iterator[None]:
@@ -14,3 +21,10 @@ def no_traces() -> Iterator[None]:
     set_tracing_disabled(True)
     yield
     set_tracing_disabled(False)
+
+
+@pytest.fixture
+def space(any_url: str, opened: list[Keepstate]) -> Space:
+    """Return a space of a store of each kind."""
+    opened.append(keepstate.open(any_url))
+    return opened[-1].space("runs")

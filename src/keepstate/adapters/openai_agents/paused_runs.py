@@ -56,8 +56,8 @@ class PausedRuns:
     Args:
         agent: The agent that the runs began with, or a function that returns it for the id of a run.
         space: The space of the tasks and approvals.
-        run: The function that continues a run, given its id and its state with all decisions. By default
-            `Runner.run(agent, state)`. Give one to pass a session, a context or a run config.
+        run: The function that continues a run, given its agent, its state with all decisions, and its id. By
+            default `Runner.run(agent, state)`. Give one to pass a session or a run config.
         question: The function that returns the question about a tool call. By default its name and arguments.
         to: The people and groups who may answer. By default everyone but the author of the worker's handle.
         need: The number of different people who have to say yes.
@@ -71,7 +71,7 @@ class PausedRuns:
         agent: AnyAgent | Callable[[str], AnyAgent],
         space: Space,
         *,
-        run: Callable[[str, State], Awaitable[RunResult]] | None = None,
+        run: Callable[[AnyAgent, State, str], Awaitable[RunResult]] | None = None,
         question: Callable[[ToolApprovalItem], str] | None = None,
         to: Sequence[str] = (),
         need: int = 1,
@@ -84,7 +84,7 @@ class PausedRuns:
         if not isinstance(cast("object", space), Space):
             raise InvalidError(f"`space` is {space!r}; give an asynchronous Space, such as ks.space('runs')")
         self._agent: AnyAgent | Callable[[str], AnyAgent] = agent
-        self._space, self._run = space, run
+        self._space, self._run = space, run or _run
         self._question = question or _question
         self._asked: dict[str, Any] = {"to": to, "need": need, "expires_s": expires_s}
         self._serializer, self._deserializer = context_serializer, context_deserializer
@@ -144,7 +144,7 @@ class PausedRuns:
         await asyncio.gather(*asking)
         marked = _present.set(task)
         try:
-            result = await (Runner.run(agent, state) if self._run is None else self._run(task.id, state))
+            result = await self._run(agent, state, task.id)
         finally:
             _present.reset(marked)
         if result.interruptions:
@@ -173,6 +173,10 @@ class PausedRuns:
 
     def _plain(self, state: State) -> dict[str, Any]:
         return state.to_json(context_serializer=self._serializer)
+
+
+async def _run(agent: AnyAgent, state: State, run_id: str) -> RunResult:
+    return await Runner.run(agent, state)
 
 
 def _same(found: dict[str, Any]) -> dict[str, Any]:
