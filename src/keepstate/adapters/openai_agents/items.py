@@ -56,8 +56,8 @@ class Head:
     size_bytes: int = 0
 
 
-class PlainItems(list[Any]):
-    """Items as plain data, with their size as JSON.
+class ItemBatch(list[Any]):
+    """The items of one call as plain data, with their size as JSON.
 
     Args:
         items: The items of the SDK.
@@ -96,7 +96,7 @@ class ItemDocuments:
         last = await self._last(await self.head(), limit)
         return [item for _, items in last for item in items][-limit:]
 
-    async def add(self, items: PlainItems, *, packs: bool = False) -> bool:
+    async def add(self, items: ItemBatch, *, packs: bool = False) -> bool:
         """Add items, and return whether documents were packed before that."""
         head = await self.head()
         is_full = packs and head.calls >= _CALLS

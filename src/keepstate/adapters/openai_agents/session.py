@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 from keepstate.adapters.base import Adapter, outlast_cancellation
-from keepstate.adapters.openai_agents.items import ItemDocuments, PlainItems, items_in
+from keepstate.adapters.openai_agents.items import ItemDocuments, ItemBatch, items_in
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.joint_work import run_in_transaction
@@ -167,7 +167,7 @@ class KeepstateSession(Adapter):
         self._check_open()
         if not items:
             return
-        plain = PlainItems(items)
+        plain = ItemBatch(items)
 
         async def add(documents: ItemDocuments) -> bool:
             return await documents.add(plain, packs=self._packs)
@@ -206,7 +206,7 @@ class KeepstateSession(Adapter):
         if type(self) is not KeepstateSession:
             return False
         self._check_open()
-        plain = PlainItems(items)
+        plain = ItemBatch(items)
 
         async def replace(tx: Transaction) -> None:
             await self._replace(tx, plain)
@@ -229,7 +229,7 @@ class KeepstateSession(Adapter):
         items = read[-limit:] if limit > 0 else []
 
         async def replace_suffix(start: int, output: Items) -> bool:
-            expected, added = items[start:], PlainItems(output)
+            expected, added = items[start:], ItemBatch(output)
             if not expected:
                 return False
 
@@ -241,7 +241,7 @@ class KeepstateSession(Adapter):
                 kept = now[: -len(expected)]
                 while prune_prefix is not None and kept and prune_prefix(kept[0]):
                     del kept[0]
-                await self._replace(tx, PlainItems([*kept, *added]))
+                await self._replace(tx, ItemBatch([*kept, *added]))
                 return True
 
             is_done = (await self._space.transact(replace, message="replace items")).value
@@ -251,7 +251,7 @@ class KeepstateSession(Adapter):
 
         return _SNAPSHOT(items, len(read) <= limit, replace_suffix)
 
-    async def _replace(self, tx: Transaction, items: PlainItems) -> None:
+    async def _replace(self, tx: Transaction, items: ItemBatch) -> None:
         """Begin a generation with these items."""
         life = self.life(tx)
         await life.end()
@@ -270,7 +270,7 @@ class KeepstateSession(Adapter):
             AlreadyExistsError: The other session has items. Nothing was copied.
             NotFoundError: There is no such moment, or nothing was recorded.
         """
-        plain = PlainItems(await self.get_items(-1, at=at))
+        plain = ItemBatch(await self.get_items(-1, at=at))
         copied = self.other(session_id)
 
         async def add(documents: ItemDocuments) -> None:
