@@ -167,12 +167,14 @@ async def test_a_subclass_is_not_bypassed_by_compaction() -> None:
 
 
 async def test_what_is_not_json_is_rejected_as_the_sdk_does_it() -> None:
+    later: Any = {"role": "user", "content": datetime(2026, 1, 1, tzinfo=UTC)}
+    flat: Any = {"role": "user", "content": ("a", {1: "b"})}
     async with KeepstateSession("1", "memory://") as session:
         with pytest.raises(TypeError, match="datetime"):
-            await session.add_items([item(1), {"role": "user", "content": datetime(2026, 1, 1, tzinfo=UTC)}])  # type: ignore[typeddict-item]
+            await session.add_items([item(1), later])
         assert await session.get_items() == []
 
-        await session.add_items([{"role": "user", "content": ("a", {1: "b"})}])  # type: ignore[typeddict-item]
+        await session.add_items([flat])
         assert await session.get_items() == [{"role": "user", "content": ["a", {"1": "b"}]}]
 
 

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 from keepstate.adapters.base import Adapter, outlast_cancellation
-from keepstate.adapters.openai_agents.items import ItemDocuments, ItemBatch, items_in
+from keepstate.adapters.openai_agents.items import ItemBatch, ItemDocuments, items_in
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.joint_work import run_in_transaction
