@@ -122,7 +122,8 @@ async def test_all_calls_of_a_snapshot_are_asked_at_once(space: Space, till: Til
     await runs.put("run-1", await till.paused(1, 2, 3))
     await work(space, runs)
 
-    [first, second, third] = await space.approvals.pending(to="ann")
+    asked = {each.id: each for each in await space.approvals.pending(to="ann")}
+    first, second, third = (asked[f"run-1/call/0/{n}"] for n in range(3))
     await space.approvals.answer(first.id, True, by="ann")
     await space.approvals.answer(third.id, False, by="bob")
     await work(space, runs)

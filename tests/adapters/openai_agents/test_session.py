@@ -140,6 +140,21 @@ async def test_a_session_behaves_like_a_list(any_url: str) -> None:
         assert await session.get_items() == plain
 
 
+async def test_packed_items_are_popped_and_added_to() -> None:
+    plain, n = list[Any](), 0
+    async with KeepstateSession("1", "memory://") as session:
+        for popped in (0, 91, 4, 101, 139):
+            for _ in range(70):
+                n += 2
+                await session.add_items([item(n), item(n + 1)])
+                plain += [item(n), item(n + 1)]
+            for _ in range(popped):
+                assert await session.pop_item() == plain.pop()
+            for limit in (1, 7, 64, 200):
+                assert await session.get_items(limit) == plain[-limit:], limit
+            assert await session.get_items() == plain
+
+
 async def test_a_snapshot_is_replaced_only_if_it_is_still_the_end(any_url: str) -> None:
     async with KeepstateSession("1", any_url) as session:
         await session.add_items([item(n) for n in range(4)])
