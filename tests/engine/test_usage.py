@@ -214,7 +214,7 @@ async def test_accounts_of_a_shared_space_go_with_their_prefix(space: Space) -> 
     assert (await used(space, "user/ann/"), await used(space, "user/bob/")) == (0, cents(2))
     assert await space.usage.account("user/ann/").budgets() == {}
     assert await space.usage.account("user/ann/").record(call(1), id="once")
-    assert not await space.usage.account("user/bob/").record(call(1), id="once")
+    assert not await space.usage.account("user/bob/").record(call(2), id="once")
 
 
 async def test_many_at_once_in_one_process_take_no_more_than_there_is(space: Space) -> None:
@@ -254,6 +254,62 @@ async def test_what_another_process_spends_between_read_and_batch_counts(turned:
     assert (await others.budgets())["all"].reserved_cost == 0
 
 
+async def test_an_id_that_has_counted_other_amounts_is_refused(space: Space) -> None:
+    usage, wider = space.usage, space.usage.account("wider")
+    await usage.set_budget("all", Budget(cost=cents(50)))
+    uses = (call(1, input_tokens=7), call(2, "small"))
+
+    assert await usage.record(call(3), id="once") and not await usage.record(call(3), id="once")
+    await refused(InvalidError, usage.record(call(4), id="once"), "'once'.* has counted other amounts")
+    for order in (uses, uses[::-1]):
+        async with usage.within(wider).reserve(cost=cents(9), tokens=9, id="twice") as spend:
+            for use in order:
+                spend.record(use)
+    with pytest.raises(InvalidError, match=r"'twice' of account 'wider'.* has counted other amounts"):
+        async with usage.within(wider).reserve(cost=cents(9), tokens=9, id="twice") as spend:
+            spend.record(call(9))
+    async with usage.reserve(cost=cents(9), tokens=9, id="twice"):
+        pass  # nothing was used, as by a repetition that finds its result
+
+    assert (await used(space), await used(space, "wider")) == (cents(6), cents(3))
+    assert (await usage.budgets())["all"].reserved_cost == 0
+
+
+async def test_an_id_that_is_reserved_with_other_amounts_is_refused(space: Space) -> None:
+    async with space.usage.reserve(cost=cents(4), id="once") as spend:
+        await refused(
+            InvalidError, _enter(space.usage, cost=cents(5), id="once"), "'once'.* has reserved other amounts"
+        )
+        await refused(InvalidError, _enter(space.usage, cost=cents(4), model="m", id="once"))
+        spend.record(call(4))
+
+    assert await used(space) == cents(4)
+
+
+async def test_a_sum_that_cannot_be_stored_is_refused_and_totals_are_exact(turned: Turned) -> None:
+    most = Usage(cost=Decimal(10**9), input_tokens=limits.LARGEST_USAGE)
+    space = turned.space
+    await space.usage.set_budget("calls", Budget(calls=100))
+    for _ in range(9):
+        await space.usage.record(most)
+
+    error = await refused(InvalidError, space.usage.record(most), "the largest that is stored")
+    async with space.usage.reserve(cost=most.cost):
+        state = (await space.usage.budgets())["calls"]
+
+    assert "10,000,000,000,000,000,000" in str(error)
+    assert (state.used_calls, state.reserved_cost) == (9, most.cost)
+    assert (await space.usage.totals()).total.cost == 9 * most.cost
+    set_to(turned, 2026, 3, 1)
+    other = space.usage.account("other")
+    for number in range(12):
+        await other.record(Usage(model=f"m{number}", cost=most.cost))
+        async with other.reserve(cost=most.cost):
+            pass
+    assert (await other.totals()).total.cost == 12 * most.cost
+    await refused(InvalidError, other.set_budget("all", Budget(calls=1)), "nothing was written")
+
+
 # ---- several ledgers
 
 
@@ -277,6 +333,31 @@ async def test_several_ledgers_count_together_or_none(turned: Turned) -> None:
     assert (await user.budgets())["user"].reserved_cost == 0
     assert await both.record(call(2), allow_over=True)
     assert (await tenant.totals()).total.cost == cents(7)
+
+
+async def test_the_same_id_in_two_parts_of_a_wider_ledger_counts_twice(turned: Turned) -> None:
+    one, two, tenant = (turned.ks.space(name).usage for name in ("session/1", "session/2", "all"))
+    await tenant.set_budget("all", Budget(cost=cents(10)))
+
+    for session, cost in ((one, 3), (two, 2)):
+        assert await session.within(tenant).record(call(cost), id="turn/1")
+        assert not await session.within(tenant).record(call(cost), id="turn/1")
+    assert await tenant.record(call(1), id="turn/1")
+    assert (await tenant.totals()).total.cost == cents(6)
+
+    async with (
+        one.within(tenant).reserve(cost=cents(2), id="turn/2") as first,
+        two.within(tenant).reserve(cost=cents(1), id="turn/2") as second,
+    ):
+        assert (await tenant.budgets())["all"].reserved_cost == cents(3)
+        first.record(call(2))
+        second.record(call(1))
+    assert [(await ledger.totals()).total.cost for ledger in (one, two, tenant)] == [
+        cents(5),
+        cents(3),
+        cents(9),
+    ]
+    assert (await tenant.budgets())["all"].reserved_cost == 0
 
 
 async def _enter(ledger: keepstate.UsageLedger, **bounds: Any) -> None:
