@@ -69,7 +69,7 @@ class ApprovalRecord(msgspec.Struct, array_like=True, frozen=True):
     nonce: bytes = b""
     """Random bytes that no other approval has, not even a later one with the same id and question."""
     terms: bytes = b""
-    """The digest of what was asked beside question, subject and schema; see `terms_of`."""
+    """The digest of what was asked besides question, subject and schema; see `terms_of`."""
     later: tuple[Any, ...] = ()
     """Fields added by a later version of keepstate. They are written back unchanged."""
 
