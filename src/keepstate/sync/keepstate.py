@@ -327,6 +327,9 @@ class Keepstate(Twin[engine.Keepstate]):
         costs two reads for each batch of writes, and a batch for each present space in this call. What is
         over the quota already stays, and may shrink.
 
+        The number of `spaces` is not exact: writers that make new spaces at the same time may exceed it. It
+        costs a listing of the tenant's spaces before the first write to a new one, and nothing after that.
+
         Args:
             quota: The quota. None removes it.
 
