@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from keepstate import InvalidError, NotAllowedError, Signer
-from keepstate.approval_links.answering import LinkBuckets
+from keepstate.approval_links.answering import LinkLimits
 from keepstate.approval_links.strict_json import read_json
 from keepstate.engine.approvals.link_tokens import Link
 from keepstate.engine.approvals.schemas import check_answer
@@ -256,7 +256,7 @@ async def test_a_link_takes_30_requests_at_once_and_one_a_second(turned: Turned)
 
 
 def test_links_beyond_measure_do_not_fill_the_memory(turned: Turned) -> None:
-    buckets = LinkBuckets()
+    buckets = LinkLimits()
     for number in range(12_000):
         assert buckets.take(Link("k", None, "s", str(number), "ann", None, "", b"", 0), 0)
 

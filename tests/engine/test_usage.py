@@ -15,14 +15,12 @@ import keepstate
 from keepstate import Budget, Usage, sync
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
-from keepstate.engine.usage.account import Account
 from keepstate.errors import (
     BudgetExceededError,
     ConflictError,
     InvalidError,
     LeaseLostError,
     QuotaExceededError,
-    StoreUnavailableError,
     TransitionError,
 )
 from keepstate.values import limits
@@ -48,6 +46,11 @@ async def refused(error: type[Exception], call: Awaitable[object], text: str = "
     with pytest.raises(error, match=text or None) as caught:
         await call
     return caught.value
+
+
+async def reserve_in(ledger: keepstate.UsageLedger, **bounds: Any) -> None:
+    async with ledger.reserve(**bounds):
+        raise AssertionError("it was reserved")
 
 
 def set_to(turned: Turned, *at: int) -> None:
@@ -244,7 +247,7 @@ async def test_what_another_process_spends_between_read_and_batch_counts(turned:
         async def meanwhile() -> None:
             await others.record(call(8))
 
-        for spend in (lambda: ledger.record(call(8)), lambda: _enter(ledger, cost=cents(8))):
+        for spend in (lambda: ledger.record(call(8)), lambda: reserve_in(ledger, cost=cents(8))):
             await others.set_budget("all", Budget(cost=(await used(turned.space)) + cents(10)))
             busy.meanwhile, busy.after_reads = meanwhile, 0
             await refused(BudgetExceededError, spend())
@@ -278,9 +281,11 @@ async def test_an_id_that_has_counted_other_amounts_is_refused(space: Space) -> 
 async def test_an_id_that_is_reserved_with_other_amounts_is_refused(space: Space) -> None:
     async with space.usage.reserve(cost=cents(4), id="once") as spend:
         await refused(
-            InvalidError, _enter(space.usage, cost=cents(5), id="once"), "'once'.* has reserved other amounts"
+            InvalidError,
+            reserve_in(space.usage, cost=cents(5), id="once"),
+            "'once'.* has reserved other amounts",
         )
-        await refused(InvalidError, _enter(space.usage, cost=cents(4), model="m", id="once"))
+        await refused(InvalidError, reserve_in(space.usage, cost=cents(4), model="m", id="once"))
         spend.record(call(4))
 
     assert await used(space) == cents(4)
@@ -308,95 +313,6 @@ async def test_a_sum_that_cannot_be_stored_is_refused_and_totals_are_exact(turne
             pass
     assert (await other.totals()).total.cost == 12 * most.cost
     await refused(InvalidError, other.set_budget("all", Budget(calls=1)), "nothing was written")
-
-
-# ---- several ledgers
-
-
-async def test_several_ledgers_count_together_or_none(turned: Turned) -> None:
-    session, user, tenant = (turned.ks.space(name).usage for name in ("session/1", "user/1", "all"))
-    both = session.within(user).within(tenant)
-    await user.set_budget("user", Budget(cost=cents(10)))
-
-    async with both.reserve(cost=cents(4)) as spend:
-        assert (await user.budgets())["user"].reserved_cost == cents(4)
-        spend.record(call(3))
-    assert await both.record(call(2), id="one") and not await both.record(call(2), id="one")
-    for ledger in (session, user, tenant):
-        assert (await ledger.totals()).total.cost == cents(5)
-
-    await session.set_budget("session", Budget(cost=cents(6)))
-    for spend_more in (lambda: both.record(call(2)), lambda: _enter(both, cost=cents(2))):
-        assert (await refused(BudgetExceededError, spend_more())).budget == "session"
-    for ledger in (session, user, tenant):
-        assert (await ledger.totals()).total.cost == cents(5)
-    assert (await user.budgets())["user"].reserved_cost == 0
-    assert await both.record(call(2), allow_over=True)
-    assert (await tenant.totals()).total.cost == cents(7)
-
-
-async def test_the_same_id_in_two_parts_of_a_wider_ledger_counts_twice(turned: Turned) -> None:
-    one, two, tenant = (turned.ks.space(name).usage for name in ("session/1", "session/2", "all"))
-    await tenant.set_budget("all", Budget(cost=cents(10)))
-
-    for session, cost in ((one, 3), (two, 2)):
-        assert await session.within(tenant).record(call(cost), id="turn/1")
-        assert not await session.within(tenant).record(call(cost), id="turn/1")
-    assert await tenant.record(call(1), id="turn/1")
-    assert (await tenant.totals()).total.cost == cents(6)
-
-    async with (
-        one.within(tenant).reserve(cost=cents(2), id="turn/2") as first,
-        two.within(tenant).reserve(cost=cents(1), id="turn/2") as second,
-    ):
-        assert (await tenant.budgets())["all"].reserved_cost == cents(3)
-        first.record(call(2))
-        second.record(call(1))
-    assert [(await ledger.totals()).total.cost for ledger in (one, two, tenant)] == [
-        cents(5),
-        cents(3),
-        cents(9),
-    ]
-    assert (await tenant.budgets())["all"].reserved_cost == 0
-
-
-async def _enter(ledger: keepstate.UsageLedger, **bounds: Any) -> None:
-    async with ledger.reserve(**bounds):
-        raise AssertionError("it was reserved")
-
-
-async def test_the_widest_ledger_is_written_first_though_a_process_is_killed(turned: Turned) -> None:
-    inner, outer = turned.ks.space("inner").usage, turned.ks.space("outer").usage
-    await inner.set_budget("none", Budget(calls=0))
-
-    before = await turned.ks.space("outer").revision()
-    await refused(BudgetExceededError, inner.within(outer).record(call(1)))
-    await refused(BudgetExceededError, _enter(inner.within(outer)))
-
-    # Each time a reservation in the wider one, and its return.
-    assert await turned.ks.space("outer").revision() == before + 4
-
-
-async def test_a_crash_between_two_ledgers_counts_in_the_wider_one_and_repeats_once(
-    turned: Turned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inner, outer = turned.ks.space("inner").usage, turned.ks.space("outer").usage
-    await outer.set_budget("all", Budget(cost=cents(10)))
-    settle = Account.settle
-
-    async def crash(self: Account, id: str, usages: Any) -> Any:
-        if self.executor.name == "inner":
-            raise StoreUnavailableError("the process is gone")
-        return await settle(self, id, usages)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Account, "settle", crash)
-        await refused(StoreUnavailableError, inner.within(outer).record(call(3), id="one"))
-    assert ((await outer.totals()).total.cost, (await inner.totals()).total.cost) == (cents(3), 0)
-
-    assert await inner.within(outer).record(call(3), id="one")
-    assert ((await outer.totals()).total.cost, (await inner.totals()).total.cost) == (cents(3), cents(3))
-    assert (await outer.budgets())["all"].reserved_cost == 0
 
 
 # ---- by the time of the store
@@ -580,7 +496,7 @@ async def test_numbers_of_budgets_and_reservations_are_bounded(
     blocks = [other.reserve(calls=1) for _ in range(limits.RESERVATIONS)]
     for block in blocks:
         await block.__aenter__()
-    error = await refused(QuotaExceededError, _enter(other, calls=1), "20 reservations")
+    error = await refused(QuotaExceededError, reserve_in(other, calls=1), "20 reservations")
     assert not isinstance(error, BudgetExceededError)
 
 

@@ -63,7 +63,7 @@ class _Request(msgspec.Struct, forbid_unknown_fields=True):
     saw: str = ""
 
 
-class LinkBuckets:
+class LinkLimits:
     """Token buckets of links, by approval and person. Only requests with a valid signature have one.
 
     Of more than 10,000 at a time, the one that was used least recently is forgotten, and full again.
@@ -123,7 +123,7 @@ async def handle(ks: Keepstate, body: bytes, *, signer: Signer) -> Response:
     if link is None:
         return _NOT_VALID
     try:
-        if not cache_of(await ks.opened()).part(LinkBuckets).take(link, ks.clock.monotonic_s()):
+        if not cache_of(await ks.opened()).part(LinkLimits).take(link, ks.clock.monotonic_s()):
             return _TOO_MANY
         space = _space_of(ks, link)
         if request.do == "read":

@@ -52,7 +52,7 @@ class Quota(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def bounds_each_space(self) -> bool:
-        """Whether it bounds what a space holds, which each batch then checks."""
+        """True if it bounds what a space holds, which each batch then checks."""
         return any(most is not None for most in (self.documents, self.size_bytes, self.queued, self.streams))
 
 
