@@ -144,7 +144,10 @@ COMMANDS: Final = {
         "Compare every byte of a history with its hash. Exit with 5 if data is damaged.",
     ),
     "watch": ("documents", "Print changes of documents as they happen, until Ctrl-C."),
-    "worker": ("work", "Work on the tasks of a space until SIGTERM or Ctrl-C, and print what was done."),
+    "worker": (
+        "work",
+        "Work on the tasks of a space, or of many, until SIGTERM or Ctrl-C, and print what was done.",
+    ),
 }
 """The module of each command, with the name of the function if that differs, and the command's summary."""
 _PAGES: Final = ("demo", "doctor", "import", "migrate")
