@@ -1,0 +1,143 @@
+"""Running a server with uvicorn: binding, starting, and ending with open streams.
+
+SIGTERM ends it in three steps: `/readyz` fails while requests are still answered, then streams end, then what
+is still running gets some seconds. A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from keepstate.errors import InvalidError, NotAllowedError
+from keepstate.server.app import Server
+from keepstate.server.dispatch import ABORT
+
+_GRACE_S: Final = 5
+_HEADER_S: Final = 10
+_LOOK_S: Final = 1.0
+
+
+class RunningServer(uvicorn.Server):
+    """A server of one process.
+
+    Args:
+        app: The application.
+        drain_s: Seconds between the failing of `/readyz` and the end of streams, for load balancers to notice.
+    """
+
+    def __init__(self, app: Server, *, drain_s: float) -> None:
+        self._app, self._drain_s = app, drain_s
+        super().__init__(
+            uvicorn.Config(
+                self._with_abort,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=True,
+                proxy_headers=False,
+                ws="none",
+                http="h11",
+                lifespan="on",
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=_GRACE_S,
+            )
+        )
+        self._begun: dict[Any, float] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def _with_abort(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope[ABORT] = self._aborter(scope.get("client"))
+        await self._app(scope, receive, send)
+
+    def _aborter(self, client: object) -> Callable[[], None]:
+        def abort() -> None:
+            for connection in list(self.server_state.connections):
+                if getattr(connection, "client", None) == client:
+                    connection.transport.abort()  # type: ignore[union-attr]
+
+        return abort
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the store and listen."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections whose request line and headers do not come; called ten times a second."""
+        if counter % 10 == 0:
+            self._close_silent()
+        return await super().on_tick(counter)
+
+    def _close_silent(self) -> None:
+        """Close connections that were opened some time ago and never sent a whole request."""
+        now_s = asyncio.get_running_loop().time()
+        connections = set(self.server_state.connections)
+        self._begun = {each: self._begun.get(each, now_s) for each in connections}
+        for connection, begun_s in self._begun.items():
+            is_silent = getattr(connection, "cycle", None) is None
+            if is_silent and now_s - begun_s > _HEADER_S:
+                connection.transport.abort()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end, or end at once at the second signal."""
+        if self._app.is_draining or self._loop is None:
+            self.force_exit = True
+            self._end()
+            return
+        self._app.is_draining = True
+        self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_s, self._end)
+
+    def _end(self) -> None:
+        self.should_exit = True
+        self._app.stop()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        InvalidError: The host or the port cannot be bound.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InvalidError(f"{host!r} is not a host of this machine: {error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1_024)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise InvalidError(f"{host}:{port} cannot be bound: {error}") from error
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+async def require_keys(app: Server, host: str) -> None:
+    """Raise `NotAllowedError` if other machines reach the host, and no key is stored."""
+    if not is_loopback(host) and not await app.keys.has_valid():
+        raise NotAllowedError(
+            f"{host} is reached from other machines, and no valid key is stored; add one with "
+            "`keepstate keys add`, or bind 127.0.0.1"
+        )
