@@ -1,7 +1,7 @@
-"""HOW do other machines and languages reach a store? One table of operations over HTTP, with keys and streams.
+"""HOW do other machines and languages reach a store? One table of operations over HTTP, with keys.
 
-API boundary: `create_app` makes the ASGI application, `Keys` and `Key` are its callers, `Limits` its limits.
-`keepstate serve` runs it. The documents, rights and tests are made from the same table.
+API boundary: `create_app` makes the ASGI application, `Keys` and `Key` are its callers, `Limits` its
+limits. `keepstate serve` runs it. The documents, rights and tests are made from the same table.
 
 Invariant: a request is authorised before it reads anything, and a write is never half done.
 """

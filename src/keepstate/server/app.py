@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from starlette.applications import Starlette
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from keepstate.approval_links import link_app
 from keepstate.engine.approvals.signers import Signer
@@ -28,7 +28,16 @@ from keepstate.server.keys import Key, Keys
 from keepstate.server.limits import Limits
 from keepstate.server.metrics import Metrics
 from keepstate.server.openapi import describe
-from keepstate.server.operations import documents, events, spaces
+from keepstate.server.operations import (
+    approvals,
+    batches,
+    conversations,
+    documents,
+    events,
+    history,
+    spaces,
+    tasks,
+)
 from keepstate.server.problems import RefusedError, respond_to
 from keepstate.server.table import JSON, Operation
 from keepstate.values import codec
@@ -37,6 +46,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *spaces.OPERATIONS,
     *documents.OPERATIONS,
     *events.OPERATIONS,
+    *tasks.OPERATIONS,
+    *batches.OPERATIONS,
+    *approvals.OPERATIONS,
+    *conversations.OPERATIONS,
+    *history.OPERATIONS,
 )
 """The table. Only what stands here can be done."""
 APPROVALS: Final = "/approvals"
@@ -54,7 +68,9 @@ class Server:
         is_draining: True once the server is to stop: `/readyz` fails, and requests are still answered.
     """
 
-    def __init__(self, ks: Keepstate, keys: Keys, signer: Signer | None, limits: Limits, hosts: Collection[str]) -> None:
+    def __init__(
+        self, ks: Keepstate, keys: Keys, signer: Signer | None, limits: Limits, hosts: Collection[str]
+    ) -> None:
         self._ks, self.keys, self.metrics = ks, keys, Metrics()
         self.is_draining = False
         self._stopping = asyncio.Event()
@@ -134,8 +150,8 @@ def create_app(
 ) -> Server:
     """Return the server of a store, as an ASGI application.
 
-    Call it in the event loop that serves it. It follows the keys from the start of the application's lifespan to
-    its end, and closes nothing. An application that mounts it enters the lifespan itself.
+    Call it in the event loop that serves it. It follows the keys from the start of the application's lifespan
+    to its end, and closes nothing. An application that mounts it enters the lifespan itself.
 
     Args:
         ks: A handle without a tenant, opened with `values="builtin"`.
@@ -181,5 +197,7 @@ async def _answer_exception(request: Request, error: Exception) -> Response:
     headers = error.headers if isinstance(error, HTTPException) else None
     code = {404: "no_such_path", 405: "method_not_allowed"}.get(status, "refused")
     return respond_to(
-        RefusedError(status, code, f"{request.method} {request.url.path} is not an operation", headers=headers)
+        RefusedError(
+            status, code, f"{request.method} {request.url.path} is not an operation", headers=headers
+        )
     )

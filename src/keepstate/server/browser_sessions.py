@@ -1,8 +1,8 @@
 """Browsers that were let in by a one-use link, as `keepstate serve --open` prints it.
 
 The link carries its secret in the fragment, which a browser sends to no server. The page behind it posts the
-secret once, and gets a cookie that scripts cannot read and other sites cannot send. Sessions are in the memory
-of the process: they end with it, or after 12 hours.
+secret once, and gets a cookie that scripts cannot read and other sites cannot send. Sessions are in the
+memory of the process: they end with it, or after 12 hours.
 """
 
 from __future__ import annotations

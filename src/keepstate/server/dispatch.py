@@ -156,9 +156,7 @@ class Endpoint:
             raise RefusedError(422, "invalid", f"{row.name} has no conditions; leave If-Match out")
         return found if row.has_etag else Conditions()
 
-    async def _run(
-        self, row: Operation, call: Call, given: tuple[Any, ...], receive: Receive
-    ) -> Any:
+    async def _run(self, row: Operation, call: Call, given: tuple[Any, ...], receive: Receive) -> Any:
         limits = self._services.limits
         work: asyncio.Task[Any] = asyncio.ensure_future(row.run(call, *given))
         gone: asyncio.Task[None] | None = None
@@ -214,9 +212,7 @@ class Endpoint:
         await stream.run(receive, send, services.metrics)
 
 
-async def read_body(
-    receive: Receive, headers: Headers, limits: Limits, *, is_expected: bool = True
-) -> bytes:
+async def read_body(receive: Receive, headers: Headers, limits: Limits, *, is_expected: bool = True) -> bytes:
     """Return the body of a request, counted as it comes, whatever its `Content-Length` says.
 
     Raises:
@@ -260,7 +256,7 @@ def _too_large(most: int) -> RefusedError:
 def _encode(row: Operation, call: Call, answer: Any) -> Response:
     headers: dict[str, str] = {"Cache-Control": "no-store"}
     if isinstance(answer, Tagged):
-        tagged: Tagged[Any] = answer
+        tagged: Tagged = answer
         if tagged.version is not None:
             headers = {"Cache-Control": "private, no-cache", "ETag": tag_of(tagged.version)}
             if row.is_read and call.conditions.check(tagged.version, is_read=True):

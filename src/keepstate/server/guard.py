@@ -1,7 +1,7 @@
 """The guard of the server: it admits a request, or refuses it, before any operation is looked up.
 
-It compares the host and the origin, finds the key, and keeps the rate of the key. Without a key only the paths
-of `KEYLESS` answer. Every response gets the headers that forbid browsers to guess, frame or leak.
+It compares the host and the origin, finds the key, and keeps the rate of the key. Without a key only the
+paths of `KEYLESS` answer. Every response gets the headers that forbid browsers to guess, frame or leak.
 
 Invariant: pure ASGI, so that streams are never buffered.
 """

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from keepstate._clock import Clock
 from keepstate.engine.documents.documents import DocumentEntry
@@ -69,9 +69,10 @@ class Key:
             raise InvalidError(f"`name` is {name!r}; give 1 to {_NAME_BYTES} bytes of printable text")
         if "/" in name:
             raise InvalidError(f"`name` is {name!r}; a slash separates the key from who it acts for")
-        wrong = sorted(set(rights) - set(RIGHTS)) if not isinstance(rights, str) else [rights]
-        if wrong or not rights:
-            raise InvalidError(f"`rights` are {sorted(rights)!r}; give some of {', '.join(RIGHTS)}")
+        given = cast("object", rights)
+        names = set(cast("Collection[str]", given)) if isinstance(given, Collection) else set[str]()
+        if isinstance(given, str) or not names or not names <= set(RIGHTS):
+            raise InvalidError(f"`rights` is {given!r}; give a set with some of {', '.join(RIGHTS)}")
         object.__setattr__(self, "rights", frozenset(rights))
         check_tenant("tenant", self.tenant)
         if self.under:
@@ -93,10 +94,6 @@ class Key:
         """Return whether the key reaches a space of its tenant."""
         under = self.under
         return not under or space == under or space.startswith(under if under.endswith("/") else under + "/")
-
-    def covers(self, under: str) -> bool:
-        """Return whether the key reaches every space that a listing under a name lists."""
-        return self.reaches(under)
 
 
 @dataclass(eq=False, slots=True)
@@ -186,6 +183,11 @@ class Keys:
 
         await self._space.transact(work)
 
+    async def audited(self, *, after: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """Return events of the audit stream in order: what happened, when, and the position of each."""
+        events = await self._space.events.read(stream=AUDIT, after=after, limit=limit)
+        return [{**event.data, "at": event.recorded_at, "position": event.position} for event in events]
+
     async def list(self, *, after: str | None = None, limit: int = 100) -> Page[Key]:
         """Return one page of the keys by name, expired ones too."""
         page = await self._space.documents.page(prefix=_KEY, after=after, limit=limit)
@@ -207,11 +209,6 @@ class Keys:
         """Append an event to the audit stream."""
         async with self._space.transaction() as tx:
             await self._note(tx, what, **facts)
-
-    async def audited(self, *, after: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
-        """Return events of the audit stream in order: what happened, when, and the position of each."""
-        events = await self._space.events.read(stream=AUDIT, after=after, limit=limit)
-        return [{**event.data, "at": event.recorded_at, "position": event.position} for event in events]
 
     async def _note(self, tx: Transaction, what: str, **facts: Any) -> None:
         await tx.events.append({"what": what, **facts}, stream=AUDIT)

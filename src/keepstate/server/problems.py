@@ -97,9 +97,7 @@ def problem_of(error: errors.KeepstateError | RefusedError) -> Problem:
     """Return an error as problem details."""
     if isinstance(error, RefusedError):
         title = error.code.replace("_", " ").capitalize()
-        return Problem(
-            _type_of(error.code), title, error.status, error.detail, error.code, error.retryable
-        )
+        return Problem(_type_of(error.code), title, error.status, error.detail, error.code, error.retryable)
     status = status_of(error)
     title = error.code.replace("_", " ").capitalize()
     facts = {name: _fact(value) for name, value in error.facts.items() if name not in _HIDDEN}

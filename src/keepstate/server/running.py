@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
+import h11
 import uvicorn
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keepstate.errors import InvalidError, NotAllowedError
 from keepstate.server.app import Server
@@ -22,7 +27,7 @@ from keepstate.server.dispatch import ABORT
 
 _GRACE_S: Final = 5
 _HEADER_S: Final = 10
-_LOOK_S: Final = 1.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class RunningServer(uvicorn.Server):
@@ -30,7 +35,7 @@ class RunningServer(uvicorn.Server):
 
     Args:
         app: The application.
-        drain_s: Seconds between the failing of `/readyz` and the end of streams, for load balancers to notice.
+        drain_s: Seconds between the failing of `/readyz` and the end of streams.
     """
 
     def __init__(self, app: Server, *, drain_s: float) -> None:
@@ -50,7 +55,7 @@ class RunningServer(uvicorn.Server):
                 timeout_graceful_shutdown=_GRACE_S,
             )
         )
-        self._begun: dict[Any, float] = {}
+        self._silent_since: dict[H11Protocol, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def _with_abort(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,11 +65,14 @@ class RunningServer(uvicorn.Server):
 
     def _aborter(self, client: object) -> Callable[[], None]:
         def abort() -> None:
-            for connection in list(self.server_state.connections):
-                if getattr(connection, "client", None) == client:
-                    connection.transport.abort()  # type: ignore[union-attr]
+            for connection in self._connections():
+                if connection.client == client:
+                    connection.transport.abort()
 
         return abort
+
+    def _connections(self) -> list[H11Protocol]:
+        return [each for each in self.server_state.connections if isinstance(each, H11Protocol)]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the store and listen."""
@@ -72,20 +80,35 @@ class RunningServer(uvicorn.Server):
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Close connections whose request line and headers do not come; called ten times a second."""
+        """Look once a second for connections to close; called ten times a second."""
         if counter % 10 == 0:
             self._close_silent()
         return await super().on_tick(counter)
 
     def _close_silent(self) -> None:
-        """Close connections that were opened some time ago and never sent a whole request."""
+        """Close connections on which a request has begun, whose headers do not end."""
         now_s = asyncio.get_running_loop().time()
-        connections = set(self.server_state.connections)
-        self._begun = {each: self._begun.get(each, now_s) for each in connections}
-        for connection, begun_s in self._begun.items():
-            is_silent = getattr(connection, "cycle", None) is None
-            if is_silent and now_s - begun_s > _HEADER_S:
+        silent = [each for each in self._connections() if _is_silent(each)]
+        self._silent_since = {each: self._silent_since.get(each, now_s) for each in silent}
+        for connection, since_s in self._silent_since.items():
+            if now_s - since_s > _HEADER_S:
                 connection.transport.abort()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Handle signals while the block runs, and leave them handled at its end.
+
+        A server that was asked to stop has done what it was asked: the process goes on, and ends well.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        former = {each: signal.signal(each, self.handle_exit) for each in _SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in former.items():
+                signal.signal(each, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to end, or end at once at the second signal."""
@@ -99,6 +122,11 @@ class RunningServer(uvicorn.Server):
     def _end(self) -> None:
         self.should_exit = True
         self._app.stop()
+
+
+def _is_silent(connection: H11Protocol) -> bool:
+    """Return whether a connection waits for the rest of a request's headers, or for a first request."""
+    return connection.conn.their_state is h11.IDLE and connection.timeout_keep_alive_task is None
 
 
 def bind(host: str, port: int) -> socket.socket:

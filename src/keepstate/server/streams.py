@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -84,11 +84,11 @@ class Stream:
         pumping = asyncio.create_task(self._pump(send))
         try:
             done, _ = await asyncio.wait({pumping, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            reason: EndReason
             if pumping in done:
                 reason = pumping.result()
             else:
                 reason = next(why for task, why in ends.items() if task in done)
-                await _cancel(pumping)
         finally:
             await _cancel(pumping, *ends)
         if reason == "gone":

@@ -6,14 +6,14 @@ that the operation gets. Unknown and repeated parameters are refused.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from starlette.datastructures import Headers, QueryParams
 
+from keepstate.binding import space_name
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.errors import NotAllowedError
@@ -22,13 +22,14 @@ from keepstate.server.keys import Grant, Key, Keys, Right
 from keepstate.server.limits import Limits
 from keepstate.server.problems import RefusedError
 
-T = TypeVar("T")
 Method: TypeAlias = Literal["GET", "PUT", "PATCH", "POST", "DELETE"]
 
 Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 SpaceName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Prefix: TypeAlias = Annotated[str, msgspec.Meta(max_length=512)]
 Cursor: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=2_048)]
+Label: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Note: TypeAlias = Annotated[str, msgspec.Meta(max_length=4_096)]
 PageLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 
 JSON: Final = "application/json"
@@ -39,6 +40,10 @@ EVENT_STREAM: Final = "text/event-stream"
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of an operation. A type validates its field; a default makes it optional."""
 
+    def is_reached_by(self, key: Key) -> bool:
+        """Return whether a key reaches what the operation concerns: here, everything of its tenant."""
+        return not key.under
+
 
 class InSpace(Query, frozen=True, kw_only=True):
     """Parameters of an operation in one space.
@@ -48,6 +53,24 @@ class InSpace(Query, frozen=True, kw_only=True):
     """
 
     space: SpaceName
+
+    def is_reached_by(self, key: Key) -> bool:
+        """Return whether the key reaches the space."""
+        return key.reaches(self.space)
+
+
+class InSession(Query, frozen=True, kw_only=True):
+    """Parameters of an operation in the space of a session.
+
+    Attributes:
+        session: The id of the session.
+    """
+
+    session: Annotated[str, msgspec.Meta(min_length=1, max_length=190)]
+
+    def is_reached_by(self, key: Key) -> bool:
+        """Return whether the key reaches the space of the session."""
+        return key.reaches(space_name("session", self.session))
 
 
 class Under(Query, frozen=True, kw_only=True):
@@ -60,12 +83,16 @@ class Under(Query, frozen=True, kw_only=True):
 
     under: Annotated[str, msgspec.Meta(max_length=200)] | None = None
 
+    def is_reached_by(self, key: Key) -> bool:
+        """Return whether the key reaches all that is listed."""
+        return self.under is None or key.reaches(self.under)
+
 
 @dataclass(frozen=True, slots=True)
-class Tagged(Generic[T]):
+class Tagged:
     """An answer with the version of its target, which becomes its `ETag`."""
 
-    content: T
+    content: Any
     version: str | None
 
 
@@ -109,7 +136,7 @@ class Call:
     server: Keepstate
     keys: Keys
     limits: Limits
-    conditions: Conditions = Conditions()
+    conditions: Conditions
     idempotency_key: str | None = None
     body_digest: bytes = b""
     last_event_id: str | None = None
@@ -128,7 +155,7 @@ class Call:
         return self.key.under if query.under is None else query.under
 
     def require_reached(self, space: str) -> None:
-        """Raise `NotAllowedError` unless the key reaches a space. A forged cursor leads to one that it does not."""
+        """Raise `NotAllowedError` unless the key reaches a space, to which a forged cursor may lead."""
         if not self.key.reaches(space):
             raise NotAllowedError("the cursor leads out of the spaces of the key; begin the listing again")
 
@@ -199,13 +226,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
             raise RefusedError(
                 403, "forbidden", f"the key {key.name!r} does not have the right {self.right!r}"
             )
-        if isinstance(query, InSpace):
-            is_reached = key.reaches(query.space)
-        elif isinstance(query, Under):
-            is_reached = query.under is None or key.covers(query.under)
-        else:
-            is_reached = not key.under
-        if not is_reached:
+        if not query.is_reached_by(key):
             raise RefusedError(
                 403, "forbidden", f"the key {key.name!r} reaches spaces under {key.under!r} only"
             )

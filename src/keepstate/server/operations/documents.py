@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -116,7 +116,7 @@ async def list_documents(call: Call, query: ListQuery) -> DocumentPage:
     return DocumentPage([_document(entry) for entry in page], page.next)
 
 
-async def get_document(call: Call, query: DocumentQuery) -> Tagged[Document]:
+async def get_document(call: Call, query: DocumentQuery) -> Tagged:
     """Return a document."""
     entry = await call.space(query).documents.entry(query.key)
     if entry is None:
@@ -124,7 +124,7 @@ async def get_document(call: Call, query: DocumentQuery) -> Tagged[Document]:
     return Tagged(_document(entry), entry.printed_version)
 
 
-async def put_document(call: Call, query: PutQuery, body: msgspec.Raw) -> Tagged[Written]:
+async def put_document(call: Call, query: PutQuery, body: msgspec.Raw) -> Tagged:
     """Write a document, under the conditions of the request."""
     space, value = call.space(query), read_value(body)
     if not call.conditions:
@@ -139,7 +139,7 @@ async def put_document(call: Call, query: PutQuery, body: msgspec.Raw) -> Tagged
     return await _written(space, query.key, version)
 
 
-async def patch_document(call: Call, query: DocumentQuery, body: msgspec.Raw) -> Tagged[Written]:
+async def patch_document(call: Call, query: DocumentQuery, body: msgspec.Raw) -> Tagged:
     """Change a document by a merge patch of RFC 7396."""
     space = call.space(query)
     patch = decode_json(body)
@@ -181,8 +181,8 @@ def merge_patch(target: Any, patch: Any) -> Any:
     """Return a JSON value changed by a merge patch of RFC 7396."""
     if not isinstance(patch, dict):
         return patch
-    merged: dict[str, Any] = dict(target) if isinstance(target, dict) else {}
-    for name, part in patch.items():
+    merged = dict(cast("dict[str, Any]", target)) if isinstance(target, dict) else dict[str, Any]()
+    for name, part in cast("dict[str, Any]", patch).items():
         if part is None:
             merged.pop(name, None)
         else:
@@ -198,16 +198,14 @@ async def _judge(call: Call, tx: Transaction, key: str) -> None:
         call.conditions.check(version, is_read=False, may_read=call.key.allows("read"))
 
 
-async def _written(space: Space, key: str, version: int) -> Tagged[Written]:
+async def _written(space: Space, key: str, version: int) -> Tagged:
     entry = await space.documents.entry(key)
     printed = entry.printed_version if entry is not None and entry.version == version else None
     return Tagged(Written(key, printed), printed)
 
 
 def _document(entry: DocumentEntry[Any]) -> Document:
-    return Document(
-        entry.key, show(entry.value), entry.printed_version, entry.expires_at, entry.size_bytes
-    )
+    return Document(entry.key, show(entry.value), entry.printed_version, entry.expires_at, entry.size_bytes)
 
 
 def _changed(change: DocumentChange) -> Changed:

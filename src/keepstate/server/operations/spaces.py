@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from keepstate.engine.index.rows import Found
+from keepstate.engine.queue.tasks import TaskState
 from keepstate.errors import NotAllowedError
 from keepstate.server.operations.documents import Deleted
-from keepstate.server.operations.values import Done
 from keepstate.server.table import (
     Call,
     Cursor,
@@ -49,7 +49,7 @@ class SpaceDetails(msgspec.Struct, frozen=True):
     position: str
     entries: int
     size_bytes: int
-    tasks: dict[str, int]
+    tasks: dict[TaskState, int]
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -152,13 +152,13 @@ async def list_spaces(call: Call, query: SpacesQuery) -> SpacePage:
     return SpacePage([SpaceRow(row.name, row.changed_at) for row in page], page.next)
 
 
-async def get_space(call: Call, query: InSpace) -> Tagged[SpaceDetails]:
+async def get_space(call: Call, query: InSpace) -> Tagged:
     """Return a space. A change between the reads is seen in all of them or makes the tag an older one."""
     space = call.space(query)
     async with space.documents.watch() as watch:
         position, revision = watch.position, watch.revision
     size = await space.size()
-    tasks: dict[str, int] = {state: count for state, count in (await space.queue.counts()).items()}
+    tasks = await space.queue.counts()
     return Tagged(
         SpaceDetails(space.name, revision, position, size.entries, size.size_bytes, tasks), position
     )

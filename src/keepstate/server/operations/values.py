@@ -1,7 +1,7 @@
 """Values as JSON, and the idempotent writes that several groups of operations share.
 
-Invariant: `read_value(show(value))` is the same value. A value without a JSON type is an object with the member
-`@type`, and an integer beyond 2^53 is one too.
+Invariant: `read_value(show(value))` is the same value. A value without a JSON type, and an integer
+beyond 2^53, is an object with the member `@type`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ _DIGEST_BYTES: Final = 32
 _ATTEMPTS: Final = 100
 
 
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A body; unknown members are refused."""
+
+
 class Done(msgspec.Struct, frozen=True):
     """An answer without content."""
 
@@ -34,18 +38,18 @@ class Done(msgspec.Struct, frozen=True):
 def show(value: object) -> Any:
     """Return a value as JSON types; for one that cannot be read, the reason."""
     if isinstance(value, Unreadable):
-        return {"@type": "unreadable", "reason": str(value.error)}
+        return {"@type": "unreadable", "code": value.code, "reason": value.reason}
     return to_json(value)
 
 
-def read_value(raw: msgspec.Raw | bytes) -> Any:
-    """Return the value of JSON from a client.
+def read_value(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Any:
+    """Return the value of JSON from a client; None if it was left out.
 
     Raises:
         RefusedError: It is not JSON.
         InvalidError: A form with an `@type` is not one of a value.
     """
-    return from_json(decode_json(raw))
+    return None if isinstance(raw, msgspec.UnsetType) else from_json(decode_json(raw))
 
 
 async def write_once(
