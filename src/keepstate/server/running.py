@@ -50,6 +50,7 @@ class RunningServer(uvicorn.Server):
                 proxy_headers=False,
                 ws="none",
                 http="h11",
+                interface="asgi3",
                 lifespan="on",
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=_GRACE_S,
