@@ -76,7 +76,7 @@ class Server:
         self._stopping = asyncio.Event()
         self._ready: tuple[float, bool] | None = None
         self._sessions = BrowserSessions(ks.clock, limits)
-        services = Services(ks, keys, limits, self.metrics, self._stopping)
+        self._services = services = Services(ks, keys, limits, self.metrics, self._stopping)
         app = Starlette(
             routes=[
                 *_routes(services),
@@ -107,12 +107,23 @@ class Server:
         self._stopping.set()
 
     @asynccontextmanager
-    async def _live(self, app: Starlette) -> AsyncGenerator[None]:
+    async def running(self) -> AsyncGenerator[None]:
+        """Follow the keys while the block runs, and end open streams at its end.
+
+        The lifespan of the application does the same. An application that mounts this one enters the block
+        in its own lifespan.
+        """
         async with self.keys.watched():
             try:
                 yield
             finally:
                 self.stop()
+                await self._services.close()
+
+    @asynccontextmanager
+    async def _live(self, app: Starlette) -> AsyncGenerator[None]:
+        async with self.running():
+            yield
 
     async def _answer_health(self, request: Request) -> Response:
         return Response("ok\n", 200, {"Cache-Control": "no-store"}, "text/plain")
@@ -150,8 +161,7 @@ def create_app(
 ) -> Server:
     """Return the server of a store, as an ASGI application.
 
-    Call it in the event loop that serves it. It follows the keys from the start of the application's lifespan
-    to its end, and closes nothing. An application that mounts it enters the lifespan itself.
+    Call it in the event loop that serves it. It closes nothing.
 
     Args:
         ks: A handle without a tenant, opened with `values="builtin"`.

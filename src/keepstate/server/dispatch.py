@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import KeepstateError
+from keepstate.opening import open as open_store
 from keepstate.server.conditions import Conditions, conditions_of, tag_of
 from keepstate.server.keys import Grant, Keys
 from keepstate.server.limits import Limits
@@ -46,9 +47,9 @@ _PERSON_BYTES: Final = 200
 _log = logging.getLogger("keepstate.server")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Services:
-    """What all requests of a server share.
+    """Parts of the server that all requests share.
 
     Attributes:
         ks: The administrator's handle, which reads values in builtin form.
@@ -63,6 +64,20 @@ class Services:
     limits: Limits
     metrics: Metrics
     stopping: asyncio.Event
+    _typed: Keepstate | None = None
+
+    async def typed(self) -> Keepstate:
+        """Return a handle on the same store that reads objects of keepstate's own classes, for sessions."""
+        store = await self.ks.opened()
+        if self._typed is None:
+            self._typed = open_store(store)
+        return self._typed
+
+    async def close(self) -> None:
+        """Close the handle for sessions, and leave the store open."""
+        if self._typed is not None:
+            await self._typed.close()
+            self._typed = None
 
 
 class Endpoint:
@@ -143,6 +158,7 @@ class Endpoint:
             author,
             services.ks if key.tenant is None else services.ks.tenant(key.tenant),
             services.ks,
+            services.typed,
             services.keys,
             services.limits,
             self._conditions(row, headers),

@@ -6,7 +6,7 @@ that the operation gets. Unknown and repeated parameters are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -128,12 +128,14 @@ class Call:
         body_digest: The digest of the body, to compare with that of an earlier request.
         last_event_id: The `Last-Event-ID` of a stream, or None.
         server: The administrator's handle.
+        typed: Returns the administrator's handle that reads objects, for sessions.
     """
 
     grant: Grant
     author: str
     ks: Keepstate
     server: Keepstate
+    typed: Callable[[], Awaitable[Keepstate]]
     keys: Keys
     limits: Limits
     conditions: Conditions
@@ -149,6 +151,11 @@ class Call:
     def space(self, query: InSpace) -> Space:
         """Return the space of the request, for writes of its author."""
         return self.ks.space(query.space, author=self.author)
+
+    async def sessions(self) -> Keepstate:
+        """Return the handle of the key's tenant for sessions, whose records are objects."""
+        typed = await self.typed()
+        return typed if self.key.tenant is None else typed.tenant(self.key.tenant)
 
     def under(self, query: Under) -> str:
         """Return the name under which a listing lists."""

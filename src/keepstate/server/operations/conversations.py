@@ -103,13 +103,15 @@ class FollowQuery(ConversationQuery, frozen=True, kw_only=True):
 
 async def get_conversation(call: Call, query: PageQuery) -> ConversationPage:
     """Return a page of messages."""
-    page = await _conversation(call, query).page(before=query.before, after=query.after, limit=query.limit)
+    page = await (await _conversation(call, query)).page(
+        before=query.before, after=query.after, limit=query.limit
+    )
     return ConversationPage([_entry(entry) for entry in page], page.next, page.previous)
 
 
 async def append_message(call: Call, query: ConversationQuery, body: NewMessage) -> Numbered:
     """Append a message."""
-    number = await _conversation(call, query).append(
+    number = await (await _conversation(call, query)).append(
         read_value(body.message), id=body.id, author=call.author, meta=read_value(body.meta)
     )
     return Numbered(number)
@@ -117,18 +119,18 @@ async def append_message(call: Call, query: ConversationQuery, body: NewMessage)
 
 async def stop_reply(call: Call, query: ConversationQuery) -> Stopped:
     """End the reply that is being written."""
-    return Stopped(await _conversation(call, query).stop(by=call.author))
+    return Stopped(await (await _conversation(call, query)).stop(by=call.author))
 
 
 async def follow_conversation(call: Call, query: FollowQuery) -> AsyncIterator[StreamEvent]:
     """Yield all messages, and then each change."""
     after = call.last_event_id or query.after
-    async for change in _conversation(call, query).follow(after=after, deltas=query.deltas):
+    async for change in (await _conversation(call, query)).follow(after=after, deltas=query.deltas):
         yield StreamEvent(_change(change), change.position, short=_cut(change))
 
 
-def _conversation(call: Call, query: ConversationQuery) -> Conversation:
-    session = Session(query.session, user_id=ANY_USER, persistence=call.ks)
+async def _conversation(call: Call, query: ConversationQuery) -> Conversation:
+    session = Session(query.session, user_id=ANY_USER, persistence=await call.sessions())
     talk = session.conversation
     return talk if query.fork is None else talk.get_fork(query.fork)
 
