@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keepstate.approval_links import link_app
 from keepstate.engine.approvals.signers import Signer
@@ -54,7 +54,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 )
 """The table. Only what stands here can be done."""
 APPROVALS: Final = "/approvals"
-KEYLESS: Final = ("/healthz", "/readyz", "/openapi.json", OPEN, SCRIPT, APPROVALS, f"{APPROVALS}/")
+KEYLESS: Final = ("/healthz", "/readyz", "/openapi.json", OPEN, SCRIPT, APPROVALS)
 """The paths that answer without a key."""
 _READY_S: Final = 1.0
 
@@ -87,11 +87,12 @@ class Server:
                 Route(OPEN, self._sessions.page, methods=["GET"]),
                 Route(OPEN, self._sessions.exchange, methods=["POST"]),
                 Route(SCRIPT, self._sessions.script),
-                *([] if signer is None else [Mount(APPROVALS, link_app(ks, signer=signer))]),
+                *([] if signer is None else [Route(APPROVALS, _AtRoot(link_app(ks, signer=signer)))]),
             ],
             exception_handlers={HTTPException: _answer_exception},
             lifespan=self._live,
         )
+        app.router.redirect_slashes = False
         self._guard = Guard(app, services, self._sessions, hosts=hosts, keyless=KEYLESS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,6 +150,16 @@ class Server:
     async def _answer_metrics(self, request: Request) -> Response:
         text = self.metrics.text()
         return Response(text, 200, {"Cache-Control": "no-store"}, "text/plain; version=0.0.4; charset=utf-8")
+
+
+class _AtRoot:
+    """Serves an application that has one path, `/`, at the path of a route."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, "path": "/", "root_path": ""}, receive, send)
 
 
 def create_app(

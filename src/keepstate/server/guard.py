@@ -46,7 +46,7 @@ class Guard:
         services: What the server shares.
         sessions: The browsers that exchanged a link.
         hosts: The hosts that a request may name, without ports.
-        keyless: The paths that answer without a key; one with a `/` at its end also covers those below it.
+        keyless: The paths that answer without a key.
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class Guard:
         self._app, self._services, self._sessions = app, services, sessions
         self._hosts = frozenset(host.lower() for host in hosts) | LOOPBACK
         self._keyless = frozenset(keyless)
-        self._open_folders = tuple(path for path in keyless if path.endswith("/"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse a request. Other protocols than HTTP are closed."""
@@ -103,7 +102,7 @@ class Guard:
         _check_host(headers, self._hosts)
         _check_origin(headers)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path in self._keyless or path.startswith(self._open_folders):
+        if path in self._keyless:
             return
         grant = self._grant(headers)
         if grant is None:

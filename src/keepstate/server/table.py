@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -30,6 +31,7 @@ Prefix: TypeAlias = Annotated[str, msgspec.Meta(max_length=512)]
 Cursor: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=2_048)]
 Label: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Note: TypeAlias = Annotated[str, msgspec.Meta(max_length=4_096)]
+Instant: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 PageLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 
 JSON: Final = "application/json"

@@ -5,7 +5,6 @@ A key answers only as itself, or as `<key>/<person>`. It belongs to no group.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -13,14 +12,14 @@ import msgspec
 from keepstate.engine.approvals.records import Approval, ApprovalState, EventKind
 from keepstate.errors import NotFoundError
 from keepstate.server.operations.values import Body, Seconds, read_value, show
-from keepstate.server.table import Call, Cursor, InSpace, Label, Note, Operation, PageLimit
+from keepstate.server.table import Call, Cursor, InSpace, Instant, Label, Note, Operation, PageLimit
 
 
 class StoredVote(msgspec.Struct, frozen=True):
     """A yes of one person."""
 
     by: str
-    at: datetime
+    at: Instant
     note: str
     group: str | None
 
@@ -38,13 +37,13 @@ class StoredApproval(msgspec.Struct, frozen=True):
     need: int
     votes: list[StoredVote]
     asked_by: str | None
-    asked_at: datetime
-    expires_at: datetime | None
+    asked_at: Instant
+    expires_at: Instant | None
     task: str | None
     answer: Any
     is_approved: bool | None
     note: str
-    closed_at: datetime | None
+    closed_at: Instant | None
     closed_by: str | None
     reason: str
 
@@ -60,7 +59,7 @@ class LogLine(msgspec.Struct, frozen=True):
     """A line of the log of an approval."""
 
     kind: EventKind
-    at: datetime
+    at: Instant
     by: str | None
     note: str
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -21,6 +20,7 @@ from keepstate.server.table import (
     Call,
     Cursor,
     InSpace,
+    Instant,
     Label,
     Operation,
     PageLimit,
@@ -141,7 +141,7 @@ class LeaseRow(msgspec.Struct, frozen=True):
 
     name: str
     holder: str | None
-    expires_at: datetime | None
+    expires_at: Instant | None
 
 
 class LeasePage(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ which user sees which session.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,6 +16,7 @@ from keepstate.server.table import (
     Call,
     Cursor,
     InSession,
+    Instant,
     Label,
     Operation,
     StreamEvent,
@@ -34,7 +34,7 @@ class ConversationEntry(msgspec.Struct, frozen=True):
     number: int
     id: str | None
     message: Any
-    at: datetime
+    at: Instant
     author: str | None
     meta: Any
     status: Literal["done", "stopped", "failed"]

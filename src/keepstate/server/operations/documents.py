@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -18,6 +17,7 @@ from keepstate.server.table import (
     Call,
     Cursor,
     InSpace,
+    Instant,
     Operation,
     PageLimit,
     Prefix,
@@ -37,7 +37,7 @@ class Document(msgspec.Struct, frozen=True):
     key: str
     value: Any
     version: str | None
-    expires_at: datetime | None
+    expires_at: Instant | None
     size_bytes: int
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +14,7 @@ from keepstate.server.table import (
     Call,
     Cursor,
     InSpace,
+    Instant,
     Operation,
     PageLimit,
     StreamEvent,
@@ -31,7 +31,7 @@ class StoredEvent(msgspec.Struct, frozen=True):
     position: str | None
     stream: str
     data: Any
-    recorded_at: datetime
+    recorded_at: Instant
     author: str | None
     id: str | None
     type: str | None

@@ -6,7 +6,6 @@ a branch, a tag, an id or its beginning, `main~3`, `main#37` or `main@TIME`.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,7 +15,7 @@ from keepstate.engine.history.commits import Blame, Commit, Difference
 from keepstate.engine.history.outline import ValueSummary
 from keepstate.errors import InvalidError
 from keepstate.server.operations.values import Body, show
-from keepstate.server.table import Call, InSpace, Label, Operation, PageLimit, Tagged, decode_json
+from keepstate.server.table import Call, InSpace, Instant, Label, Operation, PageLimit, Tagged, decode_json
 from keepstate.values.json_exchange import from_json
 
 Ref = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
@@ -37,7 +36,7 @@ class StoredCommit(msgspec.Struct, frozen=True):
     number: int | None
     parents: list[str]
     branch: str | None
-    created_at: datetime
+    created_at: Instant
     author: str | None
     message: str
     meta: dict[str, str]

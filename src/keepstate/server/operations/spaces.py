@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,6 +15,7 @@ from keepstate.server.table import (
     Call,
     Cursor,
     InSpace,
+    Instant,
     Operation,
     PageLimit,
     Query,
@@ -31,7 +31,7 @@ class SpaceRow(msgspec.Struct, frozen=True):
     """A space in a listing."""
 
     name: str
-    changed_at: datetime | None
+    changed_at: Instant | None
 
 
 class SpacePage(msgspec.Struct, frozen=True):
@@ -61,8 +61,8 @@ class Subject(msgspec.Struct, frozen=True):
     state: str
     owner: str | None
     title: str | None
-    changed_at: datetime
-    due_at: datetime | None
+    changed_at: Instant
+    due_at: Instant | None
 
 
 class SubjectPage(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Self(msgspec.Struct, frozen=True):
     rights: list[str]
     tenant: str | None
     under: str
-    expires_at: datetime | None
+    expires_at: Instant | None
 
 
 class SpacesQuery(Under, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ class FindQuery(Under, frozen=True, kw_only=True):
     kind: Word | None = None
     state: Word | None = None
     owner: Word | None = None
-    changed_since: datetime | None = None
+    changed_since: Instant | None = None
     order: Literal["-changed", "changed", "due"] = "-changed"
     after: Cursor | None = None
     limit: PageLimit = 100

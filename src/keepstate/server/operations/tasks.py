@@ -5,7 +5,6 @@ A worker is stateless between two requests: it proves its claim by the id of the
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,7 +15,7 @@ from keepstate.engine.space.space import Transaction
 from keepstate.errors import NotFoundError
 from keepstate.server.limits import LONGEST_WAIT_S
 from keepstate.server.operations.values import Body, Delay, Done, Seconds, read_value, show, write_once
-from keepstate.server.table import Call, Cursor, InSpace, Label, Note, Operation, PageLimit
+from keepstate.server.table import Call, Cursor, InSpace, Instant, Label, Note, Operation, PageLimit
 
 Wait = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)]
 Token = Annotated[int, msgspec.Meta(ge=0)]
@@ -35,10 +34,10 @@ class Task(msgspec.Struct, frozen=True):
     max_attempts: int
     worker: str | None
     error: str | None
-    put_at: datetime
-    due_at: datetime
-    began_at: datetime | None
-    expires_at: datetime | None
+    put_at: Instant
+    due_at: Instant
+    began_at: Instant | None
+    expires_at: Instant | None
     waits_for: list[str]
     cancelled_by: str | None
     payload: Any
@@ -63,7 +62,7 @@ class NewTask(Body, frozen=True, kw_only=True):
     key: Label | None = None
     priority: Priority = 0
     delay_s: Delay = 0
-    at: datetime | None = None
+    at: Instant | None = None
     after: Annotated[tuple[Label, ...], msgspec.Meta(max_length=100)] = ()
     max_attempts: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 5
     expires_s: Seconds | None = None
@@ -177,8 +176,8 @@ class Attempted(msgspec.Struct, frozen=True):
 
     number: int
     worker: str | None
-    began_at: datetime | None
-    ended_at: datetime | None
+    began_at: Instant | None
+    ended_at: Instant | None
     error: str | None
 
 
