@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
@@ -81,8 +83,8 @@ async def serve(
             if open:
                 rights = _keys.rights_of([each for each in _keys.RIGHTS if each != "store"])
                 link = f"http://{place}{made.make_link(_keys.Key(_BROWSER, rights))}"
-            _tell(session, f"http://{place}", ks.url, link)
-            server = _running.RunningServer(made, drain_s=drain_s)
+            tell = partial(_tell, session, f"http://{place}", ks.url, link)
+            server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
             await server.serve([listener])
     return exits.OK if server.started else exits.FAILED
 
@@ -90,10 +92,11 @@ async def serve(
 def _tell(session: Session, url: str, store: str, link: str | None) -> None:
     if session.json:
         write_json({"url": url, "store": store, "open": link})
-        return
-    shown().print(plain(f"serving {store} at {url}"))
-    if link is not None:
-        shown().print(plain(f"open once: {link}"))
+    else:
+        shown().print(plain(f"serving {store} at {url}"))
+        if link is not None:
+            shown().print(plain(f"open once: {link}"))
+    sys.stdout.flush()
 
 
 @app.command

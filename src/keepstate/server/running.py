@@ -36,10 +36,11 @@ class RunningServer(uvicorn.Server):
     Args:
         app: The application.
         drain_s: Seconds between the failing of `/readyz` and the end of streams.
+        on_start: Called once the server answers, and handles signals.
     """
 
-    def __init__(self, app: Server, *, drain_s: float) -> None:
-        self._app, self._drain_s = app, drain_s
+    def __init__(self, app: Server, *, drain_s: float, on_start: Callable[[], None] | None = None) -> None:
+        self._app, self._drain_s, self._on_start = app, drain_s, on_start
         super().__init__(
             uvicorn.Config(
                 self._with_abort,
@@ -79,6 +80,8 @@ class RunningServer(uvicorn.Server):
         """Open the store and listen."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self._on_start is not None and not self.should_exit:
+            self._on_start()
 
     async def on_tick(self, counter: int) -> bool:
         """Look once a second for connections to close; called ten times a second."""
@@ -136,6 +139,8 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         InvalidError: The host or the port cannot be bound.
     """
+    if not 0 <= port < 1 << 16:
+        raise InvalidError(f"port {port} cannot be bound; give 0 to 65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -147,7 +152,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(1_024)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
         raise InvalidError(f"{host}:{port} cannot be bound: {error}") from error
     return listener
