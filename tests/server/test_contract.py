@@ -24,6 +24,13 @@ STATUS = {
     "step_unknown": 409, "storage": 500, "task_cancelled": 409, "task_failed": 409, "transition": 409,
     "unavailable": 503, "unsupported": 501,
 }  # fmt: skip
+HIDDEN = (
+    errors.StoreUnavailableError,
+    errors.StoreFullError,
+    errors.CorruptError,
+    errors.ClockError,
+    errors.MissingExtraError,
+)
 
 
 def all_errors(kind: type[KeepstateError] = KeepstateError) -> Iterator[type[KeepstateError]]:
@@ -95,7 +102,10 @@ def test_each_error_becomes_a_problem(kind: type[KeepstateError]) -> None:
 
     problem = problem_of(error)
 
-    assert (problem.code, problem.retryable, problem.detail) == (kind.code, kind.retryable, "what happened")
+    assert (problem.code, problem.retryable) == (kind.code, kind.retryable)
+    is_hidden = issubclass(kind, HIDDEN)
+    assert ("the log of the server" in problem.detail) is is_hidden
+    assert (problem.detail == "what happened") is not is_hidden
     assert problem.type == f"urn:keepstate:error:{kind.code}"
     assert json.loads(msgspec.json.encode(problem))["status"] == status_of(error)
 

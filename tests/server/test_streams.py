@@ -372,3 +372,36 @@ async def test_a_claim_of_a_client_that_went_away_takes_no_task() -> None:
 
         await asyncio.sleep(0.3)
         assert (await queue.counts())["ready"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/tasks/claim", {"lease_s": 60, "wait_s": 20}),
+        ("/v1/leases/acquire", {"name": "l", "ttl_s": 60, "wait_s": 20}),
+        ("/v1/task/result", None),
+    ],
+)
+@pytest.mark.parametrize("what", ["revoked", "stopping"])
+async def test_a_long_poll_ends_with_its_key_and_with_the_server(
+    path: str, body: dict[str, Any] | None, what: str
+) -> None:
+    async with served(is_live=True) as door:
+        client, space = await door.caller(), door.ks.space("run/1")
+        await space.queue.put(1, id="t", kind="other", delay_s=3_600)
+        await space.leases.acquire("l", 600)
+        query = {**RUN, **({"id": "t", "wait_s": "20"} if body is None else {})}
+        method = "GET" if body is None else "POST"
+        waiting = asyncio.create_task(client.request(method, path, params=query, json=body))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+
+        if what == "revoked":
+            await door.keys.revoke("ann")
+        else:
+            door.app.stop()
+
+        async with asyncio.timeout(10):
+            answer = await waiting
+        expected = (401, "unauthenticated") if what == "revoked" else (503, "stopping")
+        assert (answer.status_code, answer.json()["code"]) == expected

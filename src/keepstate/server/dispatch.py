@@ -105,6 +105,8 @@ class Endpoint:
             response = await self._answer(row, scope, receive, send)
         except (KeepstateError, RefusedError) as error:
             response = respond_to(error)
+            if response.status_code >= 500:
+                _log.warning("%s: %s: %s", scope[OPERATION], type(error).__name__, error)
         except Exception as error:  # noqa: BLE001  # an error of ours: logged, and told without its text
             _log.error("%s failed", scope.get(OPERATION, scope["path"]), exc_info=error)
             response = respond(unexpected_problem())
@@ -173,21 +175,25 @@ class Endpoint:
         return found if row.has_etag else Conditions()
 
     async def _run(self, row: Operation, call: Call, given: tuple[Any, ...], receive: Receive) -> Any:
-        limits = self._services.limits
+        limits, stopping = self._services.limits, self._services.stopping
         work: asyncio.Task[Any] = asyncio.ensure_future(row.run(call, *given))
-        gone: asyncio.Task[None] | None = None
+        ends: dict[asyncio.Task[Any], Callable[[], RefusedError]] = {}
         try:
             await asyncio.wait({work}, timeout=min(_QUICK_S, limits.request_s))
             if not work.done() and limits.request_s > _QUICK_S:
-                gone = asyncio.ensure_future(_disconnect(receive))
-                waited = {work, gone} if row.is_read or row.name == "claimTasks" else {work}
+                if row.is_read or row.is_wait:
+                    ends[asyncio.create_task(_disconnect(receive))] = _gone
+                if row.is_wait:
+                    ends[asyncio.create_task(call.grant.ended.wait())] = _revoked
+                    ends[asyncio.create_task(stopping.wait())] = _stopping
                 await asyncio.wait(
-                    waited, timeout=limits.request_s - _QUICK_S, return_when=asyncio.FIRST_COMPLETED
+                    {work, *ends}, timeout=limits.request_s - _QUICK_S, return_when=asyncio.FIRST_COMPLETED
                 )
             if work.done():
                 return work.result()
-            if gone is not None and gone.done():
-                raise RefusedError(499, "client_gone", "the client has closed the connection")
+            for end, refusal in ends.items():
+                if end.done():
+                    raise refusal()
             raise RefusedError(
                 504,
                 "deadline",
@@ -195,8 +201,8 @@ class Endpoint:
                 "applied. Read before you repeat it",
             )
         finally:
-            for task in (work, gone):
-                if task is not None and not task.done():
+            for task in (work, *ends):
+                if not task.done():
                     task.cancel()
                     with suppress(asyncio.CancelledError, KeepstateError):
                         await task
@@ -214,7 +220,7 @@ class Endpoint:
                 retryable=True,
             )
         if services.stopping.is_set():
-            raise RefusedError(503, "stopping", "the server is stopping; connect again", retryable=True)
+            raise _stopping()
         abort: Callable[[], None] | None = scope.get(ABORT)
         stream = Stream(
             row.run(call, query),
@@ -249,7 +255,7 @@ async def read_body(receive: Receive, headers: Headers, limits: Limits, *, is_ex
             while True:
                 message: Message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise RefusedError(499, "client_gone", "the client has closed the connection")
+                    raise _gone()
                 body += message.get("body", b"")
                 if len(body) > most:
                     raise _too_large(most)
@@ -259,6 +265,18 @@ async def read_body(receive: Receive, headers: Headers, limits: Limits, *, is_ex
         raise RefusedError(
             408, "slow_body", f"the body took over {limits.body_s:g} s", headers={"Connection": "close"}
         ) from None
+
+
+def _gone() -> RefusedError:
+    return RefusedError(499, "client_gone", "the client has closed the connection")
+
+
+def _revoked() -> RefusedError:
+    return RefusedError(401, "unauthenticated", "the key was revoked or changed")
+
+
+def _stopping() -> RefusedError:
+    return RefusedError(503, "stopping", "the server is stopping; connect again", retryable=True)
 
 
 def _too_large(most: int) -> RefusedError:

@@ -48,6 +48,14 @@ STATUS: Final[Mapping[type[errors.KeepstateError], int]] = {
 PROBLEM_JSON: Final = "application/problem+json"
 _HIDDEN: Final = frozenset({"url", "place", "space"})
 """Facts that describe the machine of the server, or name a space as it is stored."""
+_OF_THE_MACHINE: Final = (
+    errors.StoreUnavailableError,
+    errors.StoreFullError,
+    errors.CorruptError,
+    errors.ClockError,
+    errors.MissingExtraError,
+)
+"""Errors whose messages name files, hosts and packages of the server."""
 _RETRY_AFTER_S: Final = "1"
 
 
@@ -102,8 +110,8 @@ def problem_of(error: errors.KeepstateError | RefusedError) -> Problem:
     title = error.code.replace("_", " ").capitalize()
     facts = {name: _fact(value) for name, value in error.facts.items() if name not in _HIDDEN}
     detail = error.message
-    if isinstance(error, errors.StorageError) and "url" in error.facts:
-        detail = f"the store reported {error.code}; the log of the server has the details"
+    if isinstance(error, _OF_THE_MACHINE):
+        detail = f"the store reported {error.code!r}; the log of the server has the details"
     return Problem(_type_of(error.code), title, status, detail, error.code, error.retryable, facts)
 
 

@@ -187,6 +187,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         has_etag: Whether the answer has an `ETag`, and the request may have conditions.
         is_stream: Whether the answer is a stream of server-sent events.
         takes_key: Whether the request may have an `Idempotency-Key`.
+        is_wait: Whether it may wait for something to happen. It then ends with its key, and with the server.
         is_audited: Whether the operation is written to the audit stream before it runs.
     """
 
@@ -203,6 +204,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     has_etag: bool = False
     is_stream: bool = False
     takes_key: bool = False
+    is_wait: bool = False
     is_audited: bool = False
 
     @property

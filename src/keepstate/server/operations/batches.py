@@ -258,7 +258,7 @@ OPERATIONS = (
     Operation(
         method="POST", path="/v1/leases/acquire", name="acquireLease",
         summary="Acquire a lease, and wait up to 20 seconds for it.", right="write", query=InSpace,
-        run=acquire_lease, answer=HeldLease, body=LeaseRequest,
+        run=acquire_lease, answer=HeldLease, body=LeaseRequest, is_wait=True,
     ),
     Operation(
         method="POST", path="/v1/leases/renew", name="renewLease", summary="Renew a held lease.",

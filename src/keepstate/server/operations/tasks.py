@@ -406,7 +406,7 @@ OPERATIONS = (
     Operation(
         method="POST", path="/v1/tasks/claim", name="claimTasks",
         summary="Claim tasks, and wait up to 20 seconds for one.", right="work", query=InSpace,
-        run=claim_tasks, answer=ClaimedTasks, body=ClaimRequest,
+        run=claim_tasks, answer=ClaimedTasks, body=ClaimRequest, is_wait=True,
     ),
     Operation(
         method="POST", path="/v1/tasks/requeue", name="requeueTasks",
@@ -424,7 +424,7 @@ OPERATIONS = (
     Operation(
         method="GET", path="/v1/task/result", name="getResult",
         summary="Read the result of a task, and wait up to 20 seconds for it.", right="read",
-        query=ResultQuery, run=get_result, answer=Result,
+        query=ResultQuery, run=get_result, answer=Result, is_wait=True,
     ),
     Operation(
         method="GET", path="/v1/task/attempts", name="listAttempts",
