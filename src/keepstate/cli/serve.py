@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
@@ -183,14 +184,9 @@ async def audit(
 
 
 def _require_extra() -> None:
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
+    if any(find_spec(package) is None for package in ("starlette", "uvicorn")):
         install = "pip install 'keepstate[server]'"
-        raise MissingExtraError(
-            f"the server needs starlette and uvicorn: {install}", install=install
-        ) from error
+        raise MissingExtraError(f"the server needs starlette and uvicorn: {install}", install=install)
 
 
 def _read_expiry(text: str | None) -> datetime | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Final
@@ -79,7 +79,6 @@ class Server:
         self._services = services = Services(ks, keys, limits, self.metrics, self._stopping)
         app = Starlette(
             routes=[
-                *_routes(services),
                 Route("/healthz", self._answer_health),
                 Route("/readyz", self._answer_ready),
                 Route("/metrics", self._answer_metrics),
@@ -93,7 +92,9 @@ class Server:
             lifespan=self._live,
         )
         app.router.redirect_slashes = False
-        self._guard = Guard(app, services, self._sessions, hosts=hosts, keyless=KEYLESS)
+        self._guard = Guard(
+            _ByPath(_endpoints(services), app), services, self._sessions, hosts=hosts, keyless=KEYLESS
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -152,6 +153,20 @@ class Server:
         return Response(text, 200, {"Cache-Control": "no-store"}, "text/plain; version=0.0.4; charset=utf-8")
 
 
+class _ByPath:
+    """Serves the operations by their paths, and everything else by another application."""
+
+    def __init__(self, endpoints: Mapping[str, ASGIApp], others: ASGIApp) -> None:
+        self._endpoints, self._others = endpoints, others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._others
+        if scope["type"] == "http":
+            path: str = scope["path"]
+            app = self._endpoints.get(path.removeprefix(scope.get("root_path", "")), app)
+        await app(scope, receive, send)
+
+
 class _AtRoot:
     """Serves an application that has one path, `/`, at the path of a route."""
 
@@ -201,11 +216,11 @@ def document() -> bytes:
     return msgspec.json.format(msgspec.json.encode(describe(OPERATIONS)), indent=1) + b"\n"
 
 
-def _routes(services: Services) -> list[Route]:
+def _endpoints(services: Services) -> dict[str, Endpoint]:
     by_path: dict[str, list[Operation]] = {}
     for row in OPERATIONS:
         by_path.setdefault(row.path, []).append(row)
-    return [Route(path, Endpoint(rows, services)) for path, rows in by_path.items()]
+    return {path: Endpoint(rows, services) for path, rows in by_path.items()}
 
 
 async def _answer_document(request: Request) -> Response:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import unquote
@@ -33,7 +33,7 @@ from keepstate.server.problems import (
     respond_to,
     unexpected_problem,
 )
-from keepstate.server.streams import Stream
+from keepstate.server.streams import Stream, cancel, disconnect
 from keepstate.server.table import JSON, Call, Operation, Query, Tagged
 
 GRANT: Final = "keepstate.grant"
@@ -124,7 +124,7 @@ class Endpoint:
             body = await read_body(receive, headers, self._services.limits)
             given = [row.read_body(headers, body)]
             call = replace(call, body_digest=sha256(body).digest())
-        else:
+        elif _has_body(headers):
             await read_body(receive, headers, self._services.limits, is_expected=False)
         if row.is_audited:
             await self._services.keys.audit(
@@ -169,43 +169,56 @@ class Endpoint:
         )
 
     def _conditions(self, row: Operation, headers: Headers) -> Conditions:
+        if "if-match" not in headers and "if-none-match" not in headers:
+            return Conditions()
         found = conditions_of(headers.getlist("if-match"), headers.getlist("if-none-match"))
         if found and not row.has_etag and not row.is_read:
             raise RefusedError(422, "invalid", f"{row.name} has no conditions; leave If-Match out")
         return found if row.has_etag else Conditions()
 
     async def _run(self, row: Operation, call: Call, given: tuple[Any, ...], receive: Receive) -> Any:
-        limits, stopping = self._services.limits, self._services.stopping
-        work: asyncio.Task[Any] = asyncio.ensure_future(row.run(call, *given))
-        ends: dict[asyncio.Task[Any], Callable[[], RefusedError]] = {}
+        limits, loop = self._services.limits, asyncio.get_running_loop()
+        watch: asyncio.Task[None] | None = None
+        deadline = asyncio.timeout(limits.request_s)
+        refusal: Callable[[], RefusedError] = partial(_late, limits)
+
+        def begin() -> None:
+            nonlocal watch
+            watch = loop.create_task(end_early())
+
+        async def end_early() -> None:
+            nonlocal refusal
+            refusal = await self._first_end(row, call, receive)
+            deadline.reschedule(loop.time())
+
+        # Most requests are answered before a watch costs anything.
+        timer = loop.call_later(_QUICK_S, begin) if row.is_read or row.is_wait else None
         try:
-            await asyncio.wait({work}, timeout=min(_QUICK_S, limits.request_s))
-            if not work.done() and limits.request_s > _QUICK_S:
-                if row.is_read or row.is_wait:
-                    ends[asyncio.create_task(_disconnect(receive))] = _gone
-                if row.is_wait:
-                    ends[asyncio.create_task(call.grant.ended.wait())] = _revoked
-                    ends[asyncio.create_task(stopping.wait())] = _stopping
-                await asyncio.wait(
-                    {work, *ends}, timeout=limits.request_s - _QUICK_S, return_when=asyncio.FIRST_COMPLETED
-                )
-            if work.done():
-                return work.result()
-            for end, refusal in ends.items():
-                if end.done():
-                    raise refusal()
-            raise RefusedError(
-                504,
-                "deadline",
-                f"the request took over {limits.request_s:g} s and was cancelled; a write may have been "
-                "applied. Read before you repeat it",
-            )
+            async with deadline:
+                return await row.run(call, *given)
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # of the operation itself
+            raise refusal() from None
         finally:
-            for task in (work, *ends):
-                if not task.done():
-                    task.cancel()
-                    with suppress(asyncio.CancelledError, KeepstateError):
-                        await task
+            if timer is not None:
+                timer.cancel()
+            if watch is not None:
+                await cancel(watch)
+
+    async def _first_end(self, row: Operation, call: Call, receive: Receive) -> Callable[[], RefusedError]:
+        """Wait until the client has gone, or what a waiting request depends on has ended."""
+        ends: dict[asyncio.Task[Any], Callable[[], RefusedError]] = {
+            asyncio.create_task(disconnect(receive)): _gone
+        }
+        if row.is_wait:
+            ends[asyncio.create_task(call.grant.ended.wait())] = _revoked
+            ends[asyncio.create_task(self._services.stopping.wait())] = _stopping
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return next(refusal for end, refusal in ends.items() if end in done)
+        finally:
+            await cancel(*ends)
 
     async def _stream(
         self, row: Operation, call: Call, query: Query, scope: Scope, receive: Receive, send: Send
@@ -267,6 +280,19 @@ async def read_body(receive: Receive, headers: Headers, limits: Limits, *, is_ex
         ) from None
 
 
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
+def _late(limits: Limits) -> RefusedError:
+    return RefusedError(
+        504,
+        "deadline",
+        f"the request took over {limits.request_s:g} s and was cancelled; a write may have been applied. "
+        "Read before you repeat it",
+    )
+
+
 def _gone() -> RefusedError:
     return RefusedError(499, "client_gone", "the client has closed the connection")
 
@@ -297,11 +323,6 @@ def _encode(row: Operation, call: Call, answer: Any) -> Response:
                 return Response(None, 304, headers)
         answer = tagged.content
     return Response(msgspec.json.encode(answer), 200, headers, JSON)
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _facts(query: Query) -> Mapping[str, Any]:

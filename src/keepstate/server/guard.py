@@ -8,12 +8,11 @@ Invariant: pure ASGI, so that streams are never buffered.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,17 +24,17 @@ from keepstate.server.metrics import OTHER
 from keepstate.server.problems import RefusedError, respond_to
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
-_HEADERS: Final = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "X-Frame-Options": "DENY",
-}
 _CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
 )
-_log = logging.getLogger("keepstate.server")
+_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+    (b"content-security-policy", _CSP.encode()),
+)
 
 
 class Guard:
@@ -78,11 +77,9 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(raw=message.setdefault("headers", []))
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-                headers.setdefault("Content-Security-Policy", _CSP)
-                message["headers"] = headers.raw
+                given = message.get("headers", ())
+                names = {name for name, _ in given}
+                message["headers"] = [*given, *(each for each in _HEADERS if each[0] not in names)]
             await send(message)
 
         scope[OPERATION] = OTHER

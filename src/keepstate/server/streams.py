@@ -75,7 +75,7 @@ class Stream:
 
     async def _run(self, receive: Receive, send: Send) -> EndReason:
         ends: dict[asyncio.Task[Any], EndReason] = {
-            asyncio.create_task(_disconnect(receive)): "gone",
+            asyncio.create_task(disconnect(receive)): "gone",
             asyncio.create_task(self._stopping.wait()): "stopping",
             asyncio.create_task(self._grant.ended.wait()): "revoked",
         }
@@ -90,7 +90,7 @@ class Stream:
             else:
                 reason = next(why for task, why in ends.items() if task in done)
         finally:
-            await _cancel(pumping, *ends)
+            await cancel(pumping, *ends)
         if reason == "gone":
             return reason
         last = _FAREWELLS.get(reason)
@@ -134,7 +134,7 @@ class Stream:
             return "failed"
         finally:
             if coming is not None:
-                await _cancel(coming)
+                await cancel(coming)
             close = getattr(events, "aclose", None)
             if close is not None:
                 await close()
@@ -171,12 +171,14 @@ async def _next(events: AsyncIterator[StreamEvent]) -> StreamEvent:
     return await anext(events)
 
 
-async def _disconnect(receive: Receive) -> None:
+async def disconnect(receive: Receive) -> None:
+    """Return once the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks, and wait until they have ended. Their results and errors are dropped."""
     for task in tasks:
         task.cancel()
     for task in tasks:
