@@ -48,7 +48,7 @@ class Served:
     async def secret(self, name: str = "ann", rights: Collection[str] = ALL, **options: Any) -> str:
         """Add a key, and return its secret once the server knows it."""
         secret = await self.keys.add(Key(name, rights_of(rights), **options))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.keys.find(secret) is None:
                 await asyncio.sleep(0.01)
         return secret
@@ -130,7 +130,7 @@ async def sent_events(response: httpx.Response) -> AsyncIterator[Sent]:
 async def some(events: AsyncIterator[Sent], count: int) -> list[Sent]:
     """Return the next events of a stream."""
     found: list[Sent] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(found) < count:
             found.append(await anext(events))
     return found

@@ -93,7 +93,7 @@ async def test_a_reply_is_followed_while_it_is_written_and_stopped_over_http() -
             async with talk.reply(flush_s=0.01) as reply:
                 for word in ("one ", "two "):
                     await reply.write(word)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while not reply.stopped:
                         await asyncio.sleep(0.02)
                 return reply.stopped
@@ -154,7 +154,7 @@ async def test_a_stream_sends_comments_while_nothing_comes() -> None:
     async with served(is_live=True, limits=Limits(comment_s=0.05)) as door:
         client = await door.caller()
 
-        async with stream(client, "/v1/documents/watch") as response, asyncio.timeout(20):
+        async with stream(client, "/v1/documents/watch") as response, asyncio.timeout(60):
             lines = []
             async for line in response.aiter_lines():
                 lines.append(line)
@@ -168,11 +168,14 @@ async def test_a_stream_sends_comments_while_nothing_comes() -> None:
 # ---- the end of a stream
 
 
-async def test_revoking_a_key_ends_its_streams_on_every_server_within_a_second(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bound_s", [60, pytest.param(1, marks=pytest.mark.timed)])
+async def test_revoking_a_key_ends_its_streams_on_every_server_within_a_second(
+    tmp_path: Path, bound_s: float
+) -> None:
     url = f"sqlite:///{tmp_path}/keepstate.db"
     async with served(url, is_live=True) as one, served(url, is_live=True) as two:
         secret, kept = await one.secret("gone"), await one.secret("kept")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while two.keys.find(secret) is None or two.keys.find(kept) is None:
                 await asyncio.sleep(0.02)
         loop = asyncio.get_running_loop()
@@ -193,11 +196,11 @@ async def test_revoking_a_key_ends_its_streams_on_every_server_within_a_second(t
         async with keepstate.open(url, values="builtin") as elsewhere:
             await Keys(elsewhere).revoke("gone")
             began = loop.time()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             ended = await asyncio.gather(*ends)
 
         assert [code for _, code in ended] == ["unauthenticated"] * 2
-        assert all(at - began < 1 for at, _ in ended), [at - began for at, _ in ended]
+        assert all(at - began < bound_s for at, _ in ended), [at - began for at, _ in ended]
         assert [task.done() for task in others] == [False, False]
         assert [(await door.client(secret).get("/v1/self")).status_code for door in (one, two)] == [401, 401]
         for task in others:
@@ -209,7 +212,7 @@ async def test_a_stream_ends_when_its_key_expires() -> None:
         until = datetime.now(UTC) + timedelta(seconds=1.5)
         client = await door.caller(expires_at=until)
 
-        async with stream(client, "/v1/documents/watch") as response, asyncio.timeout(20):
+        async with stream(client, "/v1/documents/watch") as response, asyncio.timeout(60):
             codes = [event.data.get("code") async for event in sent_events(response)]
 
         assert codes == [None, "unauthenticated"] and datetime.now(UTC) >= until - timedelta(seconds=0.1)
@@ -219,7 +222,7 @@ async def test_a_key_that_is_replaced_ends_the_streams_of_the_old_one() -> None:
     async with served(is_live=True) as door:
         client = await door.caller("ann")
 
-        async with stream(client, "/v1/documents/watch") as response, asyncio.timeout(20):
+        async with stream(client, "/v1/documents/watch") as response, asyncio.timeout(60):
             events = sent_events(response)
             await some(events, 1)
             await door.keys.revoke("ann")
@@ -242,7 +245,7 @@ async def test_a_reader_that_reads_nothing_is_cut_off_and_holds_little() -> None
                 await space.events.append(*["x" * 200_000] * 4)
             quick = await door.caller("bob")
             assert (await quick.get("/v1/self")).status_code == 200
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while 'keepstate_streams_ended_total{reason="slow_reader"} 1' not in door.app.metrics.text():
                     await asyncio.sleep(0.05)
             lazy.settimeout(10)
@@ -268,7 +271,7 @@ async def test_a_client_that_goes_frees_its_stream() -> None:
             async with stream(client, "/v1/documents/watch") as response:
                 await some(sent_events(response), 1)
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while door.app.metrics.streams:
                 await asyncio.sleep(0.02)
         assert 'keepstate_streams_ended_total{reason="gone"} 3' in door.app.metrics.text()
@@ -303,7 +306,7 @@ async def raw(door: Served, text: bytes) -> bytes:
     writer.write(text)
     await writer.drain()
     try:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             return await reader.read()
     except ConnectionResetError:
         return b""
@@ -364,7 +367,7 @@ async def test_a_claim_of_a_client_that_went_away_takes_no_task() -> None:
         await writer.drain()
         await asyncio.sleep(0.6)
         writer.transport.abort()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while 'operation="claimTasks",status="499"' not in door.app.metrics.text():
                 await asyncio.sleep(0.05)
 
@@ -401,7 +404,7 @@ async def test_a_long_poll_ends_with_its_key_and_with_the_server(
         else:
             door.app.stop()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             answer = await waiting
         expected = (401, "unauthenticated") if what == "revoked" else (503, "stopping")
         assert (answer.status_code, answer.json()["code"]) == expected

@@ -22,7 +22,7 @@ from keepstate.engine.kernel.arguments import require_instance
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, KeepstateError
 from keepstate.server.browser_sessions import OPEN, SCRIPT, BrowserSessions
-from keepstate.server.dispatch import Endpoint, Services
+from keepstate.server.dispatch import Endpoint, ServerParts
 from keepstate.server.guard import Guard
 from keepstate.server.keys import Key, Keys
 from keepstate.server.limits import Limits
@@ -76,7 +76,7 @@ class Server:
         self._stopping = asyncio.Event()
         self._ready: tuple[float, bool] | None = None
         self._sessions = BrowserSessions(ks.clock, limits)
-        self._services = services = Services(ks, keys, limits, self.metrics, self._stopping)
+        self._services = services = ServerParts(ks, keys, limits, self.metrics, self._stopping)
         app = Starlette(
             routes=[
                 Route("/healthz", self._answer_health),
@@ -136,7 +136,7 @@ class Server:
         return Response(text, status, {"Cache-Control": "no-store"}, "text/plain")
 
     async def _is_ready(self) -> bool:
-        """Return whether the store answers; asked at most once a second, whoever asks."""
+        """Return whether the store answers; asked at most once a second."""
         now_s = self._ks.clock.monotonic_s()
         if self._ready is None or now_s - self._ready[0] >= _READY_S:
             is_ready = True
@@ -216,7 +216,7 @@ def document() -> bytes:
     return msgspec.json.format(msgspec.json.encode(describe(OPERATIONS)), indent=1) + b"\n"
 
 
-def _endpoints(services: Services) -> dict[str, Endpoint]:
+def _endpoints(services: ServerParts) -> dict[str, Endpoint]:
     by_path: dict[str, list[Operation]] = {}
     for row in OPERATIONS:
         by_path.setdefault(row.path, []).append(row)

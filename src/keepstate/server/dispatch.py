@@ -34,7 +34,7 @@ from keepstate.server.problems import (
     unexpected_problem,
 )
 from keepstate.server.streams import Stream, cancel, disconnect
-from keepstate.server.table import JSON, Call, Operation, Query, Tagged
+from keepstate.server.table import JSON, Call, Operation, Query, TaggedAnswer
 
 GRANT: Final = "keepstate.grant"
 OPERATION: Final = "keepstate.operation"
@@ -48,7 +48,7 @@ _log = logging.getLogger("keepstate.server")
 
 
 @dataclass(slots=True)
-class Services:
+class ServerParts:
     """Parts of the server that all requests share.
 
     Attributes:
@@ -83,7 +83,7 @@ class Services:
 class Endpoint:
     """The operations of one path, as an ASGI application."""
 
-    def __init__(self, operations: Sequence[Operation], services: Services) -> None:
+    def __init__(self, operations: Sequence[Operation], services: ServerParts) -> None:
         self._rows: dict[str, Operation] = {row.method: row for row in operations}
         if "GET" in self._rows and not self._rows["GET"].is_stream:
             self._rows["HEAD"] = self._rows["GET"]
@@ -315,8 +315,8 @@ def _too_large(most: int) -> RefusedError:
 
 def _encode(row: Operation, call: Call, answer: Any) -> Response:
     headers: dict[str, str] = {"Cache-Control": "no-store"}
-    if isinstance(answer, Tagged):
-        tagged: Tagged = answer
+    if isinstance(answer, TaggedAnswer):
+        tagged: TaggedAnswer = answer
         if tagged.version is not None:
             headers = {"Cache-Control": "private, no-cache", "ETag": tag_of(tagged.version)}
             if row.is_read and call.conditions.check(tagged.version, is_read=True):

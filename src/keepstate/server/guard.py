@@ -17,7 +17,7 @@ from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keepstate.server.browser_sessions import COOKIE, BrowserSessions
-from keepstate.server.dispatch import GRANT, OPERATION, Services
+from keepstate.server.dispatch import GRANT, OPERATION, ServerParts
 from keepstate.server.keys import Grant
 from keepstate.server.limits import Bucket
 from keepstate.server.metrics import OTHER
@@ -51,7 +51,7 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        services: Services,
+        services: ServerParts,
         sessions: BrowserSessions,
         *,
         hosts: Collection[str],

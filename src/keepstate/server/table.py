@@ -75,7 +75,7 @@ class InSession(Query, frozen=True, kw_only=True):
         return key.reaches(space_name("session", self.session))
 
 
-class Under(Query, frozen=True, kw_only=True):
+class UnderQuery(Query, frozen=True, kw_only=True):
     """Parameters of a listing of several spaces.
 
     Attributes:
@@ -91,7 +91,7 @@ class Under(Query, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class TaggedAnswer:
     """An answer with the version of its target, which becomes its `ETag`."""
 
     content: Any
@@ -159,7 +159,7 @@ class Call:
         typed = await self.typed()
         return typed if self.key.tenant is None else typed.tenant(self.key.tenant)
 
-    def under(self, query: Under) -> str:
+    def under(self, query: UnderQuery) -> str:
         """Return the name under which a listing lists."""
         return self.key.under if query.under is None else query.under
 

@@ -65,7 +65,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class ApprovalLog(msgspec.Struct, frozen=True):
-    """What happened to an approval, in order."""
+    """The log of an approval, in order."""
 
     items: list[LogLine]
 
@@ -92,7 +92,7 @@ class ApprovalAnswer(Body, frozen=True, kw_only=True):
     note: Note = ""
 
 
-class Withdrawal(Body, frozen=True, kw_only=True):
+class WithdrawRequest(Body, frozen=True, kw_only=True):
     """An approval to close without an answer."""
 
     id: Label
@@ -156,7 +156,7 @@ async def answer(call: Call, query: InSpace, body: ApprovalAnswer) -> StoredAppr
     return _approval(approval)
 
 
-async def withdraw(call: Call, query: InSpace, body: Withdrawal) -> StoredApproval:
+async def withdraw(call: Call, query: InSpace, body: WithdrawRequest) -> StoredApproval:
     """Close an approval without an answer."""
     approvals = call.space(query).approvals
     return _approval(await approvals.withdraw(body.id, by=call.author, reason=body.reason))
@@ -213,6 +213,6 @@ OPERATIONS = (
     Operation(
         method="POST", path="/v1/approval/withdraw", name="withdraw",
         summary="Close an approval without an answer.", right="write", query=InSpace, run=withdraw,
-        answer=StoredApproval, body=Withdrawal,
+        answer=StoredApproval, body=WithdrawRequest,
     ),
 )  # fmt: skip

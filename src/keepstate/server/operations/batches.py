@@ -79,7 +79,7 @@ class CompletePart(Body, frozen=True, kw_only=True, tag_field="do", tag="complet
 Part = PutPart | PatchPart | DeletePart | AppendPart | PutTaskPart | CompletePart
 
 
-class LeaseProof(Body, frozen=True, kw_only=True):
+class LeaseClaim(Body, frozen=True, kw_only=True):
     """A lease that must be held when the batch is applied."""
 
     name: Text
@@ -91,7 +91,7 @@ class Batch(Body, frozen=True, kw_only=True):
 
     operations: Annotated[list[Part], msgspec.Meta(min_length=1, max_length=400)]
     message: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
-    lease: LeaseProof | None = None
+    lease: LeaseClaim | None = None
 
 
 class BatchResult(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ class LeaseRequest(Body, frozen=True, kw_only=True):
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)] = 0
 
 
-class LeaseRenewal(LeaseProof, frozen=True, kw_only=True):
+class RenewRequest(LeaseClaim, frozen=True, kw_only=True):
     """A held lease to renew, for `ttl_s` seconds from now."""
 
     ttl_s: Seconds
@@ -130,8 +130,8 @@ class HeldLease(msgspec.Struct, frozen=True):
     ttl_s: float
 
 
-class Released(msgspec.Struct, frozen=True):
-    """Whether the lease was still held."""
+class ReleaseResult(msgspec.Struct, frozen=True):
+    """The result of a release: whether the lease was still held."""
 
     was_held: bool
 
@@ -178,7 +178,7 @@ async def apply_batch(call: Call, query: InSpace, body: Batch) -> Applied:
     return await _apply_fenced(space, body.lease, work)
 
 
-async def _apply_fenced(space: Space, held: LeaseProof, work: Any) -> Applied:
+async def _apply_fenced(space: Space, held: LeaseClaim, work: Any) -> Applied:
     lease = await space.leases.resume(held.name, held.token)
     while True:
         try:
@@ -224,19 +224,19 @@ async def acquire_lease(call: Call, query: InSpace, body: LeaseRequest) -> HeldL
     return HeldLease(lease.name, lease.token, lease.ttl_s)
 
 
-async def renew_lease(call: Call, query: InSpace, body: LeaseRenewal) -> HeldLease:
+async def renew_lease(call: Call, query: InSpace, body: RenewRequest) -> HeldLease:
     """Renew a lease."""
     lease = await call.space(query).leases.resume(body.name, body.token, ttl_s=body.ttl_s)
     return HeldLease(lease.name, lease.token, lease.ttl_s)
 
 
-async def release_lease(call: Call, query: InSpace, body: LeaseProof) -> Released:
+async def release_lease(call: Call, query: InSpace, body: LeaseClaim) -> ReleaseResult:
     """Release a lease. One that was lost is not an error."""
     try:
         lease = await call.space(query).leases.resume(body.name, body.token)
     except LeaseLostError:
-        return Released(was_held=False)
-    return Released(await lease.release())
+        return ReleaseResult(was_held=False)
+    return ReleaseResult(await lease.release())
 
 
 async def list_leases(call: Call, query: LeasesQuery) -> LeasePage:
@@ -262,10 +262,10 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/v1/leases/renew", name="renewLease", summary="Renew a held lease.",
-        right="write", query=InSpace, run=renew_lease, answer=HeldLease, body=LeaseRenewal,
+        right="write", query=InSpace, run=renew_lease, answer=HeldLease, body=RenewRequest,
     ),
     Operation(
         method="POST", path="/v1/leases/release", name="releaseLease", summary="Release a held lease.",
-        right="write", query=InSpace, run=release_lease, answer=Released, body=LeaseProof,
+        right="write", query=InSpace, run=release_lease, answer=ReleaseResult, body=LeaseClaim,
     ),
 )  # fmt: skip

@@ -56,14 +56,14 @@ class NewMessage(Body, frozen=True, kw_only=True):
     meta: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class Numbered(msgspec.Struct, frozen=True):
+class AppendedMessage(msgspec.Struct, frozen=True):
     """The number of a message."""
 
     number: int
 
 
-class Stopped(msgspec.Struct, frozen=True):
-    """Whether a reply was being written."""
+class StopResult(msgspec.Struct, frozen=True):
+    """The result of a stop: whether a reply was being written."""
 
     stopped: bool
 
@@ -109,17 +109,17 @@ async def get_conversation(call: Call, query: PageQuery) -> ConversationPage:
     return ConversationPage([_entry(entry) for entry in page], page.next, page.previous)
 
 
-async def append_message(call: Call, query: ConversationQuery, body: NewMessage) -> Numbered:
+async def append_message(call: Call, query: ConversationQuery, body: NewMessage) -> AppendedMessage:
     """Append a message."""
     number = await (await _conversation(call, query)).append(
         read_value(body.message), id=body.id, author=call.author, meta=read_value(body.meta)
     )
-    return Numbered(number)
+    return AppendedMessage(number)
 
 
-async def stop_reply(call: Call, query: ConversationQuery) -> Stopped:
+async def stop_reply(call: Call, query: ConversationQuery) -> StopResult:
     """End the reply that is being written."""
-    return Stopped(await (await _conversation(call, query)).stop(by=call.author))
+    return StopResult(await (await _conversation(call, query)).stop(by=call.author))
 
 
 async def follow_conversation(call: Call, query: FollowQuery) -> AsyncIterator[StreamEvent]:
@@ -165,7 +165,7 @@ OPERATIONS = (
     Operation(
         method="POST", path="/v1/conversation", name="appendMessage",
         summary="Append a message to a conversation.", right="write", query=ConversationQuery,
-        run=append_message, answer=Numbered, body=NewMessage,
+        run=append_message, answer=AppendedMessage, body=NewMessage,
     ),
     Operation(
         method="GET", path="/v1/conversation/follow", name="followConversation",
@@ -175,6 +175,6 @@ OPERATIONS = (
     Operation(
         method="POST", path="/v1/conversation/stop", name="stopReply",
         summary="End the reply that is being written.", right="write", query=ConversationQuery,
-        run=stop_reply, answer=Stopped,
+        run=stop_reply, answer=StopResult,
     ),
 )  # fmt: skip

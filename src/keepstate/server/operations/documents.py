@@ -22,7 +22,7 @@ from keepstate.server.table import (
     PageLimit,
     Prefix,
     StreamEvent,
-    Tagged,
+    TaggedAnswer,
     Text,
     decode_json,
 )
@@ -55,13 +55,13 @@ class Written(msgspec.Struct, frozen=True):
     version: str | None
 
 
-class Deleted(msgspec.Struct, frozen=True):
-    """Whether there was something to delete."""
+class DeletionResult(msgspec.Struct, frozen=True):
+    """The result of a deletion: whether there was something to delete."""
 
     existed: bool
 
 
-class Changed(msgspec.Struct, frozen=True):
+class WatchedChange(msgspec.Struct, frozen=True):
     """A change of a document. With `is_cut`, the values are too large for a stream: read the document."""
 
     key: str
@@ -116,15 +116,15 @@ async def list_documents(call: Call, query: ListQuery) -> DocumentPage:
     return DocumentPage([_document(entry) for entry in page], page.next)
 
 
-async def get_document(call: Call, query: DocumentQuery) -> Tagged:
+async def get_document(call: Call, query: DocumentQuery) -> TaggedAnswer:
     """Return a document."""
     entry = await call.space(query).documents.entry(query.key)
     if entry is None:
         raise _missing(query)
-    return Tagged(_document(entry), entry.printed_version)
+    return TaggedAnswer(_document(entry), entry.printed_version)
 
 
-async def put_document(call: Call, query: PutQuery, body: msgspec.Raw) -> Tagged:
+async def put_document(call: Call, query: PutQuery, body: msgspec.Raw) -> TaggedAnswer:
     """Write a document, under the conditions of the request."""
     space, value = call.space(query), read_value(body)
     if not call.conditions:
@@ -139,7 +139,7 @@ async def put_document(call: Call, query: PutQuery, body: msgspec.Raw) -> Tagged
     return await _written(space, query.key, version)
 
 
-async def patch_document(call: Call, query: DocumentQuery, body: msgspec.Raw) -> Tagged:
+async def patch_document(call: Call, query: DocumentQuery, body: msgspec.Raw) -> TaggedAnswer:
     """Change a document by a merge patch of RFC 7396."""
     space = call.space(query)
     patch = decode_json(body)
@@ -157,14 +157,14 @@ async def patch_document(call: Call, query: DocumentQuery, body: msgspec.Raw) ->
     return await _written(space, query.key, applied.revision)
 
 
-async def delete_document(call: Call, query: DocumentQuery) -> Deleted:
+async def delete_document(call: Call, query: DocumentQuery) -> DeletionResult:
     """Delete a document, under the conditions of the request."""
 
     async def work(tx: Transaction) -> bool:
         await _judge(call, tx, query.key)
         return await tx.documents.delete(query.key)
 
-    return Deleted((await call.space(query).apply(work)).value)
+    return DeletionResult((await call.space(query).apply(work)).value)
 
 
 async def watch_documents(call: Call, query: WatchQuery) -> AsyncIterator[StreamEvent]:
@@ -198,22 +198,22 @@ async def _judge(call: Call, tx: Transaction, key: str) -> None:
         call.conditions.check(version, is_read=False, may_read=call.key.allows("read"))
 
 
-async def _written(space: Space, key: str, version: int) -> Tagged:
+async def _written(space: Space, key: str, version: int) -> TaggedAnswer:
     entry = await space.documents.entry(key)
     printed = entry.printed_version if entry is not None and entry.version == version else None
-    return Tagged(Written(key, printed), printed)
+    return TaggedAnswer(Written(key, printed), printed)
 
 
 def _document(entry: DocumentEntry[Any]) -> Document:
     return Document(entry.key, show(entry.value), entry.printed_version, entry.expires_at, entry.size_bytes)
 
 
-def _changed(change: DocumentChange) -> Changed:
-    return Changed(change.key, change.kind, show(change.old), show(change.new), change.position)
+def _changed(change: DocumentChange) -> WatchedChange:
+    return WatchedChange(change.key, change.kind, show(change.old), show(change.new), change.position)
 
 
-def _cut(change: DocumentChange) -> Changed:
-    return Changed(change.key, change.kind, None, None, change.position, is_cut=True)
+def _cut(change: DocumentChange) -> WatchedChange:
+    return WatchedChange(change.key, change.kind, None, None, change.position, is_cut=True)
 
 
 def _missing(query: DocumentQuery) -> NotFoundError:
@@ -241,11 +241,11 @@ OPERATIONS = (
     ),
     Operation(
         method="DELETE", path="/v1/document", name="deleteDocument", summary="Delete a document.",
-        right="write", query=DocumentQuery, run=delete_document, answer=Deleted, has_etag=True,
+        right="write", query=DocumentQuery, run=delete_document, answer=DeletionResult, has_etag=True,
     ),
     Operation(
         method="GET", path="/v1/documents/watch", name="watchDocuments",
         summary="Follow the changes of documents.", right="read", query=WatchQuery, run=watch_documents,
-        answer=Changed, is_stream=True,
+        answer=WatchedChange, is_stream=True,
     ),
 )  # fmt: skip

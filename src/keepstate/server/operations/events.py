@@ -54,7 +54,7 @@ class StreamList(msgspec.Struct, frozen=True):
     is_complete: bool
 
 
-class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AppendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Events to append in one batch. An event whose id is in the stream is not appended again."""
 
     events: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=490)]
@@ -64,7 +64,7 @@ class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cause: Label | None = None
 
 
-class Appended(msgspec.Struct, frozen=True):
+class AppendResult(msgspec.Struct, frozen=True):
     """The number of events that were given, and the revision; 0 if all of them were there before."""
 
     count: int
@@ -106,7 +106,7 @@ async def list_events(call: Call, query: EventsQuery) -> EventPage:
     return EventPage([_event(event) for event in found], more)
 
 
-async def append_events(call: Call, query: StreamQuery, body: Append) -> Appended:
+async def append_events(call: Call, query: StreamQuery, body: AppendRequest) -> AppendResult:
     """Append events."""
     events = [read_value(raw) for raw in body.events]
 
@@ -122,7 +122,7 @@ async def append_events(call: Call, query: StreamQuery, body: Append) -> Appende
         return len(events)
 
     count, revision = await write_once(call, call.space(query), f"appendEvents {query.stream}", work, int)
-    return Appended(count, revision)
+    return AppendResult(count, revision)
 
 
 async def list_streams(call: Call, query: InSpace) -> StreamList:
@@ -165,7 +165,8 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/v1/events", name="appendEvents", summary="Append events to a stream.",
-        right="write", query=StreamQuery, run=append_events, answer=Appended, body=Append, takes_key=True,
+        right="write", query=StreamQuery, run=append_events, answer=AppendResult, body=AppendRequest,
+        takes_key=True,
     ),
     Operation(
         method="GET", path="/v1/events/streams", name="listStreams", summary="List the streams of a space.",

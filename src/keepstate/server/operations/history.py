@@ -14,8 +14,18 @@ from keepstate.engine.history.checkout import Checkout
 from keepstate.engine.history.commits import Blame, Commit, Difference
 from keepstate.engine.history.outline import ValueSummary
 from keepstate.errors import InvalidError
+from keepstate.server.operations.documents import DeletionResult
 from keepstate.server.operations.values import Body, show
-from keepstate.server.table import Call, InSpace, Instant, Label, Operation, PageLimit, Tagged, decode_json
+from keepstate.server.table import (
+    Call,
+    InSpace,
+    Instant,
+    Label,
+    Operation,
+    PageLimit,
+    TaggedAnswer,
+    decode_json,
+)
 from keepstate.values.json_exchange import from_json
 
 Ref = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
@@ -49,7 +59,7 @@ class CommitPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
-class Child(msgspec.Struct, frozen=True):
+class StateEntry(msgspec.Struct, frozen=True):
     """An item of a list or dict: its value if that is small, otherwise its kind and its number of items."""
 
     step: Any
@@ -65,11 +75,11 @@ class State(msgspec.Struct, frozen=True):
     kind: Literal["list", "dict", "value"]
     value: Any = None
     count: int | None = None
-    items: tuple[Child, ...] = ()
+    items: tuple[StateEntry, ...] = ()
     next: int | None = None
 
 
-class Slice(msgspec.Struct, frozen=True):
+class StatePart(msgspec.Struct, frozen=True):
     """A range of a list of a state."""
 
     commit: StoredCommit
@@ -93,17 +103,17 @@ class Differences(msgspec.Struct, frozen=True):
     is_complete: bool
 
 
-class Origin(msgspec.Struct, frozen=True):
+class BlamedCommit(msgspec.Struct, frozen=True):
     """The commit that gave a part its value; a later one may be told if earlier ones were pruned."""
 
     commit: StoredCommit
     is_exact: bool
 
 
-class OriginList(msgspec.Struct, frozen=True):
+class BlamedCommits(msgspec.Struct, frozen=True):
     """The latest commits that changed a part of the state, the latest first."""
 
-    items: list[Origin]
+    items: list[BlamedCommit]
 
 
 class NamedCommit(msgspec.Struct, frozen=True):
@@ -119,12 +129,6 @@ class References(msgspec.Struct, frozen=True):
 
     branches: list[NamedCommit]
     tags: list[NamedCommit]
-
-
-class Existed(msgspec.Struct, frozen=True):
-    """Whether there was such a name."""
-
-    existed: bool
 
 
 class NewName(Body, frozen=True, kw_only=True):
@@ -236,13 +240,13 @@ async def get_log(call: Call, query: LogQuery) -> CommitPage:
     return CommitPage(items, items[-1].id if len(items) == query.limit else None)
 
 
-async def get_commit(call: Call, query: RefQuery) -> Tagged:
+async def get_commit(call: Call, query: RefQuery) -> TaggedAnswer:
     """Return a commit."""
     commit = await call.space(query).history.find(query.ref)
-    return Tagged(_commit(commit), commit.id)
+    return TaggedAnswer(_commit(commit), commit.id)
 
 
-async def get_state(call: Call, query: StateQuery) -> Tagged:
+async def get_state(call: Call, query: StateQuery) -> TaggedAnswer:
     """Return a part of the state of a commit."""
     checkout = await call.space(query).history.checkout(query.ref, load=False)
     path = _steps(query.path)
@@ -257,11 +261,11 @@ async def get_state(call: Call, query: StateQuery) -> Tagged:
     return _tagged(checkout, state)
 
 
-async def get_slice(call: Call, query: SliceQuery) -> Tagged:
+async def get_slice(call: Call, query: SliceQuery) -> TaggedAnswer:
     """Return a range of a list of a state."""
     checkout = await call.space(query).history.checkout(query.ref, load=False)
     items = await checkout.slice(_path(query.path), query.start, query.start + query.limit)
-    return _tagged(checkout, Slice(_commit(checkout.commit), [show(item) for item in items]))
+    return _tagged(checkout, StatePart(_commit(checkout.commit), [show(item) for item in items]))
 
 
 async def get_diff(call: Call, query: DiffQuery) -> Differences:
@@ -277,16 +281,16 @@ async def get_diff(call: Call, query: DiffQuery) -> Differences:
     )
 
 
-async def get_blame(call: Call, query: BlameQuery) -> Origin:
+async def get_blame(call: Call, query: BlameQuery) -> BlamedCommit:
     """Return the commit that gave a part of a state its value."""
     return _origin(await call.space(query).history.blame(_path(query.path), query.ref))
 
 
-async def list_changes(call: Call, query: ChangesQuery) -> OriginList:
+async def list_changes(call: Call, query: ChangesQuery) -> BlamedCommits:
     """Return the latest commits that changed a part of the state."""
     history = call.space(query).history
     found = history.changes_of(_path(query.path), query.ref, limit=query.limit)
-    return OriginList([_origin(each) async for each in found])
+    return BlamedCommits([_origin(each) async for each in found])
 
 
 async def list_references(call: Call, query: InSpace) -> References:
@@ -304,9 +308,9 @@ async def create_branch(call: Call, query: InSpace, body: NewName) -> NamedCommi
     return NamedCommit(branch.name, branch.head, branch.number)
 
 
-async def delete_branch(call: Call, query: NameQuery) -> Existed:
+async def delete_branch(call: Call, query: NameQuery) -> DeletionResult:
     """Delete a branch."""
-    return Existed(await call.space(query).history.delete_branch(query.name))
+    return DeletionResult(await call.space(query).history.delete_branch(query.name))
 
 
 async def create_tag(call: Call, query: InSpace, body: NewName) -> NamedCommit:
@@ -315,9 +319,9 @@ async def create_tag(call: Call, query: InSpace, body: NewName) -> NamedCommit:
     return NamedCommit(tag.name, tag.commit)
 
 
-async def delete_tag(call: Call, query: NameQuery) -> Existed:
+async def delete_tag(call: Call, query: NameQuery) -> DeletionResult:
     """Delete a tag."""
-    return Existed(await call.space(query).history.delete_tag(query.name))
+    return DeletionResult(await call.space(query).history.delete_tag(query.name))
 
 
 async def merge(call: Call, query: InSpace, body: MergeRequest) -> StoredCommit:
@@ -349,8 +353,8 @@ def _path(text: str) -> tuple[Any, ...]:
     return steps
 
 
-def _tagged(checkout: Checkout, content: Any) -> Tagged:
-    return Tagged(content, checkout.commit.id)
+def _tagged(checkout: Checkout, content: Any) -> TaggedAnswer:
+    return TaggedAnswer(content, checkout.commit.id)
 
 
 def _commit(commit: Commit) -> StoredCommit:
@@ -366,18 +370,18 @@ def _commit(commit: Commit) -> StoredCommit:
     )
 
 
-def _child(step: object, value: object) -> Child:
+def _child(step: object, value: object) -> StateEntry:
     if isinstance(value, ValueSummary):
-        return Child(show(step), None, value.kind, value.count)
-    return Child(show(step), show(value))
+        return StateEntry(show(step), None, value.kind, value.count)
+    return StateEntry(show(step), show(value))
 
 
 def _change(each: Difference) -> Change:
     return Change(show(list(each.path)), show(list(each.old_path)), each.kind, show(each.old), show(each.new))
 
 
-def _origin(found: Blame) -> Origin:
-    return Origin(_commit(found.commit), found.is_exact)
+def _origin(found: Blame) -> BlamedCommit:
+    return BlamedCommit(_commit(found.commit), found.is_exact)
 
 
 OPERATIONS = (
@@ -398,7 +402,7 @@ OPERATIONS = (
     Operation(
         method="GET", path="/v1/history/slice", name="getSlice",
         summary="Read a range of a list of a state.", right="read", query=SliceQuery, run=get_slice,
-        answer=Slice, has_etag=True,
+        answer=StatePart, has_etag=True,
     ),
     Operation(
         method="GET", path="/v1/history/diff", name="getDiff",
@@ -408,12 +412,12 @@ OPERATIONS = (
     Operation(
         method="GET", path="/v1/history/blame", name="getBlame",
         summary="Show which commit gave a part of a state its value.", right="read", query=BlameQuery,
-        run=get_blame, answer=Origin,
+        run=get_blame, answer=BlamedCommit,
     ),
     Operation(
         method="GET", path="/v1/history/changes", name="listChanges",
         summary="List the commits that changed a part of a state.", right="read", query=ChangesQuery,
-        run=list_changes, answer=OriginList,
+        run=list_changes, answer=BlamedCommits,
     ),
     Operation(
         method="GET", path="/v1/history/references", name="listReferences",
@@ -426,7 +430,7 @@ OPERATIONS = (
     ),
     Operation(
         method="DELETE", path="/v1/history/branch", name="deleteBranch", summary="Delete a branch.",
-        right="write", query=NameQuery, run=delete_branch, answer=Existed,
+        right="write", query=NameQuery, run=delete_branch, answer=DeletionResult,
     ),
     Operation(
         method="POST", path="/v1/history/tag", name="createTag", summary="Create a tag.",
@@ -434,7 +438,7 @@ OPERATIONS = (
     ),
     Operation(
         method="DELETE", path="/v1/history/tag", name="deleteTag", summary="Delete a tag.",
-        right="write", query=NameQuery, run=delete_tag, answer=Existed,
+        right="write", query=NameQuery, run=delete_tag, answer=DeletionResult,
     ),
     Operation(
         method="POST", path="/v1/history/merge", name="merge", summary="Merge a revision into a branch.",

@@ -10,7 +10,7 @@ import msgspec
 from keepstate.engine.index.rows import Found
 from keepstate.engine.queue.tasks import TaskState
 from keepstate.errors import NotAllowedError
-from keepstate.server.operations.documents import Deleted
+from keepstate.server.operations.documents import DeletionResult
 from keepstate.server.table import (
     Call,
     Cursor,
@@ -20,8 +20,8 @@ from keepstate.server.table import (
     PageLimit,
     Query,
     StreamEvent,
-    Tagged,
-    Under,
+    TaggedAnswer,
+    UnderQuery,
 )
 
 Word = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -41,7 +41,7 @@ class SpacePage(msgspec.Struct, frozen=True):
     next: str | None
 
 
-class SpaceDetails(msgspec.Struct, frozen=True):
+class SpaceSummary(msgspec.Struct, frozen=True):
     """A space at one moment. `position` is its `ETag` without quotes, and a position of `watchDocuments`."""
 
     name: str
@@ -94,7 +94,7 @@ class Size(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class Self(msgspec.Struct, frozen=True):
+class PresentKey(msgspec.Struct, frozen=True):
     """The key of the request, and the author that its writes have."""
 
     key: str
@@ -105,14 +105,14 @@ class Self(msgspec.Struct, frozen=True):
     expires_at: Instant | None
 
 
-class SpacesQuery(Under, frozen=True, kw_only=True):
+class SpacesQuery(UnderQuery, frozen=True, kw_only=True):
     """A listing of spaces."""
 
     after: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | None = None
     limit: PageLimit = 100
 
 
-class FindQuery(Under, frozen=True, kw_only=True):
+class FindQuery(UnderQuery, frozen=True, kw_only=True):
     """A listing of subjects."""
 
     kind: Word | None = None
@@ -124,7 +124,7 @@ class FindQuery(Under, frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-class FollowQuery(Under, frozen=True, kw_only=True):
+class FollowQuery(UnderQuery, frozen=True, kw_only=True):
     """Changes of a listing of subjects; from now on without `after`."""
 
     kind: Word | None = None
@@ -140,7 +140,7 @@ class TenantsQuery(Query, frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-class AnywhereQuery(Under, frozen=True, kw_only=True):
+class AnywhereQuery(UnderQuery, frozen=True, kw_only=True):
     """No parameters but `under`, which is ignored where the operation concerns the key itself."""
 
 
@@ -152,21 +152,21 @@ async def list_spaces(call: Call, query: SpacesQuery) -> SpacePage:
     return SpacePage([SpaceRow(row.name, row.changed_at) for row in page], page.next)
 
 
-async def get_space(call: Call, query: InSpace) -> Tagged:
+async def get_space(call: Call, query: InSpace) -> TaggedAnswer:
     """Return a space. A change between the reads is seen in all of them or makes the tag an older one."""
     space = call.space(query)
     async with space.documents.watch() as watch:
         position, revision = watch.position, watch.revision
     size = await space.size()
     tasks = await space.queue.counts()
-    return Tagged(
-        SpaceDetails(space.name, revision, position, size.entries, size.size_bytes, tasks), position
+    return TaggedAnswer(
+        SpaceSummary(space.name, revision, position, size.entries, size.size_bytes, tasks), position
     )
 
 
-async def drop_space(call: Call, query: InSpace) -> Deleted:
+async def drop_space(call: Call, query: InSpace) -> DeletionResult:
     """Delete a space with everything in it."""
-    return Deleted(await call.ks.drop(query.space))
+    return DeletionResult(await call.ks.drop(query.space))
 
 
 async def find_subjects(call: Call, query: FindQuery) -> SubjectPage:
@@ -216,10 +216,10 @@ async def get_size(call: Call, query: Query) -> Size:
     return Size(size.entries, size.size_bytes)
 
 
-async def get_self(call: Call, query: AnywhereQuery) -> Self:
+async def get_self(call: Call, query: AnywhereQuery) -> PresentKey:
     """Return what the key is and may do."""
     key = call.key
-    return Self(key.name, call.author, sorted(key.rights), key.tenant, key.under, key.expires_at)
+    return PresentKey(key.name, call.author, sorted(key.rights), key.tenant, key.under, key.expires_at)
 
 
 def _subject(found: Found) -> Subject:
@@ -242,12 +242,12 @@ OPERATIONS = (
     ),
     Operation(
         method="GET", path="/v1/space", name="getSpace", summary="Show a space.",
-        right="read", query=InSpace, run=get_space, answer=SpaceDetails, has_etag=True,
+        right="read", query=InSpace, run=get_space, answer=SpaceSummary, has_etag=True,
     ),
     Operation(
         method="DELETE", path="/v1/space", name="dropSpace",
         summary="Delete a space with everything in it, its history and its log.",
-        right="admin", query=InSpace, run=drop_space, answer=Deleted, is_audited=True,
+        right="admin", query=InSpace, run=drop_space, answer=DeletionResult, is_audited=True,
     ),
     Operation(
         method="GET", path="/v1/find", name="findSubjects",
@@ -270,6 +270,6 @@ OPERATIONS = (
     ),
     Operation(
         method="GET", path="/v1/self", name="getSelf", summary="Show the key of the request.",
-        right="read", query=AnywhereQuery, run=get_self, answer=Self,
+        right="read", query=AnywhereQuery, run=get_self, answer=PresentKey,
     ),
 )  # fmt: skip

@@ -116,13 +116,13 @@ class HeldTask(Body, frozen=True, kw_only=True):
     token: Token
 
 
-class Completion(HeldTask, frozen=True, kw_only=True):
+class CompleteRequest(HeldTask, frozen=True, kw_only=True):
     """The result of a task."""
 
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class Failure(HeldTask, frozen=True, kw_only=True):
+class FailRequest(HeldTask, frozen=True, kw_only=True):
     """The error of an attempt. Without `retry_in_s`, the task waits 1, 2, 4 … seconds."""
 
     error: Annotated[str, msgspec.Meta(max_length=65_536)]
@@ -130,33 +130,33 @@ class Failure(HeldTask, frozen=True, kw_only=True):
     is_final: bool = False
 
 
-class Renewal(HeldTask, frozen=True, kw_only=True):
+class HeartbeatRequest(HeldTask, frozen=True, kw_only=True):
     """A new lease from now on, and how far the work is."""
 
     lease_s: Seconds
     progress: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class Cancellation(Body, frozen=True, kw_only=True):
+class CancelRequest(Body, frozen=True, kw_only=True):
     """A task to cancel, and the reason."""
 
     id: Label
     reason: Note = ""
 
 
-class WasThere(msgspec.Struct, frozen=True):
-    """Whether there was such a task."""
+class ChangeResult(msgspec.Struct, frozen=True):
+    """The result of a change of a task: whether there was such a task."""
 
     existed: bool
 
 
-class Requeue(Body, frozen=True, kw_only=True):
+class RequeueRequest(Body, frozen=True, kw_only=True):
     """Dead tasks to make ready again."""
 
     ids: Annotated[list[Label], msgspec.Meta(min_length=1, max_length=100)]
 
 
-class Count(msgspec.Struct, frozen=True):
+class RequeueResult(msgspec.Struct, frozen=True):
     """A number of tasks."""
 
     count: int
@@ -171,7 +171,7 @@ class TaskMessage(Body, frozen=True, kw_only=True):
     send_id: Label | None = None
 
 
-class Attempted(msgspec.Struct, frozen=True):
+class TaskAttempt(msgspec.Struct, frozen=True):
     """An attempt at a task."""
 
     number: int
@@ -184,7 +184,7 @@ class Attempted(msgspec.Struct, frozen=True):
 class AttemptList(msgspec.Struct, frozen=True):
     """The last attempts at a task, in order."""
 
-    items: list[Attempted]
+    items: list[TaskAttempt]
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -193,7 +193,7 @@ class Result(msgspec.Struct, frozen=True):
     result: Any
 
 
-class Counts(msgspec.Struct, frozen=True):
+class TaskTotals(msgspec.Struct, frozen=True):
     """The number of tasks in each state, all at one revision."""
 
     counts: dict[TaskState, int]
@@ -275,14 +275,14 @@ async def put_in(queue: Queue, new: NewTask) -> PutTask:
     return PutTask(put.id, put.added, put.state)
 
 
-async def remove_task(call: Call, query: TaskQuery) -> WasThere:
+async def remove_task(call: Call, query: TaskQuery) -> ChangeResult:
     """Delete a task that has ended."""
-    return WasThere(await call.space(query).queue.remove(query.id))
+    return ChangeResult(await call.space(query).queue.remove(query.id))
 
 
-async def count_tasks(call: Call, query: InSpace) -> Counts:
+async def count_tasks(call: Call, query: InSpace) -> TaskTotals:
     """Return the number of tasks in each state."""
-    return Counts(await call.space(query).queue.counts())
+    return TaskTotals(await call.space(query).queue.counts())
 
 
 async def get_result(call: Call, query: ResultQuery) -> Result:
@@ -299,7 +299,7 @@ async def list_attempts(call: Call, query: TaskQuery) -> AttemptList:
     """Return the attempts at a task."""
     found = await call.space(query).queue.attempts(query.id)
     return AttemptList(
-        [Attempted(each.number, each.worker, each.began_at, each.ended_at, each.error) for each in found]
+        [TaskAttempt(each.number, each.worker, each.began_at, each.ended_at, each.error) for each in found]
     )
 
 
@@ -320,13 +320,13 @@ async def claim_tasks(call: Call, query: InSpace, body: ClaimRequest) -> Claimed
     )  # fmt: skip
 
 
-async def complete_task(call: Call, query: InSpace, body: Completion) -> Done:
+async def complete_task(call: Call, query: InSpace, body: CompleteRequest) -> Done:
     """Complete a task. Again under the same claim, nothing happens."""
     await call.space(query).queue.complete(Claim(body.id, body.token), read_value(body.result))
     return Done()
 
 
-async def fail_task(call: Call, query: InSpace, body: Failure) -> Done:
+async def fail_task(call: Call, query: InSpace, body: FailRequest) -> Done:
     """Return a task to the queue as failed."""
     await call.space(query).queue.fail(
         Claim(body.id, body.token), body.error, body.retry_in_s, is_final=body.is_final
@@ -334,7 +334,7 @@ async def fail_task(call: Call, query: InSpace, body: Failure) -> Done:
     return Done()
 
 
-async def heartbeat_task(call: Call, query: InSpace, body: Renewal) -> Done:
+async def heartbeat_task(call: Call, query: InSpace, body: HeartbeatRequest) -> Done:
     """Renew the lease of a task."""
     await call.space(query).queue.heartbeat(
         Claim(body.id, body.token), body.lease_s, progress=read_value(body.progress)
@@ -348,21 +348,21 @@ async def release_task(call: Call, query: InSpace, body: HeldTask) -> Done:
     return Done()
 
 
-async def cancel_task(call: Call, query: InSpace, body: Cancellation) -> WasThere:
+async def cancel_task(call: Call, query: InSpace, body: CancelRequest) -> ChangeResult:
     """Cancel a task that has not ended."""
     queue = call.space(query).queue
-    return WasThere(await queue.cancel(body.id, by=call.author, reason=body.reason))
+    return ChangeResult(await queue.cancel(body.id, by=call.author, reason=body.reason))
 
 
-async def requeue_tasks(call: Call, query: InSpace, body: Requeue) -> Count:
+async def requeue_tasks(call: Call, query: InSpace, body: RequeueRequest) -> RequeueResult:
     """Make dead tasks ready again."""
-    return Count(await call.space(query).queue.requeue(*body.ids))
+    return RequeueResult(await call.space(query).queue.requeue(*body.ids))
 
 
-async def send_message(call: Call, query: InSpace, body: TaskMessage) -> WasThere:
+async def send_message(call: Call, query: InSpace, body: TaskMessage) -> ChangeResult:
     """Send a message to a task."""
     queue = call.space(query).queue
-    return WasThere(await queue.send(body.id, body.name, read_value(body.value), send_id=body.send_id))
+    return ChangeResult(await queue.send(body.id, body.name, read_value(body.value), send_id=body.send_id))
 
 
 def _task(info: TaskInfo) -> Task:
@@ -401,7 +401,7 @@ OPERATIONS = (
     Operation(
         method="GET", path="/v1/tasks/counts", name="countTasks",
         summary="Count the tasks in each state.", right="read", query=InSpace, run=count_tasks,
-        answer=Counts,
+        answer=TaskTotals,
     ),
     Operation(
         method="POST", path="/v1/tasks/claim", name="claimTasks",
@@ -411,7 +411,7 @@ OPERATIONS = (
     Operation(
         method="POST", path="/v1/tasks/requeue", name="requeueTasks",
         summary="Make dead tasks ready again.", right="write", query=InSpace, run=requeue_tasks,
-        answer=Count, body=Requeue,
+        answer=RequeueResult, body=RequeueRequest,
     ),
     Operation(
         method="GET", path="/v1/task", name="getTask", summary="Read a task with its payload.",
@@ -419,7 +419,7 @@ OPERATIONS = (
     ),
     Operation(
         method="DELETE", path="/v1/task", name="removeTask", summary="Delete a task that has ended.",
-        right="write", query=TaskQuery, run=remove_task, answer=WasThere,
+        right="write", query=TaskQuery, run=remove_task, answer=ChangeResult,
     ),
     Operation(
         method="GET", path="/v1/task/result", name="getResult",
@@ -434,17 +434,17 @@ OPERATIONS = (
     Operation(
         method="POST", path="/v1/task/complete", name="completeTask",
         summary="Complete a claimed task with a result.", right="work", query=InSpace,
-        run=complete_task, answer=Done, body=Completion,
+        run=complete_task, answer=Done, body=CompleteRequest,
     ),
     Operation(
         method="POST", path="/v1/task/fail", name="failTask",
         summary="Return a claimed task to the queue as failed.", right="work", query=InSpace,
-        run=fail_task, answer=Done, body=Failure,
+        run=fail_task, answer=Done, body=FailRequest,
     ),
     Operation(
         method="POST", path="/v1/task/heartbeat", name="heartbeatTask",
         summary="Renew the lease of a claimed task.", right="work", query=InSpace, run=heartbeat_task,
-        answer=Done, body=Renewal,
+        answer=Done, body=HeartbeatRequest,
     ),
     Operation(
         method="POST", path="/v1/task/release", name="releaseTask",
@@ -454,10 +454,10 @@ OPERATIONS = (
     Operation(
         method="POST", path="/v1/task/cancel", name="cancelTask",
         summary="Cancel a task that has not ended.", right="write", query=InSpace, run=cancel_task,
-        answer=WasThere, body=Cancellation,
+        answer=ChangeResult, body=CancelRequest,
     ),
     Operation(
         method="POST", path="/v1/task/send", name="sendMessage", summary="Send a message to a task.",
-        right="write", query=InSpace, run=send_message, answer=WasThere, body=TaskMessage,
+        right="write", query=InSpace, run=send_message, answer=ChangeResult, body=TaskMessage,
     ),
 )  # fmt: skip
