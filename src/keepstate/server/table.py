@@ -209,7 +209,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_read(self) -> bool:
-        """Whether the operation writes nothing, so that it may be cancelled when its client has gone."""
+        """True if the operation writes nothing, so that it may be cancelled when its client has gone."""
         return self.method == "GET"
 
     def read_query(self, params: QueryParams) -> Query:
