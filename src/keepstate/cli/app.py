@@ -79,6 +79,7 @@ COMMANDS: Final = {
         "tenants:import_tenant",
         "Write what export-tenant wrote into a tenant without data.",
     ),
+    "keys": ("serve:app", "Add, list and revoke the keys of the server."),
     "langgraph": ("langgraph:app", "Import LangGraph's checkpoints, and prune old ones."),
     "log": ("history", "List a commit and those before it."),
     "ls": ("documents", "List the documents of a space."),
@@ -123,6 +124,10 @@ COMMANDS: Final = {
     "schedules": (
         "schedules",
         "List the schedules of a space, or show, pause, resume, run or delete one.",
+    ),
+    "serve": (
+        "serve",
+        "Serve the store over HTTP until SIGTERM or Ctrl-C, for clients that have a key.",
     ),
     "show": ("history", "Print the state of a commit, or a part of it; messages in readable form."),
     "size": (
