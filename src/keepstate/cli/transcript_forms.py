@@ -141,7 +141,7 @@ def _call(call: Fields) -> Fields:
 
 
 class Line(NamedTuple):
-    """What a line of a transcript has: a message of a conversation, or neither."""
+    """The message in a line of a transcript, if it has one, and the conversation that it belongs to."""
 
     message: Message | None
     conversation: str | None = None
