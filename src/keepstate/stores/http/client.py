@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -125,6 +126,10 @@ class Client:
             self._tasks = self._task_transport(limits)
         else:
             self._threads = httpx.HTTPTransport(verify=self._tls or False, trust_env=False, limits=limits)
+        self._lock = threading.Lock()
+        self._exchanges, self._is_closed = 0, False
+        self._tasks_held = set[asyncio.Task[httpx.Response]]()
+        self._ended = asyncio.Event()
         self._finalizer: finalize[..., Client] | None = None
         self.speak(wire.VERSION)
 
@@ -139,6 +144,16 @@ class Client:
         """Close the connections."""
         if self._finalizer is not None:
             self._finalizer.detach()
+        with self._lock:
+            self._is_closed, is_idle = True, not self._exchanges
+        if self._tasks is not None and not is_idle:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.timeout_s):
+                    await self._ended.wait()
+        if is_idle:
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
         if self._tasks is not None:
             await self._tasks.aclose()
         if self._threads is not None:
@@ -183,25 +198,52 @@ class Client:
         """Send an encoded call and return its answer; see `ask`."""
         request = self._request(name, body, self._timeouts)
         try:
-            if self._tasks is not None:
-                response = await self._tasks.handle_async_request(request)
-                content = await response.aread()
-            else:
-                assert self._threads is not None
-                response = self._threads.handle_request(request)
-                content = response.read()
+            response = await self._exchange(request)
         except httpx.HTTPError as error:
             raise self._transport_error(error, writes=writes) from error
         if response.status_code >= _ERROR or response.headers.get("content-type") != wire.MEDIA_TYPE:
-            raise self._answered_error(response, content, writes=writes)
+            raise self._answered_error(response, writes=writes)
         try:
-            return _decoder(answer).decode(content)
+            return _decoder(answer).decode(response.content)
         except msgspec.MsgspecError as error:
             raise CorruptError(
                 f"{self.url} answered {name!r} with a message that cannot be read ({error}). Check that "
                 "nothing between the server and this process changes bodies.",
                 url=self.url,
             ) from error
+
+    async def _exchange(self, request: httpx.Request) -> httpx.Response:
+        """Return the whole response.
+
+        In async mode a task of its own reads it, and goes on if the caller is cancelled: a connection that is
+        cancelled while it is being opened would leak its socket.
+        """
+        if self._threads is not None:
+            return await self._exchange_here(request)
+        task = asyncio.get_running_loop().create_task(self._exchange_here(request))
+        self._tasks_held.add(task)
+        task.add_done_callback(self._tasks_held.discard)
+        return await asyncio.shield(task)
+
+    async def _exchange_here(self, request: httpx.Request) -> httpx.Response:
+        with self._lock:
+            self._exchanges += 1
+        try:
+            if self._tasks is not None:
+                response = await self._tasks.handle_async_request(request)
+                await response.aread()
+            else:
+                assert self._threads is not None
+                response = self._threads.handle_request(request)
+                response.read()
+            return response
+        finally:
+            with self._lock:
+                self._exchanges -= 1
+                is_last = self._is_closed and not self._exchanges
+            if is_last:  # a call that was under way when the client was closed has connected again
+                await self._disconnect()
+                self._ended.set()
 
     async def hints(self, call: wire.HintsCall) -> AsyncGenerator[list[str]]:
         """Yield the spaces that may have changed, in an event loop in both modes; first an empty list.
@@ -216,7 +258,8 @@ class Client:
                 self._request(call.name, wire.encode(call), timeouts)
             )
             if response.status_code >= _ERROR:
-                raise self._answered_error(response, await response.aread(), writes=False)
+                await response.aread()
+                raise self._answered_error(response, writes=False)
             received = bytearray()
             async for part in response.aiter_raw():
                 received += part
@@ -267,11 +310,11 @@ class Client:
         kind = OutcomeUnknownError if writes else StoreUnavailableError
         return kind(f"{self.url} did not answer: {said}.", url=self.url)
 
-    def _answered_error(self, response: httpx.Response, content: bytes, *, writes: bool) -> KeepstateError:
+    def _answered_error(self, response: httpx.Response, *, writes: bool) -> KeepstateError:
         status, kind = response.status_code, response.headers.get("content-type", "")
         if kind == wire.PROBLEM_TYPE:
             try:
-                problem = _decoder(Problem).decode(content)
+                problem = _decoder(Problem).decode(response.content)
             except msgspec.MsgspecError:
                 pass  # it is judged by its status
             else:
