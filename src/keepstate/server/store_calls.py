@@ -1,4 +1,4 @@
-"""The calls of a client on the store of a server: each under the names that it may reach and the mark it has seen.
+"""The calls of clients on the store of a server, each under the client's names and the mark it has seen.
 
 A client's mark is compared with the store's history unless this process vouches for it: it gave the mark
 itself and has found no loss since. The number of losses is read before and after each call, so that a loss
@@ -141,7 +141,9 @@ class StoreCalls:
             return  # every client asks whether the store is encrypted
         for name in _names_in(call):
             if not self._is_reachable(scope, name):
-                raise NotAllowedError("The key does not reach a space of this call. Use the tenant's own key.")
+                raise NotAllowedError(
+                    "The key does not reach a space of this call. Use the tenant's own key."
+                )
 
     def _is_reachable(self, scope: StoreScope, name: str) -> bool:
         return scope.reaches(name) and not name.startswith(self._withheld)
@@ -295,7 +297,10 @@ class StoreCalls:
             except (MarkLostError, StorageError) as error:
                 lost[space] = error
         sent = [
-            (_with_losses(batch, losses[batch.space] if isinstance(self.store, DetectsLosses) else None), size)
+            (
+                _with_losses(batch, losses[batch.space] if isinstance(self.store, DetectsLosses) else None),
+                size,
+            )
             for batch, size in zip(batches, sizes, strict=True)
             if batch.space not in lost
         ]
@@ -324,7 +329,10 @@ class StoreCalls:
         raise StoreUnavailableError(f"Space {space!r} keeps losing history.", space=space)
 
     async def _seen_in(
-        self, batches: Sequence[Batch], outcomes: Sequence[Outcome | KeepstateError], losses: Mapping[str, int]
+        self,
+        batches: Sequence[Batch],
+        outcomes: Sequence[Outcome | KeepstateError],
+        losses: Mapping[str, int],
     ) -> dict[str, Seen]:
         """Return the marks of the spaces in which a batch applied."""
         last = dict[str, int]()
@@ -464,7 +472,9 @@ _JUDGEMENTS: Final[Mapping[type[KeepstateError], _Judgement]] = {
     ),
     StoreFullError: _Judgement(StoreFullError, 507, "The server's store has no room. Nothing was written."),
     ClockError: _Judgement(
-        ClockError, 500, "Two clocks of the server differ by more than an hour. Nothing was written. Set them."
+        ClockError,
+        500,
+        "Two clocks of the server differ by more than an hour. Nothing was written. Set them.",
     ),
     CorruptError: _Judgement(CorruptError, 500, "Stored data is damaged. The server's log names the place."),
     HistoryLostError: _Judgement(HistoryLostError, 410, None),

@@ -72,7 +72,7 @@ def store_app(
     *,
     authorise: Authorise,
     withheld: Sequence[str] = (),
-    bounds: StoreLimits = StoreLimits(),
+    bounds: StoreLimits | None = None,
 ) -> StoreApp:
     """Return an ASGI application that serves an opened store to `keepstate.open("http://…")`.
 
@@ -90,10 +90,9 @@ def store_app(
     Raises:
         InvalidError: `store` is not an open async store.
     """
-    # Checked at run time because the caller may have any object that looks like a store.
-    if not isinstance(store, StoreBase | StoreWrapper) or store.mode != "async" or not store.is_open:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if store.mode != "async" or not store.is_open:
         raise InvalidError(f"`store` is {store!r}. Pass a store that was opened in async mode.")
-    return StoreApp(StoreCalls(store, tuple(withheld)), authorise, bounds)
+    return StoreApp(StoreCalls(store, tuple(withheld)), authorise, bounds or StoreLimits())
 
 
 class StoreApp:
@@ -128,7 +127,7 @@ class StoreApp:
                 return
             async with asyncio.timeout_at(until_s):
                 answer = await row.handle(self._calls, reach, call)
-        except (ClientDisconnect, _StreamBroken):
+        except (ClientDisconnect, _StreamBrokenError):
             return
         except Exception as error:  # noqa: BLE001  the door: every error becomes an answer
             told, headers = self._told(error, row)
@@ -151,7 +150,7 @@ class StoreApp:
     async def _call_of(self, request: Request, row: _Row, until_s: float) -> Call:
         headers = request.headers
         if headers.get("content-type") != wire.MEDIA_TYPE or "content-encoding" in headers:
-            raise _Refused(415, f"The body must be {wire.MEDIA_TYPE}, and not compressed.")
+            raise _RefusedError(415, f"The body must be {wire.MEDIA_TYPE}, and not compressed.")
         version = headers.get(wire.VERSION_HEADER, "")
         if row.call is not wire.OpenCall and version not in map(str, wire.spoken()):
             raise unspoken_error([version[:20]])
@@ -159,11 +158,11 @@ class StoreApp:
             async with asyncio.timeout_at(until_s):
                 body = await self._body(request)
         except TimeoutError as error:
-            raise _Refused(408, "The body came too slowly. Nothing was written.") from error
+            raise _RefusedError(408, "The body came too slowly. Nothing was written.") from error
         try:
             return cast("Call", row.decoder.decode(body))
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise _Refused(400, f"The body is not a call of {row.call.name!r}: {error}") from error
+            raise _RefusedError(400, f"The body is not a call of {row.call.name!r}: {error}") from error
 
     async def _body(self, request: Request) -> bytes:
         """Return the body, counted as it comes."""
@@ -178,7 +177,7 @@ class StoreApp:
                 if size > wire.BODY_BYTES:
                     raise _too_large()
                 if self._held_bytes > self._bounds.held_bytes:
-                    raise _Refused(503, "The server receives too much at once.", _RETRY_AFTER)
+                    raise _RefusedError(503, "The server receives too much at once.", _RETRY_AFTER)
                 parts.append(part)
             return b"".join(parts)
         finally:
@@ -193,9 +192,9 @@ class StoreApp:
         """
         most = self._bounds.streamed_spaces
         if len(call.spaces) > most:
-            raise _Refused(422, f"A stream names {len(call.spaces)} spaces. At most {most} fit.")
+            raise _RefusedError(422, f"A stream names {len(call.spaces)} spaces. At most {most} fit.")
         if self._is_ending or len(self._streams) >= self._bounds.streams:
-            raise _Refused(503, "The server opens no further stream now.", _RETRY_AFTER)
+            raise _RefusedError(503, "The server opens no further stream now.", _RETRY_AFTER)
         listener = self._calls.store.listen(call.spaces)
         self._streams.add(listener)
         left = asyncio.create_task(_wait_until_left(request), name="keepstate stream's reader")
@@ -206,14 +205,19 @@ class StoreApp:
         except Exception as error:
             # The answer has begun, so nothing but its end can tell the sender.
             _log.warning("A stream of hints was broken off: %r", error)
-            raise _StreamBroken from error
+            raise _StreamBrokenError from error
         finally:
             left.cancel()
             self._streams.discard(listener)
             listener.close()
 
     async def _send_hints(
-        self, request: Request, reach: StoreScope, listener: HintListener, left: asyncio.Task[None], send: Send
+        self,
+        request: Request,
+        reach: StoreScope,
+        listener: HintListener,
+        left: asyncio.Task[None],
+        send: Send,
     ) -> None:
         clock, names = asyncio.get_running_loop().time, list[str]()
         sent_s, judged_s = -wire.HEARTBEAT_S, clock()
@@ -238,7 +242,7 @@ class StoreApp:
 
     def _told(self, error: Exception, row: _Row | None) -> tuple[Problem, Sequence[tuple[bytes, bytes]]]:
         """Return the problem and the headers that tell a sender of an error."""
-        if isinstance(error, _Refused):
+        if isinstance(error, _RefusedError):
             return problem(error.kind, error.status, error.detail), error.headers
         if isinstance(error, HTTPException):
             kind = _BY_STATUS.get(error.status_code, InvalidError)
@@ -307,13 +311,13 @@ def _row_of(request: Request) -> _Row:
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     row = _ROWS.get(path.removeprefix("/"))
     if row is None:
-        raise _Refused(404, "The store does not have such a call.")
+        raise _RefusedError(404, "The store does not have such a call.")
     if request.method != "POST":
-        raise _Refused(405, "A call of the store is a POST.", (b"allow", b"POST"))
+        raise _RefusedError(405, "A call of the store is a POST.", (b"allow", b"POST"))
     return row
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """A request that is answered before the store is asked."""
 
     def __init__(self, status: int, detail: str, *headers: tuple[bytes, bytes]) -> None:
@@ -322,12 +326,12 @@ class _Refused(Exception):
         self.kind = _BY_STATUS.get(status, InvalidError)
 
 
-class _StreamBroken(Exception):
+class _StreamBrokenError(Exception):
     """A stream whose answer had begun failed."""
 
 
-def _too_large() -> _Refused:
-    return _Refused(413, f"A body has at most {wire.BODY_BYTES} bytes. Split the call.")
+def _too_large() -> _RefusedError:
+    return _RefusedError(413, f"A body has at most {wire.BODY_BYTES} bytes. Split the call.")
 
 
 async def _wait_until_left(request: Request) -> None:

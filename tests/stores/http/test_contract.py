@@ -1,4 +1,4 @@
-"""The store over HTTP keeps the contract, with SQLite and with PostgreSQL behind it, and where answers get lost."""
+"""The store over HTTP keeps the contract on SQLite and on PostgreSQL, also where answers get lost."""
 
 from __future__ import annotations
 

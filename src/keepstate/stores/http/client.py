@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Hashable, Mapping
 from contextlib import suppress
 from functools import cache
 from ipaddress import ip_address
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import quote
 from weakref import finalize
 
@@ -57,6 +57,7 @@ _FRAME_BYTES: Final = 32 << 20
 _SILENCE_S: Final = 3 * wire.HEARTBEAT_S
 
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_TIMEOUTS: Final = ("connect", "read", "write", "pool")
 _MAY_PASS: Final = frozenset({429})
 _ERROR: Final = 400
 
@@ -115,7 +116,7 @@ class Client:
         self._addresses: dict[str, httpx.URL] = {}
         self._headers = _headers(options)
         self._tls = _tls(options.tls_ca, self.url) if url.scheme == "https" else None
-        self._timeouts = dict.fromkeys(("connect", "read", "write", "pool"), options.timeout_s)
+        self._timeouts: dict[str, float] = dict.fromkeys(_TIMEOUTS, options.timeout_s)
         limits = httpx.Limits(
             max_connections=options.max_connections,
             max_keepalive_connections=options.max_connections,
@@ -187,7 +188,7 @@ class Client:
             writes: Whether the server may have written something although no answer came.
 
         Raises:
-            ProblemRaised: The server answered with a problem of its own.
+            ProblemError: The server answered with a problem of its own.
             NotAllowedError: The server does not accept the key.
             StoreUnavailableError: The server was not reached, or did not answer a call that only reads.
             OutcomeUnknownError: The server may or may not have done what the call asks for.
@@ -204,7 +205,7 @@ class Client:
         if response.status_code >= _ERROR or response.headers.get("content-type") != wire.MEDIA_TYPE:
             raise self._answered_error(response, writes=writes)
         try:
-            return _decoder(answer).decode(response.content)
+            return cast("T", _decoder(cast("Hashable", answer)).decode(response.content))
         except msgspec.MsgspecError as error:
             raise CorruptError(
                 f"{self.url} answered {name!r} with a message that cannot be read ({error}). Check that "
@@ -281,7 +282,7 @@ class Client:
         body = bytes(received[4 : 4 + size])
         del received[: 4 + size]
         try:
-            return _decoder(list[str]).decode(body)
+            return cast("list[str]", _decoder(list[str]).decode(body))
         except msgspec.MsgspecError as error:
             raise CorruptError(f"{self.url} sent a frame of hints that cannot be read: {error}") from error
 
@@ -318,7 +319,7 @@ class Client:
             except msgspec.MsgspecError:
                 pass  # it is judged by its status
             else:
-                return ProblemRaised(problem, self.url)
+                return ProblemError(problem, self.url)
         said = f"{self.url} answered {status}"
         if status in (401, 403):
             return NotAllowedError(f"{said}: it does not accept the key. Correct the option key of the URL.")
@@ -337,7 +338,7 @@ class Client:
         return (OutcomeUnknownError if unknown else StoreUnavailableError)(f"{said}.", url=self.url)
 
 
-class ProblemRaised(KeepstateError):
+class ProblemError(KeepstateError):
     """A problem that the server answered with, for the store to translate."""
 
     def __init__(self, problem: Problem, url: str) -> None:
@@ -368,8 +369,8 @@ def _tls(ca: str | None, url: str) -> ssl.SSLContext:
 
 
 @cache
-def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind)
+def _decoder(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(cast("Any", kind))
 
 
 def _close_soon(transport: httpx.AsyncHTTPTransport, loop: asyncio.AbstractEventLoop) -> None:

@@ -25,7 +25,7 @@ from keepstate.errors import (
 )
 from keepstate.stores.hints import HintListener
 from keepstate.stores.http import wire
-from keepstate.stores.http.client import Client, HttpOptions, ProblemRaised, sends_key_openly
+from keepstate.stores.http.client import Client, HttpOptions, ProblemError, sends_key_openly
 from keepstate.stores.http.hint_stream import HintStream
 from keepstate.stores.http.wire import Answer, BatchOutcome, Outcomes, Seen, SpaceCall
 from keepstate.stores.marks import HighWaterMarks, MarkedStore, apply_except
@@ -96,7 +96,7 @@ class HttpStore(MarkedStore):
         except BaseException as error:
             given_up, self._client = self._client, self._new_client()  # it may be opened again
             await given_up.close()
-            if isinstance(error, ProblemRaised):
+            if isinstance(error, ProblemError):
                 raise error.error from error
             raise
         # Any number of processes can reach the server, also where its own store allows one only.
@@ -121,11 +121,11 @@ class HttpStore(MarkedStore):
 
     # ---- calls
 
-    async def _ask(self, call: wire.Call, answer: type[Answer[T]], writes: bool = False) -> T:
+    async def _ask(self, call: wire.Call, answer: type[Answer[T]], *, writes: bool = False) -> T:
         """Return the answer to a call that is not on one space."""
         try:
             return (await self._client.ask(call, answer, writes=writes)).value
-        except ProblemRaised as raised:
+        except ProblemError as raised:
             raise raised.error from raised
 
     async def _ask_on(
@@ -137,7 +137,7 @@ class HttpStore(MarkedStore):
             call = msgspec.structs.replace(call, seen=seen)
         try:
             found = await self._client.ask(call, answer, writes=writes)
-        except ProblemRaised as raised:
+        except ProblemError as raised:
             if raised.problem.is_lost and mark is not None:
                 raise self._record_loss(call.space, mark) from raised
             raise raised.error from raised
@@ -187,7 +187,7 @@ class HttpStore(MarkedStore):
             return outcomes + await self._apply_under(batches[half:], marks, seen)
         try:
             answer = await self._client.send("apply", body, Outcomes, writes=True)
-        except ProblemRaised as raised:
+        except ProblemError as raised:
             return self._failed(batches, raised.error)
         except (StorageError, NotAllowedError) as error:
             return self._failed(batches, error)
@@ -253,7 +253,8 @@ class HttpStore(MarkedStore):
         found = list[int | None]()
         for start in range(0, len(spaces), wire.NAMES):
             call = wire.ChangedCall(spaces=spaces[start : start + wire.NAMES])
-            found += await self._ask(call, Answer[list[int | None]])
+            times = await self._ask(call, Answer[list[int | None]])
+            found += times
         return found
 
     async def _second_clock_ms(self, space: str) -> int:
