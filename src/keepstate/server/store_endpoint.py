@@ -161,7 +161,7 @@ class StoreApp:
             raise _RefusedError(408, "The body came too slowly. Nothing was written.") from error
         try:
             return cast("Call", row.decoder.decode(body))
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _RefusedError(400, f"The body is not a call of {row.call.name!r}: {error}") from error
 
     async def _body(self, request: Request) -> bytes:
@@ -233,7 +233,10 @@ class StoreApp:
             if self._is_ending:
                 return
             if clock() - judged_s >= _LOOK_S:
-                if await self._reach_of(request) != reach:
+                try:
+                    if await self._reach_of(request) != reach:
+                        return
+                except (KeepstateError, HTTPException):
                     return
                 judged_s = clock()
             names = listener.take_changed()
