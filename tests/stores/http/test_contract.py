@@ -40,6 +40,12 @@ class HttpContract(Persists, SharedAcrossForks, StoreContract):
 
 
 class TestHttpOnSqlite(HttpContract):
+    """Each test costs many round trips, so an ordinary run takes one mode, and the other store the other one."""
+
+    @pytest.fixture(params=[pytest.param("async", marks=pytest.mark.deep), "blocking"], autouse=True)
+    def mode(self, request: pytest.FixtureRequest) -> Iterator[Mode]:
+        yield from self.in_mode(request.param)
+
     @pytest.fixture(autouse=True)
     def server(self, sqlite_behind: StoreServer) -> None:
         self.servers = cycle([sqlite_behind])
@@ -47,6 +53,10 @@ class TestHttpOnSqlite(HttpContract):
 
 class TestHttpOnPostgres(NoticesLostFloors, HttpContract):
     """Each further handle of a test is on another server of the same database."""
+
+    @pytest.fixture(params=["async", pytest.param("blocking", marks=pytest.mark.deep)], autouse=True)
+    def mode(self, request: pytest.FixtureRequest) -> Iterator[Mode]:
+        yield from self.in_mode(request.param)
 
     @pytest.fixture(autouse=True)
     def server(self, postgres_behind: tuple[StoreServer, StoreServer, str]) -> None:
