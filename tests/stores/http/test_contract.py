@@ -40,7 +40,7 @@ class HttpContract(Persists, SharedAcrossForks, StoreContract):
 
 
 class TestHttpOnSqlite(HttpContract):
-    """Each test costs many round trips, so an ordinary run takes one mode, and the other store the other one."""
+    """A test costs many round trips, so an ordinary run takes one mode here, and the other on PostgreSQL."""
 
     @pytest.fixture(params=[pytest.param("async", marks=pytest.mark.deep), "blocking"], autouse=True)
     def mode(self, request: pytest.FixtureRequest) -> Iterator[Mode]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from keepstate_testing.faults import CutReply, Plan, Proxy, Silence, having
+from keepstate_testing.servers import Postgres
 
 from keepstate.errors import (
     HistoryLostError,
@@ -234,6 +235,25 @@ class TestFaults(HttpStage):
 
         assert [outcome.revision for outcome in outcomes if isinstance(outcome, Applied)] == [1, 2, 3, 4, 5]
         await store.close()
+
+    async def test_a_batch_that_the_server_gave_up_on_is_asked_for_again_under_its_token(
+        self, postgres_server: Postgres, space: str
+    ) -> None:
+        behind = postgres_server.create_database()
+        with (
+            Proxy(postgres_server.port) as line,
+            StoreServer(f"{line.url(behind)}?retry_for_s=0") as server,
+        ):
+            store = await self.open(server.url())
+            await applied(store, space, Put(b"\x01log/", b"1", stamp=True))
+            line.spoil(CutReply(), chosen=having(b"_apply\0", b"_put\0"))
+
+            done = await applied(store, space, Put(b"\x01log/", b"2", stamp=True))
+
+            assert line.happened.total() == 1
+            assert done.revision == await revision_of(store, space) == 2
+            await store.close()
+        postgres_server.drop_database(behind)
 
     async def test_a_key_that_is_refused_later_ends_calls_at_once(
         self, server: StoreServer, space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
