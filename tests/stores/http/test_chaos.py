@@ -25,7 +25,7 @@ def arena(kind: str, folder: Path) -> Iterator[tuple[tuple[str, ...], Crash]]:
             yield hasty(server), lambda dice: kill(server)
         return
     with Postgres() as behind, StoreServer(behind.url) as server:
-        yield server.url(), lambda dice: kill(behind if dice.random() < 0.5 else server)
+        yield hasty(server), lambda dice: kill(behind if dice.random() < 0.5 else server)
 
 
 def hasty(server: StoreServer) -> tuple[str, str]:
