@@ -67,7 +67,7 @@ async def serve(url: str, port: int, words: dict[str, str]) -> None:
     )
     wire.VERSION = int(words.get("version", wire.VERSION))  # type: ignore[misc]
     app = Starlette(routes=[Mount("/store", endpoint)])
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=100)
     with socket.create_server(("127.0.0.1", port)) as listening:
         await Server(config, endpoint.end_streams).serve([listening])
     await store.close()

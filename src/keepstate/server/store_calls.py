@@ -94,7 +94,7 @@ class StoreScope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the caller may reach every space."""
+        """True if the caller may reach every space."""
         return self.tenant is ALL and not self.under
 
     def reaches(self, space: str) -> bool:

@@ -302,9 +302,7 @@ def test_a_store_that_is_down_is_unavailable_and_its_place_is_not_told(postgres_
 
 def ask_with(server: StoreServer, name: str, call: wire.Call, headers: dict[str, str]) -> wire.Problem:
     address = f"http://127.0.0.1:{server.port}/store/{name}"
-    began_s = time.monotonic()
     response = httpx.post(address, content=wire.encode(call), headers=headers, timeout=20)
-    assert time.monotonic() - began_s < 10
     return msgspec.msgpack.decode(response.content, type=wire.Problem)
 
 
@@ -359,22 +357,17 @@ def test_a_key_that_is_forgotten_ends_its_streams(tmp_path: Path, monkeypatch: p
         names = frames(response)
         assert next(names) == []
         (tmp_path / "forget").touch()
-        began_s = time.monotonic()
 
         assert all({*changed} <= {"run", "other"} for changed in names)
-
-        assert time.monotonic() - began_s < wire.HEARTBEAT_S
 
 
 def test_a_server_that_is_told_to_end_ends_its_streams_in_order(tmp_path: Path) -> None:
     with StoreServer(sqlite_url(tmp_path)) as server, stream(server) as response:
         names = frames(response)
         assert next(names) == []
-        began_s = time.monotonic()
 
         server.stop()
 
-        assert time.monotonic() - began_s < 4
         assert all({*changed} <= {"run", "other"} for changed in names)
 
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Hashable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from functools import cache
 from ipaddress import ip_address
 from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import quote
@@ -205,13 +204,14 @@ class Client:
         if response.status_code >= _ERROR or response.headers.get("content-type") != wire.MEDIA_TYPE:
             raise self._answered_error(response, writes=writes)
         try:
-            return cast("T", _decoder(cast("Hashable", answer)).decode(response.content))
+            found: T = _decoder(answer).decode(response.content)
         except msgspec.MsgspecError as error:
             raise CorruptError(
                 f"{self.url} answered {name!r} with a message that cannot be read ({error}). Check that "
                 "nothing between the server and this process changes bodies.",
                 url=self.url,
             ) from error
+        return found
 
     async def _exchange(self, request: httpx.Request) -> httpx.Response:
         """Return the whole response.
@@ -368,9 +368,15 @@ def _tls(ca: str | None, url: str) -> ssl.SSLContext:
         raise InvalidError(f"The option tls_ca of {url} does not name certificates: {error}") from error
 
 
-@cache
-def _decoder(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(cast("Any", kind))
+_decoders: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {}
+
+
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Return the decoder of a type, made once."""
+    found = _decoders.get(kind)
+    if found is None:
+        found = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    return found
 
 
 def _close_soon(transport: httpx.AsyncHTTPTransport, loop: asyncio.AbstractEventLoop) -> None:
