@@ -17,4 +17,14 @@ from keepstate.server.store_endpoint import StoreApp as StoreApp
 from keepstate.server.store_endpoint import StoreLimits as StoreLimits
 from keepstate.server.store_endpoint import store_app as store_app
 
-__all__ = ["Key", "Keys", "Limits", "Server", "StoreApp", "StoreLimits", "StoreScope", "create_app", "store_app"]
+__all__ = [
+    "Key",
+    "Keys",
+    "Limits",
+    "Server",
+    "StoreApp",
+    "StoreLimits",
+    "StoreScope",
+    "create_app",
+    "store_app",
+]

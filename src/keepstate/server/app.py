@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from starlette.applications import Starlette
@@ -16,15 +16,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from keepstate._clock import SYSTEM_CLOCK
 from keepstate.approval_links import link_app
 from keepstate.engine.approvals.signers import Signer
 from keepstate.engine.kernel.arguments import require_instance
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, KeepstateError
+from keepstate.names import ALL
 from keepstate.server.browser_sessions import OPEN, SCRIPT, BrowserSessions
-from keepstate.server.dispatch import Endpoint, ServerParts
+from keepstate.server.dispatch import GRANT, OPERATION, Endpoint, ServerParts
 from keepstate.server.guard import Guard
-from keepstate.server.keys import Key, Keys
+from keepstate.server.keys import KEYS_SPACE, Grant, Key, Keys
 from keepstate.server.limits import Limits
 from keepstate.server.metrics import Metrics
 from keepstate.server.openapi import describe
@@ -39,7 +41,10 @@ from keepstate.server.operations import (
     tasks,
 )
 from keepstate.server.problems import RefusedError, respond_to
+from keepstate.server.store_calls import StoreScope
+from keepstate.server.store_endpoint import StoreApp, store_app
 from keepstate.server.table import JSON, Operation
+from keepstate.stores.base import StoreBase
 from keepstate.values import codec
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -54,6 +59,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 )
 """The table. Only what stands here can be done."""
 APPROVALS: Final = "/approvals"
+STORE: Final = "/store"
+"""The path of the store protocol, for `keepstate.open("http://…")`."""
 KEYLESS: Final = ("/healthz", "/readyz", "/openapi.json", OPEN, SCRIPT, APPROVALS)
 """The paths that answer without a key."""
 _READY_S: Final = 1.0
@@ -92,8 +99,13 @@ class Server:
             lifespan=self._live,
         )
         app.router.redirect_slashes = False
+        self._store: StoreApp | None = None
         self._guard = Guard(
-            _ByPath(_endpoints(services), app), services, self._sessions, hosts=hosts, keyless=KEYLESS
+            _ByPath(_endpoints(services), self._answer_store, app),
+            services,
+            self._sessions,
+            hosts=hosts,
+            keyless=KEYLESS,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,6 +119,8 @@ class Server:
     def stop(self) -> None:
         """End all open streams. Their clients resume at another server, or at the next one."""
         self._stopping.set()
+        if self._store is not None:
+            self._store.end_streams()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -116,6 +130,8 @@ class Server:
         in its own lifespan.
         """
         async with self.keys.watched():
+            store = cast("StoreBase", await self._ks.opened())
+            self._store = store_app(store, authorise=_reach_of, withheld=(KEYS_SPACE,))
             try:
                 yield
             finally:
@@ -126,6 +142,13 @@ class Server:
     async def _live(self, app: Starlette) -> AsyncGenerator[None]:
         async with self.running():
             yield
+
+    async def _answer_store(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a call of the store protocol, for keys that have the right `store`."""
+        scope[OPERATION] = "store"
+        if self._store is None:
+            raise RefusedError(503, "not_running", "the server has not begun to run; see `Server.running`")
+        await self._store(scope, receive, send)
 
     async def _answer_health(self, request: Request) -> Response:
         return Response("ok\n", 200, {"Cache-Control": "no-store"}, "text/plain")
@@ -154,17 +177,37 @@ class Server:
 
 
 class _ByPath:
-    """Serves the operations by their paths, and everything else by another application."""
+    """Serves the operations by their paths, the store under its own, and everything else by an application."""
 
-    def __init__(self, endpoints: Mapping[str, ASGIApp], others: ASGIApp) -> None:
-        self._endpoints, self._others = endpoints, others
+    def __init__(self, endpoints: Mapping[str, ASGIApp], store: ASGIApp, others: ASGIApp) -> None:
+        self._endpoints, self._store, self._others = endpoints, store, others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._others
         if scope["type"] == "http":
-            path: str = scope["path"]
-            app = self._endpoints.get(path.removeprefix(scope.get("root_path", "")), app)
+            root: str = scope.get("root_path", "")
+            path = scope["path"].removeprefix(root)
+            if path.startswith(f"{STORE}/"):
+                await self._store({**scope, "root_path": root + STORE}, receive, send)
+                return
+            app = self._endpoints.get(path, app)
         await app(scope, receive, send)
+
+
+def _reach_of(request: Request) -> StoreScope:
+    """Return the names that a key with the right `store` may reach: its tenant, or all for administrators.
+
+    Raises:
+        HTTPException: The key has another right, has expired, or was revoked since.
+    """
+    grant: Grant = request.scope[GRANT]
+    left_s = grant.left_s(SYSTEM_CLOCK)
+    if grant.ended.is_set() or (left_s is not None and left_s <= 0):
+        raise HTTPException(401, "The key was revoked, or has expired.")
+    if "store" not in grant.key.rights:
+        raise HTTPException(403, f"The key {grant.key.name!r} does not have the right `store`.")
+    is_of_all = grant.key.tenant is None and "admin" in grant.key.rights
+    return StoreScope(tenant=ALL if is_of_all else grant.key.tenant)
 
 
 class _AtRoot:
