@@ -177,7 +177,7 @@ class Server:
 
 
 class _ByPath:
-    """Serves the operations by their paths, the store under its own, and everything else by an application."""
+    """Serves the operations and the store by their paths, and everything else by an application."""
 
     def __init__(self, endpoints: Mapping[str, ASGIApp], store: ASGIApp, others: ASGIApp) -> None:
         self._endpoints, self._store, self._others = endpoints, store, others
