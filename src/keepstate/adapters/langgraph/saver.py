@@ -224,8 +224,9 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             raise_unstorable(
                 error, names, "metadata" if (error.path or "").startswith("[1]") else "checkpoint"
             )
-        seen = {node: dict(versions) for node, versions in checkpoint["versions_seen"].items()}
-        before = last.seen if last is not None and last.id == parent else None
+        seen, notes = checkpoint["versions_seen"], dict[str, str]()
+        if seen and last is not None and last.id == parent and not values.is_encrypted:
+            notes = _notes(last.seen, checkpoint)
         message = (
             f"{stored_metadata.get('source', 'step')}, step {stored_metadata.get('step', '?')}, {names.id}"
         )
@@ -238,8 +239,8 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             snapshots_in(channels),
             lacking(stored_metadata, channels),
             "" if values.is_encrypted else message,
-            seen,
-            {} if values.is_encrypted else _notes(before, seen, checkpoint),
+            {node: {**versions} for node, versions in seen.items()},
+            notes,
             may_fork,
             is_strict,
         )
@@ -440,16 +441,13 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     sweep, asweep = both(_sweep)
 
 
-def _notes(
-    before: Mapping[str, Any] | None, seen: Mapping[str, Any], checkpoint: Checkpoint
-) -> dict[str, str]:
+def _notes(before: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, str]:
     """Return the notes on a checkpoint's commit: the nodes that ran, and the model that answered.
 
     A node that ran has seen newer versions of its channels than at the checkpoint before, which is known if
     this saver stored it.
     """
-    if before is None:
-        return {}
+    seen = checkpoint["versions_seen"]
     ran = [node for node, versions in seen.items() if before.get(node) != versions]
     nodes = ", ".join(sorted(node for node in ran if node.isprintable() and not node.startswith("__")))
     if not nodes:
