@@ -208,7 +208,7 @@ async def test_clients_that_lose_their_connection_get_the_messages_of_their_own_
     async with KeepstateEventStore.from_url(any_url) as store:
         manager = ResumableSessions(server_of("counts"), event_store=store, retry_interval=400)
         async with serving(manager) as url:
-            answers = await asyncio.wait_for(asyncio.gather(*(call(url, own) for own in "ab")), 30)
+            answers = await asyncio.wait_for(asyncio.gather(*(call(url, own) for own in "ab")), 60)
 
     for own, (heard, text) in zip("ab", answers, strict=True):
         assert heard == [f"{own} {n}" for n in range(3)]
