@@ -19,7 +19,7 @@ from keepstate.engine.space.erasure import Erased
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
-from keepstate.errors import MissingExtraError
+from keepstate.errors import CorruptError, MissingExtraError
 from keepstate.names import DEFAULT_URL, segment
 from keepstate.sessions.namespace import make_deletion
 from keepstate.stores.protocol import Store
@@ -145,11 +145,8 @@ class KeepstateTaskStore(Adapter, VersionedTaskStore):
         name = f"task/{segment(task_id)}"
 
         async def work(space: Space) -> StoredTask | None:
-            async with space.transaction() as tx:  # which reads all at one revision
-                record = await tx.documents.get(name)
-                if record is None:
-                    return None
-                return StoredTask(await _join(tx, record), TaskVersion(record["version"]))
+            found = await _read(space, name, await space.documents.get(name))
+            return None if found is None else StoredTask(found[0], TaskVersion(found[1]))
 
         return await self._tasks(context).call(work)
 
@@ -169,20 +166,18 @@ class KeepstateTaskStore(Adapter, VersionedTaskStore):
         size = params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
 
         async def work(space: Space) -> a2a_pb2.ListTasksResponse:
-            async with space.transaction() as tx:
-                records = [record async for _, record in tx.documents.items(prefix="task/")]
-                found = [(a2a_pb2.Task.FromString(record["task"]), record) for record in records]
-                matching = [(task, record) for task, record in found if _matches(task, params)]
-                matching.sort(key=lambda each: _place(each[0]).sort_key(), reverse=True)
-                rest = [
-                    each
-                    for each in matching
-                    if cursor is None or _place(each[0]).sort_key() < cursor.sort_key()
-                ]
-                tasks = [await _join(tx, record) for _, record in rest[:size]]
-            more = encode_list_tasks_cursor(_place(tasks[-1])) if len(rest) > size else None
+            listed = [each async for each in space.documents.items(prefix="task/")]
+            rows = [(_bare(record), name, record) for name, record in listed]
+            rows = [row for row in rows if _matches(row[0], params)]
+            rows.sort(key=lambda row: _place(row[0]).sort_key(), reverse=True)
+            total = len(rows)
+            if cursor is not None:
+                rows = [row for row in rows if _place(row[0]).sort_key() < cursor.sort_key()]
+            found = [await _read(space, name, record) for _, name, record in rows[:size]]
+            tasks = [each[0] for each in found if each is not None]  # without one that was just deleted
+            more = encode_list_tasks_cursor(_place(rows[size - 1][0])) if len(rows) > size else None
             return a2a_pb2.ListTasksResponse(
-                tasks=tasks, total_size=len(matching), page_size=size, next_page_token=more
+                tasks=tasks, total_size=total, page_size=size, next_page_token=more
             )
 
         return await self._tasks(context).call(work)
@@ -219,7 +214,7 @@ class KeepstateTaskStore(Adapter, VersionedTaskStore):
         async def work(ks: Keepstate) -> None:
             stream = KeepstateEventStream(ks)
             records = [record async for _, record in ks.space(name).documents.items(prefix="task/")]
-            for task in [a2a_pb2.Task.FromString(record["task"]) for record in records]:
+            for task in map(_bare, records):
                 await ks.drop(stream.space_name(task.id))
 
         await self.call(work)
@@ -426,24 +421,50 @@ def _changes(
             stale.append(f"run/{life}/{name}/{generation}/")
             generation, start = generation + 1, 0
         head_digest = _digest([part.head])
-        head = part.head if head_digest != was.head_digest or start == 0 else None
+        is_new = name not in stored or generation != was.generation
+        head = part.head if is_new or head_digest != was.head_digest else None
         if start < len(part.pieces) or head is not None:
             writes[f"run/{life}/{name}/{generation}/{version:012}"] = [head, part.pieces[start:]]
         runs[name] = [*_Run(generation, len(part.pieces), _digest(part.pieces), head_digest)]
     return runs, writes, stale
 
 
-async def _join(tx: Transaction, record: Mapping[str, Any]) -> a2a_pb2.Task:
-    """Return the task of a record with its history and its artifacts."""
-    task: a2a_pb2.Task = a2a_pb2.Task.FromString(record["task"])
-    runs: Mapping[str, list[Any]] = record["runs"]
+async def _read(space: Space, name: str, record: dict[str, Any] | None) -> tuple[a2a_pb2.Task, int] | None:
+    """Return a task and its version, or None if it was deleted.
+
+    No transaction is needed: the runs of a record are never written again. If some were deleted, the record
+    was replaced before that, and is read again.
+
+    Raises:
+        CorruptError: Runs are missing.
+    """
+    while record is not None:
+        task = await _join(space, record)
+        if task is not None:
+            return task, record["version"]
+        newer: dict[str, Any] | None = await space.documents.get(name)
+        if newer == record:
+            raise CorruptError(
+                f"messages or parts of {name!r} are missing in {space!r}; run `keepstate doctor`"
+            )
+        record = newer
+    return None
+
+
+async def _join(space: Space, record: Mapping[str, Any]) -> a2a_pb2.Task | None:
+    """Return the task of a record with its history and its artifacts, or None if some were deleted."""
+    runs = {name: _Run(*run) for name, run in record["runs"].items()}
     heads: dict[str, bytes] = {}
     pieces: dict[str, list[bytes]] = {name: [] for name in runs}
-    async for key, (head, some) in tx.documents.items(prefix=f"run/{record['life']}/"):
-        _, _, name, generation, _ = key.split("/")
-        if name in runs and runs[name][0] == int(generation):
-            heads[name] = heads[name] if head is None else head
-            pieces[name] += some
+    async for key, (head, some) in space.documents.items(prefix=f"run/{record['life']}/"):
+        _, _, name, generation, version = key.split("/")
+        if name not in runs or runs[name].generation != int(generation) or int(version) > record["version"]:
+            continue
+        heads[name] = heads[name] if head is None else head
+        pieces[name] += some
+    if any(run.length != len(pieces[name]) or name not in heads for name, run in runs.items()):
+        return None
+    task = _bare(record)
     task.history.extend(map(a2a_pb2.Message.FromString, pieces.pop("history")))
     for index in range(len(pieces)):
         artifact = a2a_pb2.Artifact.FromString(heads[str(index)])
@@ -452,10 +473,15 @@ async def _join(tx: Transaction, record: Mapping[str, Any]) -> a2a_pb2.Task:
     return task
 
 
+def _bare(record: Mapping[str, Any]) -> a2a_pb2.Task:
+    task: a2a_pb2.Task = a2a_pb2.Task.FromString(record["task"])
+    return task
+
+
 def _check(task: a2a_pb2.Task, record: Mapping[str, Any] | None, expected: TaskVersion) -> None:
     """Raise ConcurrentTaskModificationError if a task may not be stored over the stored one."""
     if task.status.state == a2a_pb2.TASK_STATE_CANCELED:
-        stored = None if record is None else a2a_pb2.Task.FromString(record["task"])
+        stored = None if record is None else _bare(record)
         if stored is None or stored.status.state in _ENDED:
             raise ConcurrentTaskModificationError(task.id)
     elif TaskVersion(0 if record is None else record["version"]) != expected:

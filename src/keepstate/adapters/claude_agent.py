@@ -15,7 +15,7 @@ from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
-from keepstate.errors import MissingExtraError
+from keepstate.errors import CorruptError, MissingExtraError
 from keepstate.names import DEFAULT_URL, segment
 from keepstate.sessions.namespace import make_deletion
 from keepstate.stores.protocol import Store
@@ -132,14 +132,21 @@ class KeepstateSessionStore(Adapter):
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Return the lines of a transcript in order, or None if there is none."""
+        name = _name(key)
 
         async def work(space: Space) -> list[SessionStoreEntry] | None:
-            async with space.transaction() as tx:  # which reads all at one revision
-                transcript = await tx.documents.get(_name(key))
-                if transcript is None:
-                    return None
-                listed = tx.documents.items(prefix=f"entry/{transcript['part']}/")
-                return [line for _, line in sorted([entry async for _, entry in listed], key=_number)]
+            transcript = await space.documents.get(name)
+            while transcript is not None:
+                count = transcript["count"]
+                listed = space.documents.items(prefix=f"entry/{transcript['part']}/")
+                entries = [entry async for _, entry in listed if entry[0] < count]  # without later lines
+                if len(entries) == count:
+                    return [line for _, line in sorted(entries, key=_number)]
+                newer = await space.documents.get(name)
+                if newer == transcript:
+                    raise CorruptError(f"lines of {name!r} are missing in {space!r}; run `keepstate doctor`")
+                transcript = newer  # it was deleted and swept in the meantime
+            return None
 
         return await self._project(key["project_key"]).call(work)
 
