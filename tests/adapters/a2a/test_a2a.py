@@ -10,16 +10,25 @@ from typing import Any
 
 import pytest
 from a2a.auth.user import User
+from a2a.helpers.proto_helpers import new_task_from_user_message
+from a2a.server.agent_execution import AgentExecutor
 from a2a.server.cluster.event_stream import VersionedEvent
 from a2a.server.cluster.task_store import ConcurrentTaskModificationError
 from a2a.server.cluster.version import TaskVersion
 from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers import DefaultRequestHandlerV2
+from a2a.server.tasks import TaskUpdater
 from a2a.server.tasks.inmemory_task_store import InMemoryTaskStore
 from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
     Artifact,
+    CancelTaskRequest,
     ListTasksRequest,
     Message,
     Part,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
     Task,
     TaskArtifactUpdateEvent,
     TaskPushNotificationConfig,
@@ -396,3 +405,62 @@ async def test_push_configurations_belong_to_their_owner_and_are_all_dispatched(
         for id in IDS:
             assert await store.get_info(id, of("ann")) == []
             assert len(await store.get_info_for_dispatch(id)) == 2
+
+
+# ---- replicas
+
+
+class Pausing(AgentExecutor):
+    """An agent that waits after its first artifact until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    async def execute(self, context: Any, event_queue: Any) -> None:
+        await event_queue.enqueue_event(new_task_from_user_message(context.message))
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        await updater.start_work()
+        await self.go_on.wait()
+        await updater.add_artifact([Part(text="Take the train.")])
+        await updater.complete()
+
+    async def cancel(self, context: Any, event_queue: Any) -> None:
+        await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
+
+
+async def test_a_second_replica_follows_and_cancels_what_the_first_one_runs(any_url: str) -> None:
+    card = AgentCard(name="travel", capabilities=AgentCapabilities(streaming=True))
+    asked = Message(message_id="1", role="ROLE_USER", parts=[Part(text="To Paris?")])
+    async with (
+        KeepstateTaskStore.from_url(any_url) as tasks,
+        KeepstateEventStream.from_url(any_url) as events,
+    ):
+
+        def replica(agent: Pausing) -> DefaultRequestHandlerV2:
+            return DefaultRequestHandlerV2(
+                agent_executor=agent, agent_card=card, task_store=tasks, event_stream=events
+            )
+
+        async def start(agent: Pausing) -> tuple[Any, str]:
+            stream = replica(agent).on_message_send_stream(SendMessageRequest(message=asked), ANYONE)
+            first = await anext(stream)
+            await anext(stream)  # it works
+            return stream, first.id
+
+        agent = Pausing()
+        stream, id = await start(agent)
+        followed = replica(Pausing()).on_subscribe_to_task(SubscribeToTaskRequest(id=id), ANYONE)
+        kinds = [type(await anext(followed))]
+        agent.go_on.set()
+        kinds += [type(event) async for event in followed]
+        own = [type(event) async for event in stream]
+
+        assert kinds == [Task, *own] == [Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent]
+
+        stream, id = await start(Pausing())
+        canceled = await replica(Pausing()).on_cancel_task(CancelTaskRequest(id=id), ANYONE)
+        stored = await tasks.get(id, ANYONE)
+        assert canceled is not None
+        assert stored is not None
+        assert canceled.status.state == stored.task.status.state == CANCELED
+        await stream.aclose()
