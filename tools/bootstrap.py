@@ -75,7 +75,7 @@ def main_google_adk() -> int:
 
 
 def lay_aside(name: str, what: str) -> bool:
-    """Put the packages of a lock into a folder of `.venv` that it does not look into; returns whether it could."""
+    """Put the packages of a lock into a folder of `.venv` that is not on its path; returns whether it did."""
     folder, lock = VENV / name, ROOT / f"requirements-{name}.txt"
     made_from, ready = fingerprint(ROOT, lock), folder / ".ready"
     if ready.exists() and ready.read_text(encoding="utf-8") == made_from:

@@ -1,6 +1,6 @@
-"""The tests of the adapter for Google's ADK. Its packages are not those of `.venv`; see `make adk`.
+"""The tests of the adapter for Google's ADK, whose packages are not those of `.venv`; see `make adk`.
 
-A run without these packages collects nothing here; `tests/adapters/test_google_adk.py` starts one that has them.
+A run without them collects nothing here. `tests/adapters/test_google_adk.py` starts one that has them.
 """
 
 from __future__ import annotations

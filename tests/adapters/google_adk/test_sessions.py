@@ -381,7 +381,9 @@ async def test_a_deleted_session_leaves_no_documents(any_url: str, who: Who, per
         assert await sessions.sweep() == 0
 
         async def names(ks: Any) -> list[str]:
-            return [key async for each in ks.spaces("adk/") async for key in ks.space(each).documents.keys()]
+            return [
+                key async for each in ks.spaces("adk/") async for key in ks.space(each).documents.keys("*")
+            ]
 
         assert [name for name in await sessions.call(names) if "lives" not in name] == []
 

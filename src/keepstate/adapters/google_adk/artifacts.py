@@ -114,11 +114,8 @@ class KeepstateArtifactService(Adapter, BaseArtifactService):
         content, name, life = _stored(part), segment(filename), platform_uuid.new_uuid()
 
         async def work(tx: Transaction) -> int:
-            file: _File = await tx.documents.get(f"file/{name}") or {
-                "name": filename,
-                "life": life,
-                "next": 0,
-            }
+            found: _File | None = await tx.documents.get(f"file/{name}")
+            file = _File(name=filename, life=life, next=0) if found is None else found
             version = file["next"]
             place = _place(file, version)
             await tx.documents.put(f"content/{place}", content)

@@ -199,11 +199,12 @@ class KeepstateSessionService(Adapter, BaseSessionService):
                 return None
             head, own = found
             first = 0 if recent is None or since is not None else max(0, head.count - recent)
-            bounds = {"after": _event_name(prefix, first - 1)} if first else {}
             listed = space.documents.items(
-                prefix=f"{prefix}event/", before=_event_name(prefix, head.count), **bounds
+                prefix=f"{prefix}event/",
+                after=_event_name(prefix, first - 1) if first else None,
+                before=_event_name(prefix, head.count),
             )
-            events = [Event.model_validate_json(stored) async for _, stored in listed]
+            events = [Event.model_validate(stored) async for _, stored in listed]
             if len(events) != head.count - first:
                 if await generations.to_read() == prefix:
                     raise CorruptError(
@@ -229,8 +230,8 @@ class KeepstateSessionService(Adapter, BaseSessionService):
         if self._space_per == "app":
             found = await self.call(lambda ks: self._list_in_app(ks, app, user))
         else:
+            found = list[tuple[_Head, _State]]()
             names = await self.call(lambda ks: self._names(ks, app, user))
-            found = []
             for begin in range(0, len(names), _TOGETHER):
                 reads = [self.call(self._reader(name)) for name in names[begin : begin + _TOGETHER]]
                 found += [each for each in await asyncio.gather(*reads) if each is not None]
@@ -278,7 +279,7 @@ class KeepstateSessionService(Adapter, BaseSessionService):
             return event
         places = self._places(session.app_name, session.user_id, session.id)
         changes = extract_json_safe_state_delta(trimmed.actions.state_delta)
-        stored = trimmed.model_dump_json(exclude_none=True)
+        stored = trimmed.model_dump(mode="json", exclude_none=True)
         mark = _Mark.of(session)
 
         async def find(tx: Transaction) -> tuple[str, _Head, bool]:
@@ -441,7 +442,8 @@ class KeepstateSessionService(Adapter, BaseSessionService):
             return False
         if applied is not None:
             await tx.documents.put(applied, True, ttl_s=_APPLIED_S)
-        await tx.documents.put(state, {**(found[state].value if state in found else {}), **change.values})
+        old: _State = found[state].value if state in found else {}
+        await tx.documents.put(state, {**old, **change.values})
         return True
 
     async def _reject_moved(self, tx: Transaction, change: _Change) -> dict[str, DocumentEntry[Any]]:
@@ -474,9 +476,9 @@ class KeepstateSessionService(Adapter, BaseSessionService):
         entries = [
             await self._on(ks, place).documents.entry(f"{place.prefix}state") for place in places.shared
         ]
-        app, user = ({} if entry is None else entry.value for entry in entries)
-        of_app, of_user = (0 if entry is None else entry.version for entry in entries)
-        return (app, user), (of_app, of_user)
+        states: list[_State] = [{} if entry is None else entry.value for entry in entries]
+        versions = [0 if entry is None else entry.version for entry in entries]
+        return (states[0], states[1]), (versions[0], versions[1])
 
     async def _names(self, ks: Keepstate, app: str, user: str | None) -> list[str]:
         """Return the names of all spaces that may have a session of the app."""
