@@ -158,7 +158,7 @@ class KeepstateMemoryService(Adapter, BaseMemoryService):
         return SearchMemoryResponse(memories=await self.space(app_name, owner=user_id).call(work))
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
-        """Forget a memory. Its event is not remembered again; `add_memory` with its id remembers it anew.
+        """Forget a memory. Its event is not remembered again; `add_memory` with its id remembers it.
 
         The words stay in the log of the space until that is cut, and in its history if there is one. `erase`
         removes all of a user.

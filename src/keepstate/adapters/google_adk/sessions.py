@@ -7,7 +7,7 @@ A session has a head, its own state, and a document for each event, under the pr
     adk/~USER/APP         state                              of the user in the app
     adk/~USER/APP/ID      life/N/head, life/N/state, life/N/event/NUMBER
 
-With `space_per="app"` all of it is in `adk/APP`, under `user/USER/` and `user/USER/session/ID/`. Beside each
+With `space_per="app"` all of it is in `adk/APP`, under `user/USER/` and `user/USER/session/ID/`. Next to each
 shared state, `applied/EVENT` says for a day that the changes of an event are in it.
 """
 
