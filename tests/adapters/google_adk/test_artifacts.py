@@ -176,3 +176,16 @@ async def test_an_artifact_of_several_megabytes_comes_back(any_url: str, who: Wh
         loaded = await artifacts.load_artifact(**key)
 
     assert loaded == data(large)
+
+
+async def test_versions_that_an_interrupted_deletion_left_are_not_of_the_next_file(who: Who) -> None:
+    key = {**who, "session_id": "1", "filename": "x"}
+    async with KeepstateArtifactService("memory://") as artifacts:
+        for text in ("0", "1"):
+            await artifacts.save_artifact(**key, artifact=types.Part(text=text))
+        space = artifacts.space("shop", "1", owner="ann")
+        await space.transact(lambda tx: tx.documents.delete("file/x"))  # its first batch
+        await artifacts.save_artifact(**key, artifact=types.Part(text="new"))
+
+        assert await artifacts.load_artifact(**key, version=1) is None
+        assert len(await artifacts.list_artifact_versions(**key)) == 1
