@@ -34,7 +34,7 @@ SERVER_FIXTURES = frozenset(
 SERVER_PARAMETER = re.compile(r"(?<![a-z])(redis|valkey|cluster|postgres|postgresql|rediss)(?![a-z])")
 SERVER_FOLDERS = (
     *("architecture", "bench", "crashes", "docs", "tools"),
-    *("stores/postgres", "stores/redis", "testing/chaos", "testing/servers"),
+    *("stores/http", "stores/postgres", "stores/redis", "testing/chaos", "testing/servers"),
 )
 """Folders that start servers of their own, or whose tests last long and depend little on the Python."""
 

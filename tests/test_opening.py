@@ -195,7 +195,9 @@ def test_a_closed_handle_says_so(both: Both) -> None:
 
 @pytest.mark.parametrize("door", [keepstate.open, sync.open], ids=["async", "blocking"])
 def test_an_unknown_scheme_lists_the_known_ones(door: Any) -> None:
-    with pytest.raises(InvalidError, match=r"'mongo'. Known schemes: file://, memory://, .*sqlite://"):
+    with pytest.raises(
+        InvalidError, match=r"'mongo'. Known schemes: file://, http://, https://, memory://, .*sqlite://"
+    ):
         door("mongo://host")
 
 

@@ -27,23 +27,24 @@ TOP = "(top)"
 """The files of the package itself, outside its folders."""
 SHORT = 50
 BUDGETS = {
-    "adapters": 4_720,
-    "approval_links": 265,
-    "cli": 3_640,
+    "adapters": 7_900,
+    "approval_links": 300,
+    "cli": 4_190,
     "engine": 24_300,
     "managers": 5_400,
     "memories": 870,
-    "sessions": 5_980,
+    "server": 3_700,
+    "sessions": 6_010,
     "stores": 11_900,
     "sync": 3_600,
     "testing": 3_190,
     "typed": 3_050,
-    "values": 5_060,
+    "values": 5_120,
     "workspace": 1_650,
     TOP: 1_840,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
-UNPACKED_BYTES = 5_000_000
+UNPACKED_BYTES = 6_200_000
 """Size of the package's files in the wheel, unpacked."""
 _CALLS = 5
 _LAYOUT = {

@@ -124,6 +124,7 @@ ITEMS = {
     "__delitem__": "del {inner}[{0}]",
     "__iter__": "return iter({inner})",
     "__len__": "return len({inner})",
+    "_repr_html_": "return {inner}._repr_html_()  # pyright: ignore[reportPrivateUsage]",
 }
 """What a mapping does, and how its twin does it."""
 MAKING = {"_mode": '"blocking"', "_face": "self"}

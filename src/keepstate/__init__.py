@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from keepstate.engine.history.commits import Verified as Verified
     from keepstate.engine.history.draft import Draft
     from keepstate.engine.history.history import History
+    from keepstate.engine.history.json_patch import Differences as Differences
     from keepstate.engine.history.json_patch import to_json_patch as to_json_patch
     from keepstate.engine.history.merge import MergeConflict as MergeConflict
     from keepstate.engine.history.outline import Outline as Outline
@@ -238,6 +239,8 @@ if TYPE_CHECKING:
     from keepstate.typed.tools import RunStep as RunStep
     from keepstate.typed.tools import ToolCallContext as ToolCallContext
     from keepstate.typed.tools import ToolOutput as ToolOutput
+    from keepstate.values.notebooks import Table as Table
+    from keepstate.values.notebooks import table as table
     from keepstate.values.pickles import SignedPickle as SignedPickle
     from keepstate.values.schema import downcast, register, upcast
     from keepstate.values.schema import register_write_version as register_write_version
@@ -267,7 +270,7 @@ _HOMES = {
     ),
     "engine.history.draft": ("Draft",),
     "engine.history.history": ("History",),
-    "engine.history.json_patch": ("to_json_patch",),
+    "engine.history.json_patch": ("Differences", "to_json_patch"),
     "engine.history.merge": ("MergeConflict",),
     "engine.history.outline": ("Outline", "ValueSummary"),
     "engine.index.rows": ("Found", "FoundChange"),
@@ -362,6 +365,7 @@ _HOMES = {
     "typed.state": ("KeyedState",),
     "typed.state_map": ("Snapshot", "StateMap"),
     "typed.tools": ("RunStep", "ToolCallContext", "ToolOutput"),
+    "values.notebooks": ("Table", "table"),
     "values.pickles": ("SignedPickle",),
     "values.schema": ("downcast", "register", "register_write_version", "upcast"),
     "workspace": ("ActionEvent", "Cache", "Disk", "Live", "Versioned", "events", "view"),

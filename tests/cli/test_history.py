@@ -47,7 +47,7 @@ def test_the_log_lists_the_last_commit_first_with_what_stands_on_it(keepstate: K
     lines = logged.out.splitlines()
     assert logged.code == 0
     assert [line.split()[0] for line in lines] == ["main#5", "main#4", "main#3", "main#2", "main#1"]
-    assert lines[0].endswith("planner    (main) go on")
+    assert lines[0].endswith("planner    (main) go on  model=large  step=2")
     assert lines[-1].endswith("planner    (tag v1) begin")
     assert lines[1].endswith("Z  tool")
 

@@ -57,6 +57,29 @@ def test_a_worker_works_and_its_tasks_are_shown_and_run_again(
     assert keepstate("queue", "show", "pool", "nobody").code != 0
 
 
+def test_a_worker_serves_all_spaces_under_a_name(keepstate: Keepstate, url: str, tmp_path: Path) -> None:
+    (tmp_path / "jobs_of_many_spaces.py").write_text(HANDLERS)
+
+    async def put() -> None:
+        async with ks_package.open(url) as ks:
+            for space in ("user/ann", "user/bob", "team/red"):
+                await ks.space(space).queue.put(space, id="one")
+
+    asyncio.run(put())
+
+    ended = keepstate(
+        "worker", "--under", "user", "jobs_of_many_spaces:handlers", "--idle-s", "0.1", "--json"
+    )
+
+    assert ended.json()["completed"] == 2
+    assert keepstate("queue", "show", "user/bob", "one").json()["state"] == "done"
+    assert keepstate("queue", "show", "team/red", "one").json()["state"] == "ready"
+    both = keepstate("worker", "pool", "jobs_of_many_spaces:handlers", "--under", "user/")
+    assert both.code != 0 and "not both" in both.err
+    alone = keepstate("worker", "pool")
+    assert alone.code != 0 and "MODULE:HANDLERS" in alone.err
+
+
 def test_a_worker_that_gets_sigterm_ends_its_task_first(started: Started, url: str, tmp_path: Path) -> None:
     (tmp_path / "slow_jobs_of_a_worker.py").write_text(HANDLERS)
     _put(url, "slow", kind="wait")

@@ -27,6 +27,7 @@ OPTIONS = {
     "sqlite": ("keepstate.stores.sqlite.store", "Options"),
     "redis": ("keepstate.stores.redis.options", "RedisOptions"),
     "postgresql": ("keepstate.stores.postgres.options", "PostgresOptions"),
+    "http": ("keepstate.stores.http.client", "HttpOptions"),
     "tiered": ("keepstate.stores.wrappers.tiered", "TieredOptions"),
 }
 

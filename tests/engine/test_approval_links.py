@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import shutil
+import subprocess
+import sys
 from base64 import b64encode
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -321,6 +325,94 @@ async def test_a_client_that_has_gone_is_not_answered(turned: Turned) -> None:
     await link_app(turned.ks, signer=SIGNER)(scope, receive, collect)
 
     assert sent == []
+
+
+@pytest.mark.parametrize("has_end", [True, False])
+async def test_a_body_that_never_ends_is_refused(
+    turned: Turned, has_end: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    received = 0
+
+    async def receive() -> Any:
+        nonlocal received
+        received += 1
+        if not has_end and received > 3:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    async def collect(message: Any) -> None:
+        sent.append(message)
+
+    module = sys.modules["keepstate.approval_links.link_app"]  # the package has a function of this name
+    monkeypatch.setattr(module, "_BODY_S", 30.0 if has_end else 0.01)
+    scope = {"type": "http", "method": "POST", "path": "/", "root_path": ""}
+    await link_app(turned.ks, signer=SIGNER)(scope, receive, collect)
+
+    assert (sent[0]["status"], received) == ((413, 1_024) if has_end else (408, 4))
+
+
+def test_the_script_of_the_page_reveals_the_same_characters_as_python() -> None:
+    script = re.search(r"const HIDDEN = /(\[.*\])/gu;", form()[1])
+    assert script is not None
+    pattern = re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: f"\\U{found[1]:0>8}", script[1])
+
+    by_script = {sign for sign in map(chr, range(sys.maxunicode + 1)) if re.match(pattern, sign)}
+    by_python = {sign for sign in map(chr, range(sys.maxunicode + 1)) if reveal(sign) != sign}
+    assert by_script == by_python
+    assert {"\u202e", "\u2066", "\u200b", "\u034f", "\u3164", "\ufe00"} <= by_python
+    assert not {"\u200d", "\ufe0f", "א", "\n"} & by_python
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node to run the script of the page")
+def test_the_page_shows_hidden_characters_of_titles_names_and_errors(tmp_path: Path) -> None:
+    schema = {
+        "type": "object",
+        "title": "a\u202eb",
+        "properties": {
+            "c\u2066d": {"type": "integer", "title": "e\u200bf"},
+            "g\u3164h": {"enum": ["i\u202ej"]},
+        },
+        "required": ["c\u2066d"],
+    }
+    said = {
+        "state": "pending", "to": "ann", "need": 1, "votes": 0, "has_answered": False, "question": "Pay?",
+        "subject": None, "schema": schema, "digest": "d", "asked_by": "agent", "asked_at": None,
+        "expires_at": None,
+    }  # fmt: skip
+    script = re.findall(r"<script>(.*?)</script>", form()[1], re.DOTALL)[0]
+    program = tmp_path / "page.js"
+    program.write_text(BROWSER.replace("SAID", json.dumps(said)) + script + "\nsetTimeout(end, 50);", "utf-8")
+
+    shown = subprocess.run(["node", program], capture_output=True, check=True, timeout=60).stdout.decode()
+
+    for text in ("a⟨U+202E⟩b", "e⟨U+200B⟩f", "g⟨U+3164⟩h", "i⟨U+202E⟩j", "e⟨U+200B⟩f: enter a whole number."):
+        assert text in shown
+    assert not any(sign in shown for sign in "\u202e\u2066\u200b\u3164")
+    assert '"For ann"' in shown
+
+
+BROWSER = """
+class Element {
+  constructor(tag) { this.tag = tag; this.children = []; this.listeners = {}; this.value = ""; }
+  setAttribute() {} removeAttribute() {} focus() {}
+  append(...more) { this.children.push(...more); }
+  replaceChildren(...more) { this.children = more; }
+  addEventListener(name, call) { this.listeners[name] = call; }
+}
+const made = [], byId = {};
+globalThis.document = {
+  getElementById: (id) => byId[id] ??= new Element(id),
+  createElement: (tag) => { const each = new Element(tag); made.push(each); return each; },
+};
+globalThis.location = { hash: "#token", pathname: "/", reload() {} };
+globalThis.addEventListener = () => {};
+globalThis.fetch = async () => ({ status: 200, json: async () => (SAID) });
+function end() {
+  byId.buttons.children[0].listeners.click();
+  console.log(JSON.stringify([...made, ...Object.values(byId)].map((each) => each.textContent)));
+}
+"""
 
 
 def test_the_page_is_static_and_its_policy_allows_only_its_own_script() -> None:

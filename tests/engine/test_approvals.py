@@ -185,6 +185,39 @@ async def test_blocking_code_asks_and_answers(url: str) -> None:
     assert await asyncio.to_thread(run) == "Page"
 
 
+async def test_the_same_asked_again_gets_the_first_and_other_terms_are_refused(turned: Turned) -> None:
+    ask = turned.space.approvals.ask
+    terms: dict[str, Any] = {
+        "to": ["ann", "bob"],
+        "need": 2,
+        "expires_s": 60,
+        "then": TaskSpec({"pay": 100}, kind="pay"),
+    }
+    asked = await ask("Pay?", id="pay", subject=PLAN, **terms)
+    await turned.space.approvals.assign("pay", ["eve", "dan"], by="ann")
+    turned.clock.advance(1_000)
+
+    again = await ask("Pay?", id="pay", subject=PLAN, **terms | {"to": ["bob", "ann"]})
+    assert (again.asked_at, again.expires_at) == (asked.asked_at, asked.expires_at)
+    assert again.to == ("eve", "dan")
+    for other in (
+        {"to": ["ann"]},
+        {"to": ["eve", "dan"]},
+        {"need": 1},
+        {"expires_s": 59},
+        {"expires_s": None},
+        {"then": None},
+        {"then": TaskSpec({"pay": 101}, kind="pay")},
+        {"then": TaskSpec({"pay": 100}, kind="pay", priority=1)},
+    ):
+        await refused(AlreadyExistsError, ask("Pay?", id="pay", subject=PLAN, **terms | other), "`expires_s`")
+    await refused(AlreadyExistsError, ask("Pay?", id="pay", subject=1, **terms), "something else")
+
+    await turned.space.approvals.answer("pay", False, by="eve")
+    assert (await ask("Pay?", id="pay", subject=PLAN, **terms)).state == "answered"
+    assert len(await turned.space.queue.list()) == 1
+
+
 # ---- rights
 
 

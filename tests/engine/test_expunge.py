@@ -313,6 +313,10 @@ class Dying(StoreWrapper):
         self._live()
         await super().trim(space)
 
+    async def drop(self, space: str, *, at: int | None = None) -> bool:
+        self._live()
+        return await super().drop(space, at=at)
+
 
 async def survived(call: int, *, has_large: bool = True) -> tuple[bool, list[bytes]]:
     """Kill an expunging before a call, complete it, and return whether it was killed, and what is left."""

@@ -10,7 +10,10 @@ import pydantic
 import pytest
 
 from keepstate import InvalidError, NotAllowedError, Signer
+from keepstate.approval_links.answering import LinkLimits
 from keepstate.approval_links.strict_json import read_json
+from keepstate.engine.approvals.link_tokens import Link
+from keepstate.engine.approvals.schemas import check_answer
 from keepstate.engine.approvals.shown_text import text_of
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
@@ -193,6 +196,7 @@ async def test_a_link_of_an_erased_tenant_looks_like_any_other_that_is_not_valid
         b'{"token":"a","do":"read","do":"answer"}', b'{"token":"a","do":"answer","value":NaN}',
         b'{"token":"a","do":"answer","value":Infinity}', b"[" * 60_000, b'{"a":' * 10_000, b'"' * 60_000,
         b'{"token":"a","do":"answer","value":' + b"[" * 40 + b"]" * 40 + b"}", b"\xef\xbb\xbf{}",
+        b'{"token":"a","do":"answer","value":[-1e999]}', b'{"token":"a","do":"answer","value":1E400}',
         b'{"token":"\\ud800","do":"read"}', b'{"token":"a","do":"answer","value":' + b"9" * 10_000 + b"}",
     ],
 )  # fmt: skip
@@ -207,6 +211,56 @@ async def test_a_body_that_is_too_large_is_not_read(turned: Turned) -> None:
 def test_depth_is_counted_outside_of_texts() -> None:
     text = {"a": "[[[{{{" * 100 + '\\" [', "b": [["]"]]}
     assert read_json(json.dumps(text).encode()) == text
+
+
+async def test_a_value_of_a_huge_enum_is_found_at_once_and_true_is_not_1(turned: Turned) -> None:
+    class Counted(str):
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return str.__eq__(self, other)
+
+    many = [Counted(f"value {number}") for number in range(20_000)]
+    schema = {"type": "array", "items": {"type": "string", "enum": many}}
+    check_answer([*map(str, many[-2_000:])], schema)
+    with pytest.raises(InvalidError) as caught:
+        check_answer(["none"] * 2_000, schema)
+
+    assert Counted.compared <= 4_000
+    assert len(str(caught.value)) < 300
+    nested = {"enum": [[1], {"a": 0}, None]}
+    for value in ([1], [1.0], {"a": 0}, None):
+        check_answer(value, nested)
+    for value in ([True], {"a": False}, [[1]], {}, 0):
+        with pytest.raises(InvalidError):
+            check_answer(value, nested)
+    await ask(turned.space, schema={"type": "string", "enum": ["x" * 300_000]})
+    with pytest.raises(InvalidError, match="too long for a form"):
+        await token(turned.space)
+
+
+async def test_a_link_takes_30_requests_at_once_and_one_a_second(turned: Turned) -> None:
+    await ask(turned.space, to=["ann", "bob"])
+    ann, bob = await token(turned.space), await token(turned.space, to="bob")
+
+    said = [(await read(turned.ks, ann))[0] for _ in range(32)]
+    assert said == [200] * 30 + [429] * 2
+    assert (await answer(turned.ks, ann, True)) == (429, {"error": "too_many"})
+    assert await pending(turned.space)
+    assert (await read(turned.ks, bob))[0] == 200
+    turned.clock.advance(2_000)
+    assert [(await read(turned.ks, ann))[0] for _ in range(3)] == [200, 200, 429]
+    assert await read(turned.ks, f"{ann}x") == NOT_VALID
+
+
+def test_links_beyond_measure_do_not_fill_the_memory(turned: Turned) -> None:
+    buckets = LinkLimits()
+    for number in range(12_000):
+        assert buckets.take(Link("k", None, "s", str(number), "ann", None, "", b"", 0), 0)
+
+    assert len(buckets._buckets) == 10_000
 
 
 @pytest.mark.parametrize("value", [1, 0, "true", None, "yes", [True], {"a": True}, 1.0, "\u2028"])

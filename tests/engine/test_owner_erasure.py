@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +11,52 @@ import pytest
 import keepstate
 from keepstate import Session
 from keepstate._runner import TaskRunner
-from keepstate.engine.index.carrier import Carrier
+from keepstate.engine.index.carrier import Carrier, OwnerErasure
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.space import owner_erasure
 from keepstate.engine.space.erasure import Erased
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.stores.memory import MemoryHeap, MemoryStore
-from keepstate.stores.protocol import Entry
-from tests.engine.conftest import url_of
+from keepstate.stores.protocol import Batch, Entry, Put
+from tests.engine.conftest import Turned, url_of
 from tests.engine.dumps import Dump
 from tests.engine.test_expunge import Dying, KilledError, of_others, with_ann
 
-OF_BOB = ("session/bobs-0", "session/bobs-1", "shared", "user/BOB")
+OF_BOB = ("session/bobs-0", "session/bobs-1", "shared", "states", "user/BOB")
+ERASURE = owner_erasure._Erasure  # pyright: ignore[reportPrivateUsage]
+REUSED = ("session/reused", "reused")
+"""Spaces with a session that ANN owned first, then BOB, ANN again, and BOB until now."""
 
 
-async def talk(ks: Keepstate, id: str, user: str, **storage: Any) -> None:
+async def talk(ks: Keepstate, id: str, user: str, **storage: Any) -> Session:
     session = Session(id, user_id=user, **(storage or {"persistence": ks}))
     await session.conversation.append({"role": "user", "content": f"Secret of {user}"})
     await session.user.update_preferences({"name": user})
+    return session
 
 
 async def fill(ks: Keepstate) -> None:
     for user, id in (("ANN", "ANNs"), ("BOB", "bobs")):
-        for number in range(2):
-            await talk(ks, f"{id}-{number}", user)
-        await talk(ks, f"{id}-shared", user, space=ks.space("shared"))
+        await talk(ks, f"{id}-0", user)
+        await (await talk(ks, f"{id}-1", user)).end()
+        await talk(ks, f"{id}-live", user, space=ks.space("shared"))
+        await (await talk(ks, f"{id}-over", user, space=ks.space("shared"))).end()
+        user_only = Session("none", user_id=user, space=ks.space("states", record=user == "BOB"))
+        await user_only.user.update_preferences({"name": user})
+    for life, user in enumerate(("ANN", "BOB") * 2, 1):
+        for space in (None, ks.space("reused", record=True)):
+            storage: dict[str, Any] = {"persistence": ks} if space is None else {"space": space}
+            session = await talk(ks, "reused", user, **storage)
+            if life < 4:
+                await session.end()
     await ks.find()
+
+
+async def lives_with_messages(ks: Keepstate, space: str) -> list[str]:
+    """Return the generations of the session of both whose messages are there."""
+    names = [name async for name in ks.space(space).documents.keys("*/message/*")]
+    return [name.split("life/")[1].split("/")[0] for name in names]
 
 
 async def of_bob(ks: Keepstate) -> dict[str, list[Entry]]:
@@ -71,11 +90,13 @@ async def test_an_owner_is_erased_and_nobody_else(
 
         erased = await tenant.erase_owner("ANN")
 
-        assert erased.spaces == 4
+        assert erased.spaces == 7
         assert await of_bob(tenant) == others
+        assert [await lives_with_messages(tenant, space) for space in REUSED] == [["2", "4"]] * 2
         assert await left_of_ann(tenant) == []
         assert {found.owner for found in await tenant.find()} == {"BOB"}
-        assert (await tenant.erase_owner("ANN")).entries == 0
+        again = await tenant.erase_owner("ANN")
+        assert (again.spaces, again.entries, again.size_bytes) == (0, 0, 0)
         if kind == "sqlite":
             assert not dump.has(b"Secret of ANN")
             assert dump.has(b"Secret of BOB")
@@ -90,6 +111,36 @@ async def test_an_owner_of_one_tenant_stays_in_the_others(tmp_path: Path) -> Non
         await ks.tenant("a").erase_owner("ANN")
 
         assert (await ks.tenant("b").size()).entries == before
+
+
+async def test_an_expired_session_and_one_that_got_its_owner_later_are_erased(turned: Turned) -> None:
+    ks = turned.ks
+    for space in (None, ks.space("shared")):
+        storage: dict[str, Any] = {"persistence": ks} if space is None else {"space": space}
+        await Session("ANNs", ttl_s=60, **storage).update({"said": "before"})
+        await Session("ANNs", ttl_s=60, user_id="ANN", **storage).update({"said": "after"})
+        await Session("later", ttl_s=60, user_id="BOB", **storage).update({"said": "by BOB"})
+    turned.clock.advance(61_000)
+    assert await ks.find() == []
+
+    erased = await ks.erase_owner("ANN")
+
+    assert erased.spaces == 2
+    assert await left_of_ann(ks) == []
+    assert [name async for name in ks.space("shared").documents.keys("*/state/data")] == [
+        "session/later/life/1/state/data"
+    ]
+
+
+async def test_a_session_whose_owner_cannot_be_read_is_reported(ks: Keepstate) -> None:
+    await talk(ks, "broken", "ANN")
+    store = await ks.opened()
+    key = layout.named_key(layout.DOCUMENTS, "session")
+    await store.apply([Batch(ks.stored_name("session/broken"), [Put(key, b"\xc1")])])
+
+    erased = await ks.erase_owner("ANN")
+
+    assert "session 'broken' in 'session/broken', whose owner cannot be read" in erased.not_reached
 
 
 async def survived(call: int) -> bool:
@@ -108,10 +159,14 @@ async def survived(call: int) -> bool:
                 except KilledError:
                     is_killed = True
                 one.calls_left = 1 << 30
-            await ks.tenant("t").erase_owner("ANN")
+            erased = await ks.tenant("t").erase_owner("ANN")
 
             assert await of_bob(ks.tenant("t")) == others
             assert await left_of_ann(ks.tenant("t")) == []
+            for space in REUSED:
+                assert await lives_with_messages(ks.tenant("t"), space) == ["2", "4"]
+            # A call that is killed when it only had to trim a log has forgotten its counts already.
+            assert erased.spaces in ((7, 0) if is_killed else (0,))
     finally:
         await one.close()
         await other.close()
@@ -121,7 +176,7 @@ async def survived(call: int) -> bool:
 async def test_an_erasure_that_was_killed_is_completed_by_the_next_one() -> None:
     call = 0
     while await survived(call):
-        call += 7
+        call += 37
 
     assert call > 30
 
@@ -132,10 +187,10 @@ async def test_an_erasure_that_was_killed_is_completed_by_the_next_one() -> None
 async def test_an_erasure_that_forgets_its_shared_spaces_when_it_is_killed_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def note_spaces(_carrier: Carrier, _owner: str, spaces: Iterable[str]) -> set[str]:
-        return set(spaces)
+    async def note(erasure: Any, change: Callable[[OwnerErasure], OwnerErasure]) -> None:
+        erasure.done = change(erasure.done)
 
-    monkeypatch.setattr(owner_erasure, "_note_spaces", note_spaces)
+    monkeypatch.setattr(ERASURE, "_note", note)
 
     with pytest.raises(AssertionError):
         await test_an_erasure_that_was_killed_is_completed_by_the_next_one()
@@ -144,13 +199,20 @@ async def test_an_erasure_that_forgets_its_shared_spaces_when_it_is_killed_is_no
 async def test_a_shared_space_that_is_left_out_is_noticed(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    async def owned(*_: object) -> None:
+        return None
+
     async def expunge(*_: SpaceExecutor, scrubs: bool) -> Erased:
         return Erased(0, 0, 0, [], [])
 
     async def advance(_: Carrier) -> bool:
         return False
 
-    for place, name, planted in ((owner_erasure, "expunge", expunge), (Carrier, "advance", advance)):
+    for place, name, planted in (
+        (owner_erasure, "expunge", expunge),
+        (ERASURE, "_owned", owned),
+        (Carrier, "advance", advance),
+    ):
         with monkeypatch.context() as planting, pytest.raises(AssertionError):
             planting.setattr(place, name, planted)
             await test_an_owner_is_erased_and_nobody_else("memory", request, tmp_path / name)

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepstate.engine.usage import account, ceilings, ledger, records
+from keepstate.engine.usage import account, ceilings, ledger, records, spends
 from keepstate.engine.usage.account import Account
 from keepstate.engine.usage.spends import Spend
-from tests.engine import test_usage
+from tests.engine import test_usage, test_usage_ledgers
 from tests.engine.conftest import Turned
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -93,6 +93,16 @@ def narrow_ledger_first(planting: pytest.MonkeyPatch) -> None:
     planting.setattr(Spend, "__init__", turned_round)
 
 
+def id_known_in_all_parts(planting: pytest.MonkeyPatch) -> None:
+    """Take the same id in two parts of a wider ledger for one use."""
+    planting.setattr(spends, "scoped_id", lambda _space, _account, id: id)
+
+
+def other_amounts_hidden(planting: pytest.MonkeyPatch) -> None:
+    """Take any use with a known id for the first one."""
+    planting.setattr(account, "digest_of", lambda _: b"")
+
+
 def over_use_dropped(planting: pytest.MonkeyPatch) -> None:
     """Count at most what the budget allows."""
     use = ceilings.use
@@ -136,7 +146,12 @@ PLANTED: list[tuple[Plant, Test]] = [
         test_usage.test_a_day_begins_at_midnight_of_the_zone_also_when_the_clocks_change,
     ),
     (sum_of_a_model_missing, on_space(test_usage.test_a_use_is_counted_once_and_summed_by_model)),
-    (narrow_ledger_first, test_usage.test_the_widest_ledger_is_written_first_though_a_process_is_killed),
+    (id_known_in_all_parts, test_usage_ledgers.test_the_same_id_in_two_parts_of_a_wider_ledger_counts_twice),
+    (other_amounts_hidden, on_space(test_usage.test_an_id_that_has_counted_other_amounts_is_refused)),
+    (
+        narrow_ledger_first,
+        test_usage_ledgers.test_the_widest_ledger_is_written_first_though_a_process_is_killed,
+    ),
     (
         over_use_dropped,
         on_space(test_usage.test_a_use_above_its_reservation_is_counted_and_refuses_what_follows),

@@ -174,7 +174,7 @@ async def test_a_slot_taken_without_a_check_is_found() -> None:
 class Counted(MemoryStore):
     """Counts its calls, and fails from a call on."""
 
-    calls = 0
+    calls = entries = 0
     fails_from: int | None = None
 
     def _count(self) -> None:
@@ -188,11 +188,14 @@ class Counted(MemoryStore):
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         self._count()
+        self.entries += len(keys)
         return await super().read(space, keys, at_ms=at_ms)
 
     async def scan(self, space: str, prefix: bytes, **options: Any) -> Page:
         self._count()
-        return await super().scan(space, prefix, **options)
+        page = await super().scan(space, prefix, **options)
+        self.entries += len(page.entries)
+        return page
 
 
 async def names(space: Space, count: int = 10, **options: Any) -> list[Any]:
@@ -281,6 +284,22 @@ async def test_limits_of_nothing_and_of_very_many(space: Space) -> None:
     assert await names(space, 100) == list(range(0, 80, 2))
     await space.queue.configure()
     assert await names(space, 100) == list(range(1, 80, 2))
+
+
+@pytest.mark.parametrize("limit", [Limit(running=0), Limit(starts=0, per_s=3600)])
+async def test_a_limit_of_0_for_all_starts_nothing_until_it_is_lifted(space: Space, limit: Limit) -> None:
+    await put_all(space, "a1", "b1")
+    await space.queue.put("plain")
+    (held,) = await space.queue.claim("w", lease_s=600)
+    await space.queue.configure(limits=[limit])
+
+    assert await names(space) == []
+    await held.complete()
+    assert await names(space) == []
+    await space.queue.configure(limits=[Limit(running=0, each_key=True)])
+    assert await names(space) == ["plain"]
+    await space.queue.configure()
+    assert await names(space) == ["b1"]
 
 
 async def test_a_limit_that_is_lowered_starts_nothing_until_enough_have_ended(space: Space) -> None:
@@ -375,6 +394,41 @@ async def test_a_claim_stays_small_although_thousands_of_keys_are_at_their_limit
         assert await names(space, 1) == ["blocked" if held[0].kind == "fast" else "slow"]
         assert store.calls <= 30
     await store.close()
+
+
+@pytest.mark.slow
+async def test_what_a_claim_reads_does_not_grow_with_the_number_of_keys_at_their_limit() -> None:
+    store = Counted()
+    await store.open()
+    read: list[int] = []
+    async with keepstate.open(store) as ks:
+        for keys in (500, 4_000):
+            space = ks.space(f"run/{keys}")
+            await space.queue.configure(
+                limits=[Limit(running=1, each_key=True), Limit(running=0, kind="off")]
+            )
+            for start in range(0, keys, 100):
+                async with space.transaction() as tx:
+                    for number in range(start, start + 100):
+                        await tx.queue.put("first", key=f"k{number}")
+                        await tx.queue.put("second", key=f"k{number}")
+                        await tx.queue.put("off", key=f"o{number}", kind="off")
+            held = [
+                task
+                for _ in range(keys // 500)
+                for task in await space.queue.claim("w", lease_s=3_600, count=500)
+            ]
+            assert len(held) == keys
+            assert await names(space) == []
+            await space.queue.put("next", key="free")
+            store.calls = store.entries = 0
+
+            assert await names(space) == ["next"]
+            assert await names(space) == []
+            read.append(store.calls + store.entries)
+    await store.close()
+
+    assert read[1] <= read[0] + 4, read
 
 
 async def test_a_claim_of_one_task_reads_few_of_many_lines() -> None:

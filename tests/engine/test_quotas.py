@@ -107,6 +107,33 @@ async def test_a_writer_that_knows_the_space_is_bounded_too(ks: Keepstate) -> No
     await bound_a_known_writer(ks)
 
 
+async def test_a_tenant_has_at_most_its_number_of_spaces(ks: Keepstate) -> None:
+    tenant = ks.tenant("a")
+    for number in range(3):
+        await tenant.space(f"run/{number}").documents.put("x", 1)
+    await tenant.find()  # makes a space of keepstate's own
+    await tenant.set_quota(Quota(spaces=3))
+
+    with pytest.raises(QuotaExceededError, match="may have 3 spaces and has them") as caught:
+        await tenant.space("run/3").documents.put("x", 1)
+    assert (caught.value.quota, caught.value.most, caught.value.used) == ("spaces", 3, 3)
+    assert [name async for name in tenant.spaces()] == ["run/0", "run/1", "run/2"]
+    async with tenant.space("run/0").transaction() as tx:
+        await tx.documents.put("y", 1)
+    await ks.tenant("b").space("run/3").documents.put("x", 1)
+    await tenant.drop("run/1")
+    await tenant.space("run/3").documents.put("x", 1)
+    with pytest.raises(QuotaExceededError):
+        await tenant.space("run/1").documents.put("x", 1)
+
+    await tenant.set_quota(Quota(spaces=0))
+    await tenant.space("run/3").documents.put("y", 1)
+    with pytest.raises(QuotaExceededError):
+        await tenant.space("run/4").documents.put("x", 1)
+    await tenant.set_quota(None)
+    await tenant.space("run/4").documents.put("x", 1)
+
+
 def test_a_quota_is_a_number_that_is_not_negative() -> None:
     for wrong in (-1, 1.0, "1", True, 2**53):
         with pytest.raises(InvalidError):

@@ -57,6 +57,16 @@ async def got(space: Space, name: str) -> Schedule:
 # ---- on every backend
 
 
+@pytest.mark.parametrize("zone", ["localtime", "posixrules", "Factory"])
+async def test_a_zone_that_is_another_one_on_each_machine_is_refused(turned: Turned, zone: str) -> None:
+    for call in (
+        turned.space.schedules.put("nightly", cron="0 2 * * *", zone=zone),
+        turned.space.usage.set_zone(zone),
+    ):
+        with pytest.raises(InvalidError, match="another zone on each machine"):
+            await call
+
+
 async def test_a_schedule_puts_one_task_for_each_instant(space: Space) -> None:
     put = await space.schedules.put(
         "beat", every_s=1, kind="beat", key="k", payload={"n": 1}, overlap="allow"

@@ -481,6 +481,47 @@ async def test_a_token_answered_for_another_space_is_caught(
         await applies_once_in_each_space(ks)
 
 
+async def test_a_note_is_stored_with_its_token_and_is_the_first_one_for_ever(
+    ks: Keepstate, space: Space
+) -> None:
+    async def write(note: bytes) -> tuple[bytes, int]:
+        async with space.transaction(token="t") as tx:
+            await tx.documents.put("plan", note.decode())
+            tx.set_note(note)
+        return tx.note, tx.revision
+
+    first = await write(b"one")
+    second = await write(b"two")
+
+    assert first == second == (b"one", 1)
+    assert await space.documents.get("plan") == "one"
+    async with ks.space("other").transaction(token="t") as tx:
+        assert tx.note == b""
+
+
+async def test_of_notes_at_once_every_caller_gets_the_one_that_was_applied(space: Space) -> None:
+    async def write(number: int) -> bytes:
+        async with space.transaction(token="t") as tx:
+            await tx.documents.put("plan", number)
+            tx.set_note(b"%d" % number)
+        return tx.note
+
+    notes = await asyncio.gather(*(write(number) for number in range(6)))
+
+    assert {*notes} == {b"%d" % await space.documents.get("plan")}
+
+
+async def test_a_note_needs_a_token_and_has_a_size(space: Space) -> None:
+    async with space.transaction() as tx:
+        with pytest.raises(InvalidError, match="token="):
+            tx.set_note(b"x")
+    async with space.transaction(token="t") as tx:
+        with pytest.raises(InvalidError, match="16384"):
+            tx.set_note(b"x" * (16 * 1024 + 1))
+        with pytest.raises(InvalidError, match="note"):
+            tx.set_note("x")  # type: ignore[arg-type]
+
+
 async def test_a_token_works_in_a_recorded_space_and_with_an_old_lease(ks: Keepstate) -> None:
     space = ks.space("recorded", record=True)
     lease = await space.leases.acquire("work", 60)

@@ -15,14 +15,12 @@ import keepstate
 from keepstate import Budget, Usage, sync
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
-from keepstate.engine.usage.account import Account
 from keepstate.errors import (
     BudgetExceededError,
     ConflictError,
     InvalidError,
     LeaseLostError,
     QuotaExceededError,
-    StoreUnavailableError,
     TransitionError,
 )
 from keepstate.values import limits
@@ -48,6 +46,11 @@ async def refused(error: type[Exception], call: Awaitable[object], text: str = "
     with pytest.raises(error, match=text or None) as caught:
         await call
     return caught.value
+
+
+async def reserve_in(ledger: keepstate.UsageLedger, **bounds: Any) -> None:
+    async with ledger.reserve(**bounds):
+        raise AssertionError("it was reserved")
 
 
 def set_to(turned: Turned, *at: int) -> None:
@@ -214,7 +217,7 @@ async def test_accounts_of_a_shared_space_go_with_their_prefix(space: Space) -> 
     assert (await used(space, "user/ann/"), await used(space, "user/bob/")) == (0, cents(2))
     assert await space.usage.account("user/ann/").budgets() == {}
     assert await space.usage.account("user/ann/").record(call(1), id="once")
-    assert not await space.usage.account("user/bob/").record(call(1), id="once")
+    assert not await space.usage.account("user/bob/").record(call(2), id="once")
 
 
 async def test_many_at_once_in_one_process_take_no_more_than_there_is(space: Space) -> None:
@@ -244,7 +247,7 @@ async def test_what_another_process_spends_between_read_and_batch_counts(turned:
         async def meanwhile() -> None:
             await others.record(call(8))
 
-        for spend in (lambda: ledger.record(call(8)), lambda: _enter(ledger, cost=cents(8))):
+        for spend in (lambda: ledger.record(call(8)), lambda: reserve_in(ledger, cost=cents(8))):
             await others.set_budget("all", Budget(cost=(await used(turned.space)) + cents(10)))
             busy.meanwhile, busy.after_reads = meanwhile, 0
             await refused(BudgetExceededError, spend())
@@ -254,68 +257,62 @@ async def test_what_another_process_spends_between_read_and_batch_counts(turned:
     assert (await others.budgets())["all"].reserved_cost == 0
 
 
-# ---- several ledgers
+async def test_an_id_that_has_counted_other_amounts_is_refused(space: Space) -> None:
+    usage, wider = space.usage, space.usage.account("wider")
+    await usage.set_budget("all", Budget(cost=cents(50)))
+    uses = (call(1, input_tokens=7), call(2, "small"))
+
+    assert await usage.record(call(3), id="once") and not await usage.record(call(3), id="once")
+    await refused(InvalidError, usage.record(call(4), id="once"), "'once'.* has counted other amounts")
+    for order in (uses, uses[::-1]):
+        async with usage.within(wider).reserve(cost=cents(9), tokens=9, id="twice") as spend:
+            for use in order:
+                spend.record(use)
+    with pytest.raises(InvalidError, match=r"'twice' of account 'wider'.* has counted other amounts"):
+        async with usage.within(wider).reserve(cost=cents(9), tokens=9, id="twice") as spend:
+            spend.record(call(9))
+    async with usage.reserve(cost=cents(9), tokens=9, id="twice"):
+        pass  # nothing was used, as by a repetition that finds its result
+
+    assert (await used(space), await used(space, "wider")) == (cents(6), cents(3))
+    assert (await usage.budgets())["all"].reserved_cost == 0
 
 
-async def test_several_ledgers_count_together_or_none(turned: Turned) -> None:
-    session, user, tenant = (turned.ks.space(name).usage for name in ("session/1", "user/1", "all"))
-    both = session.within(user).within(tenant)
-    await user.set_budget("user", Budget(cost=cents(10)))
+async def test_an_id_that_is_reserved_with_other_amounts_is_refused(space: Space) -> None:
+    async with space.usage.reserve(cost=cents(4), id="once") as spend:
+        await refused(
+            InvalidError,
+            reserve_in(space.usage, cost=cents(5), id="once"),
+            "'once'.* has reserved other amounts",
+        )
+        await refused(InvalidError, reserve_in(space.usage, cost=cents(4), model="m", id="once"))
+        spend.record(call(4))
 
-    async with both.reserve(cost=cents(4)) as spend:
-        assert (await user.budgets())["user"].reserved_cost == cents(4)
-        spend.record(call(3))
-    assert await both.record(call(2), id="one") and not await both.record(call(2), id="one")
-    for ledger in (session, user, tenant):
-        assert (await ledger.totals()).total.cost == cents(5)
-
-    await session.set_budget("session", Budget(cost=cents(6)))
-    for spend_more in (lambda: both.record(call(2)), lambda: _enter(both, cost=cents(2))):
-        assert (await refused(BudgetExceededError, spend_more())).budget == "session"
-    for ledger in (session, user, tenant):
-        assert (await ledger.totals()).total.cost == cents(5)
-    assert (await user.budgets())["user"].reserved_cost == 0
-    assert await both.record(call(2), allow_over=True)
-    assert (await tenant.totals()).total.cost == cents(7)
+    assert await used(space) == cents(4)
 
 
-async def _enter(ledger: keepstate.UsageLedger, **bounds: Any) -> None:
-    async with ledger.reserve(**bounds):
-        raise AssertionError("it was reserved")
+async def test_a_sum_that_cannot_be_stored_is_refused_and_totals_are_exact(turned: Turned) -> None:
+    most = Usage(cost=Decimal(10**9), input_tokens=limits.LARGEST_USAGE)
+    space = turned.space
+    await space.usage.set_budget("calls", Budget(calls=100))
+    for _ in range(9):
+        await space.usage.record(most)
 
+    error = await refused(InvalidError, space.usage.record(most), "the largest that is stored")
+    async with space.usage.reserve(cost=most.cost):
+        state = (await space.usage.budgets())["calls"]
 
-async def test_the_widest_ledger_is_written_first_though_a_process_is_killed(turned: Turned) -> None:
-    inner, outer = turned.ks.space("inner").usage, turned.ks.space("outer").usage
-    await inner.set_budget("none", Budget(calls=0))
-
-    before = await turned.ks.space("outer").revision()
-    await refused(BudgetExceededError, inner.within(outer).record(call(1)))
-    await refused(BudgetExceededError, _enter(inner.within(outer)))
-
-    # Each time a reservation in the wider one, and its return.
-    assert await turned.ks.space("outer").revision() == before + 4
-
-
-async def test_a_crash_between_two_ledgers_counts_in_the_wider_one_and_repeats_once(
-    turned: Turned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inner, outer = turned.ks.space("inner").usage, turned.ks.space("outer").usage
-    await outer.set_budget("all", Budget(cost=cents(10)))
-    settle = Account.settle
-
-    async def crash(self: Account, id: str, usages: Any) -> Any:
-        if self.executor.name == "inner":
-            raise StoreUnavailableError("the process is gone")
-        return await settle(self, id, usages)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Account, "settle", crash)
-        await refused(StoreUnavailableError, inner.within(outer).record(call(3), id="one"))
-    assert ((await outer.totals()).total.cost, (await inner.totals()).total.cost) == (cents(3), 0)
-
-    assert await inner.within(outer).record(call(3), id="one")
-    assert ((await outer.totals()).total.cost, (await inner.totals()).total.cost) == (cents(3), cents(3))
-    assert (await outer.budgets())["all"].reserved_cost == 0
+    assert "10,000,000,000,000,000,000" in str(error)
+    assert (state.used_calls, state.reserved_cost) == (9, most.cost)
+    assert (await space.usage.totals()).total.cost == 9 * most.cost
+    set_to(turned, 2026, 3, 1)
+    other = space.usage.account("other")
+    for number in range(12):
+        await other.record(Usage(model=f"m{number}", cost=most.cost))
+        async with other.reserve(cost=most.cost):
+            pass
+    assert (await other.totals()).total.cost == 12 * most.cost
+    await refused(InvalidError, other.set_budget("all", Budget(calls=1)), "nothing was written")
 
 
 # ---- by the time of the store
@@ -499,7 +496,7 @@ async def test_numbers_of_budgets_and_reservations_are_bounded(
     blocks = [other.reserve(calls=1) for _ in range(limits.RESERVATIONS)]
     for block in blocks:
         await block.__aenter__()
-    error = await refused(QuotaExceededError, _enter(other, calls=1), "20 reservations")
+    error = await refused(QuotaExceededError, reserve_in(other, calls=1), "20 reservations")
     assert not isinstance(error, BudgetExceededError)
 
 

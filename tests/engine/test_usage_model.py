@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepstate import Budget, BudgetExceededError, Spend, Usage
+from keepstate import Budget, BudgetExceededError, InvalidError, Spend, Usage
 from keepstate._runner import TaskRunner
 from keepstate.engine.usage.ledger import UsageLedger
 from keepstate.stores.memory import MemoryStore
@@ -49,7 +49,7 @@ class Model:
         self.clock = clock
         self.uses: list[tuple[date, str, Wanted]] = []
         self.held: list[tuple[int, str | None, Wanted, str]] = []
-        self.ids: set[str] = set()
+        self.ids = dict[str, tuple[str, Wanted]]()
         self.budgets = dict[str, Budget]()
 
     def today(self) -> date:
@@ -128,12 +128,15 @@ async def go(taken: list[Any]) -> None:
                 await usage.set_budget(chosen, BUDGETS[chosen])
         elif what == "record":
             is_allowed = flag or model.has_room(name, wanted)
-            if id in model.ids:
+            if model.ids.get(id, (name, wanted)) != (name, wanted):
+                with pytest.raises(InvalidError):
+                    await usage.record(usage_of(name, wanted), id=id)
+            elif id in model.ids:
                 assert not await usage.record(usage_of(name, wanted), id=id)
             elif is_allowed:
                 assert await usage.record(usage_of(name, wanted), id=id, allow_over=flag)
                 model.uses.append((model.today(), name, wanted))
-                model.ids.add(id)
+                model.ids[id] = name, wanted
             else:
                 with pytest.raises(BudgetExceededError):
                     await usage.record(usage_of(name, wanted), id=id)

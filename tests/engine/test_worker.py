@@ -520,3 +520,49 @@ async def test_wrong_options_of_a_worker_are_refused(space: Space, wrong: dict[s
     options: dict[str, Any] = {"handlers": print} | wrong
     with pytest.raises(InvalidError, match=next(iter(wrong))):
         await space.queue.run(**options)
+
+
+async def test_two_deploys_at_once_share_tasks_and_steps(shared_url: str) -> None:
+    """Each task begins in one version and ends in the other, whose handler has other steps."""
+    ended: dict[str, tuple[str, str]] = {}
+
+    def version(name: str, own_step: str) -> Any:
+        async def handle(task: Task) -> str:
+            async def charge(tx: Any) -> str:
+                count = await tx.documents.get(f"charged/{task.id}", 0)
+                await tx.documents.put(f"charged/{task.id}", count + 1)
+                return name
+
+            await task.step(own_step, lambda: name)
+            begun_in: str = await task.transact("charge", charge)
+            if begun_in == name:
+                await task.later(0.01)
+            ended[task.id] = (begun_in, name)
+            return name
+
+        return handle
+
+    old, new = version("old", "fetch"), version("new", "load")
+    async with keepstate.open(shared_url) as one, keepstate.open(shared_url) as other:
+        queue = one.space("run/1").queue
+        for number in range(12):
+            await queue.put(number, id=f"t{number}", kind="mail")
+        await queue.put("sms", id="sms", kind="sms")
+
+        async def sms(task: Task) -> str:
+            return "new"
+
+        reports = await asyncio.gather(
+            work(one.space("run/1"), {"mail": old}, idle_s=1),
+            work(other.space("run/1"), {"mail": new, "sms": sms}, idle_s=1),
+        )
+
+        assert sum(report.completed for report in reports) == 13
+        assert all(report.failed == 0 for report in reports)
+        assert await queue.result("sms") == "new"
+        for number in range(12):
+            begun_in, ended_in = ended[f"t{number}"]
+            assert {begun_in, ended_in} == {"old", "new"}
+            assert await queue.result(f"t{number}") == ended_in
+            assert await one.space("run/1").documents.get(f"charged/t{number}") == 1
+            assert {step.name for step in await queue.steps(f"t{number}")} == {"fetch", "load", "charge"}

@@ -16,7 +16,7 @@ from keepstate.engine.documents.write_rules import WriteRules
 from keepstate.engine.events.folds import FoldRecord
 from keepstate.engine.events.record import Cursor, EventRecord
 from keepstate.engine.history.record import CommitRecord, Graft, Head
-from keepstate.engine.index.carrier import DropMark, Mark
+from keepstate.engine.index.carrier import DropMark, Mark, OwnerErasure
 from keepstate.engine.index.rows import MetaRecord, Row
 from keepstate.engine.kernel.grants import TenantRecord
 from keepstate.engine.kernel.subjects import ChangeTime
@@ -37,7 +37,8 @@ RECORDS: dict[str, Any] = {
     "APPROVALS": ApprovalRecord, "ATTEMPTS": AttemptRecord, "BLOCKED": Turn, "BRANCHES": Head,
     "CANCELLED": IndexRecord, "CARRIED": ChangeTime, "CARRYING": Mark, "CLAIMED": IndexRecord,
     "COMMITS": CommitRecord, "CURSORS": Cursor, "DEAD": IndexRecord, "DECIDED": LineRecord,
-    "DONE": IndexRecord, "DROPPING": DropMark, "EVENTS": EventRecord, "FOLDS": FoldRecord,
+    "DONE": IndexRecord, "DROPPING": DropMark, "ERASING": OwnerErasure, "EVENTS": EventRecord,
+    "FOLDS": FoldRecord,
     "GRAFTS": Graft, "HELD": Turn, "INDEX_META": MetaRecord, "LEDGERS": LedgerRecord,
     "OUTBOX": ChangeTime, "QUEUE_RULES": QueueRules, "READY": IndexRecord, "ROWS": Row, "RULES": WriteRules,
     "SCHEDULES": ScheduleRecord, "STEPS": StepRecord, "TAGS": Head, "TASKS": TaskRecord,

@@ -424,8 +424,8 @@ def test_a_message_costs_the_same_however_many_are_said_and_in_the_context() -> 
             assert len(talk.get_context()) == min(count + 32, most // 13)
             return written / 32
 
-    # One level more of the maps, releases of the compressor and ids by chance: up to 1.7 times. A context that
-    # is rewritten whole costs 20 times as much.
+    # One level more of the maps, releases of the compressor and ids by chance: up to 1.7 times. A context
+    # that is rewritten whole costs 20 times as much.
     assert cost(3_000, 400) <= min(2 * cost(500, 400), 4_000)
     assert cost(3_000, 128_000) <= min(2 * cost(250, 128_000), 4_000)
 

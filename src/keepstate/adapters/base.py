@@ -7,11 +7,12 @@ has an owner, whose data `erase` then removes. Ids are any text; see `names.segm
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast
 
 from keepstate.adapters.loop_handles import LoopHandles, OnHandles, Opened
+from keepstate.engine.documents.documents import DocumentEntry, Documents
 from keepstate.engine.kernel.arguments import check_duration_ms, check_flag, check_space_name, check_text
 from keepstate.engine.space.erasure import Erased, erase_spaces
 from keepstate.engine.space.joint_work import run_in_transaction
@@ -55,6 +56,23 @@ async def outlast_cancellation(work: Coroutine[Any, Any, T]) -> T:
     if not task.cancelled() and (failed := task.exception()) is not None:
         cancelled.add_note(f"The write that was waited for failed: {failed!r}")
     raise cancelled
+
+
+async def read_each(documents: Documents, names: Sequence[str]) -> dict[str, DocumentEntry[Any]]:
+    """Return the documents that exist, by name, in as few reads as their number and sizes allow.
+
+    Outside of a transaction, only those of one read are of one revision.
+    """
+    if not names:
+        return {}
+    if len(names) <= limits.READ_KEYS:
+        try:
+            return await documents.entries(*names)
+        except InvalidError:  # too large for one read
+            if len(names) == 1:
+                raise
+    half = len(names) // 2
+    return await read_each(documents, names[:half]) | await read_each(documents, names[half:])
 
 
 class Adapter(OnHandles):
@@ -228,6 +246,7 @@ class BoundSpace:
         *,
         message: str = "",
         attempts: int | None = None,
+        turn: str = "adapter",
     ) -> AppliedTransaction[T]:
         """Apply a function as one batch, and return its value with the revision.
 
@@ -238,6 +257,8 @@ class BoundSpace:
                 keepstate only; see `Adapter.call`.
             message: The purpose, in the history of a recorded space.
             attempts: The largest number of calls. None calls it until that is hopeless.
+            turn: The name of what the function changes in the space. Functions of this process with the same
+                name run one after the other. Give names of your own if many conversations share a space.
 
         Raises:
             Exception: What `Adapter.conflict` makes of a conflict that was not resolved.
@@ -249,7 +270,7 @@ class BoundSpace:
             async def once(tx: Transaction) -> None:
                 done[:] = [(await fn(tx), tx)]
 
-            await run_in_transaction(self.on(ks), once, message=message, attempts=attempts, turn="adapter")
+            await run_in_transaction(self.on(ks), once, message=message, attempts=attempts, turn=turn)
             value, tx = done[0]
             return AppliedTransaction(value, tx.revision)  # which is known after the end of the transaction
 

@@ -6,8 +6,10 @@ give the same response. A batch that answers checks all of them again.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -19,6 +21,7 @@ from keepstate.engine.approvals.records import Approval
 from keepstate.engine.approvals.shown_text import reveal, text_of
 from keepstate.engine.approvals.signers import Signer
 from keepstate.engine.kernel.arguments import require_instance
+from keepstate.engine.kernel.store_cache import cache_of
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
@@ -41,7 +44,13 @@ Response = tuple[int, dict[str, Any]]
 _NOT_VALID: Final[Response] = (403, {"error": "not_valid"})
 _BAD_REQUEST: Final[Response] = (400, {"error": "bad_request"})
 _TOO_LARGE: Final[Response] = (413, {"error": "too_large"})
+_TOO_MANY: Final[Response] = (429, {"error": "too_many"})
 _UNAVAILABLE: Final[Response] = (503, {"error": "unavailable"})
+
+
+_BURST: Final = 30
+_PER_S: Final = 1.0
+_BUCKETS: Final = 10_000
 
 
 class _Request(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,6 +61,29 @@ class _Request(msgspec.Struct, forbid_unknown_fields=True):
     value: Any = None
     note: str = ""
     saw: str = ""
+
+
+class LinkLimits:
+    """Token buckets of links, by approval and person. Only requests with a valid signature have one.
+
+    Of more than 10,000 at a time, the one that was used least recently is forgotten, and full again.
+    """
+
+    def __init__(self) -> None:
+        self._buckets = OrderedDict[tuple[object, ...], tuple[float, float]]()
+        self._lock = Lock()
+
+    def take(self, link: Link, now_s: float) -> bool:
+        """Take a token for one request, and return whether there was one."""
+        key = link.tenant, link.space, link.id, link.to
+        with self._lock:
+            left, at_s = self._buckets.pop(key, (float(_BURST), now_s))
+            left = min(float(_BURST), left + max(0.0, now_s - at_s) * _PER_S)
+            is_there = left >= 1
+            self._buckets[key] = (left - is_there, now_s)
+            if len(self._buckets) > _BUCKETS:
+                self._buckets.popitem(last=False)
+            return is_there
 
 
 class _AnswerError(Exception):
@@ -70,6 +102,8 @@ async def handle(ks: Keepstate, body: bytes, *, signer: Signer) -> Response:
       person may not answer any more.
     - 409: the approval was answered otherwise, has expired or was withdrawn.
     - 422: the value does not fit; `message` has the path of the part at fault.
+    - 429: the person sends too many requests about this approval: over 30 at once, or one a second for long.
+      Each process counts for itself.
     - 503: the store does not answer now.
 
     Args:
@@ -89,6 +123,8 @@ async def handle(ks: Keepstate, body: bytes, *, signer: Signer) -> Response:
     if link is None:
         return _NOT_VALID
     try:
+        if not cache_of(await ks.opened()).part(LinkLimits).take(link, ks.clock.monotonic_s()):
+            return _TOO_MANY
         space = _space_of(ks, link)
         if request.do == "read":
             return 200, _shown(await space.approvals.linked(link), link)

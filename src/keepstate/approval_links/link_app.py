@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from keepstate.approval_links.answering import handle
 from keepstate.approval_links.form import JSON_HEADERS, form
@@ -18,12 +19,15 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
+_BODY_S: Final = 30.0
+_PIECES: Final = 1_024
+
 
 def link_app(ks: Keepstate, *, signer: Signer) -> App:
     """Return an ASGI application that serves the page of links, and answers its requests.
 
-    Mount it under the path of `base`. It serves that path only. A proxy in front of it limits how many
-    requests an address may send.
+    Mount it under the path of `base`. It serves that path only. A body has to arrive within 30 seconds, in at
+    most 1,024 pieces. A proxy in front of it limits how many requests an address may send.
 
     Args:
         ks: The handle of the tenant, or the administrator's, which serves links of all tenants.
@@ -59,25 +63,34 @@ async def _respond(
         headers, html = form()
         await _send(send, 200, headers, html.encode(), shows=method == "GET")
     elif method == "POST":
-        body = await _read(receive)
+        try:
+            async with asyncio.timeout(_BODY_S):
+                body = await _read(receive)
+        except TimeoutError:
+            await _send_json(send, 408, {"error": "too_slow"}, {"connection": "close"})
+            return
         if body is None:
             return
-        await _send_json(send, *await handle(ks, body, signer=signer))
+        status, content = await handle(ks, body, signer=signer)
+        await _send_json(send, status, content, {"retry-after": "5"} if status == 429 else None)
     else:
         await _send_json(send, 405, {"error": "method_not_allowed"}, {"allow": "GET, HEAD, POST"})
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """Return the body, no longer than is needed to refuse it; None if the client has gone."""
-    body = b""
-    while len(body) <= limits.LINK_BODY_BYTES:
+    """Return the body, no longer than is needed to refuse it; None if the client has gone.
+
+    A body in too many pieces, which may be empty and never end, is one that is too large.
+    """
+    body = bytearray()
+    for _ in range(_PIECES):
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
         body += message.get("body", b"")
-        if not message.get("more_body", False):
-            break
-    return body
+        if len(body) > limits.LINK_BODY_BYTES or not message.get("more_body", False):
+            return bytes(body)
+    return b" " * (limits.LINK_BODY_BYTES + 1)
 
 
 async def _send_json(

@@ -9,6 +9,7 @@
     not_seen: "The question is not the one that you saw. Load this page again.",
     bad_request: "The answer could not be read. Load this page again.",
     too_large: "The answer is too large.",
+    too_many: "There were too many requests. Try again in a minute.",
     unavailable: "The answer could not be stored now. Try again in a moment.",
   };
   const STATES = {
@@ -30,9 +31,10 @@
     }
   }
 
-  /* Texts of a schema come as they are: what turns or hides text is written by its number. */
-  const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e0fff}]/gu;
-  const reveal = (text) => text.replace(HIDDEN, (sign) =>
+  /* Texts of a schema come as they are: what turns or hides text is written by its number. The characters are
+     those of shown_text.py. */
+  const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\uffff\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu;
+  const reveal = (text) => String(text).replace(HIDDEN, (sign) =>
     `⟨U+${sign.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 
   const make = (tag, text, facts = {}) => {
@@ -70,7 +72,7 @@
     const wrong = (field, text) => {
       field.setAttribute("aria-invalid", "true");
       field.focus();
-      throw new Error(`${told}: ${text}`);
+      throw new Error(`${reveal(told)}: ${text}`);
     };
     const read = (field, take) => () => {
       field.removeAttribute("aria-invalid");
@@ -175,7 +177,7 @@
         : "Your answer was taken. You can close this page.");
     } else if (status === 422) {
       error.textContent = said.message;
-    } else if (status === 503 || status === 0 || status === 413) {
+    } else if (status === 503 || status === 0 || status === 408 || status === 413 || status === 429) {
       error.textContent = TOLD[said.error] || TOLD.unavailable;
     } else {
       close(TOLD[said.error] || TOLD.bad_request);
@@ -190,7 +192,8 @@
     if (said.expires_at) facts.push(`open until ${new Date(said.expires_at).toLocaleString()}`);
     if (said.need > 1) facts.push(`${said.votes} of ${said.need} have agreed`);
     if (said.has_answered) facts.push("you have agreed");
-    at("facts").textContent = facts.join(" · ");
+    /* Each fact is isolated, so that a name in Hebrew or Arabic letters does not move into the next one. */
+    at("facts").replaceChildren(...facts.flatMap((fact, index) => [...(index ? [" · "] : []), make("bdi", fact)]));
     if (said.subject !== null) {
       at("subject").textContent = said.subject;
       at("subject-part").hidden = false;

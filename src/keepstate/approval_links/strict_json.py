@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import isfinite
 from typing import Any, Final, NoReturn
 
 from keepstate.values import limits
@@ -15,7 +16,8 @@ def read_json(body: bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: It is too large or too deep, names a key twice, or is not JSON in UTF-8.
+        ValueError: It is too large or too deep, names a key twice, has a number that is too large for a
+            float, or is not JSON in UTF-8.
     """
     if len(body) > limits.LINK_BODY_BYTES:
         raise ValueError("too large")
@@ -25,7 +27,7 @@ def read_json(body: bytes) -> Any:
         depth += (sign in "[{") - (sign in "]}")
         if depth > limits.LINK_BODY_DEPTH:
             raise ValueError("too deep")
-    value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     # Half of a surrogate pair has no UTF-8, and could not be stored.
     json.dumps(value, ensure_ascii=False).encode()
     return value
@@ -36,6 +38,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a key twice")
     return found
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not isfinite(number):
+        raise ValueError(f"{digits:.40} is too large")
+    return number
 
 
 def _refuse(constant: str) -> NoReturn:

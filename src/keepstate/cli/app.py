@@ -79,6 +79,7 @@ COMMANDS: Final = {
         "tenants:import_tenant",
         "Write what export-tenant wrote into a tenant without data.",
     ),
+    "keys": ("serve:app", "Add, list and revoke the keys of the server."),
     "langgraph": ("langgraph:app", "Import LangGraph's checkpoints, and prune old ones."),
     "log": ("history", "List a commit and those before it."),
     "ls": ("documents", "List the documents of a space."),
@@ -124,6 +125,10 @@ COMMANDS: Final = {
         "schedules",
         "List the schedules of a space, or show, pause, resume, run or delete one.",
     ),
+    "serve": (
+        "serve",
+        "Serve the store over HTTP until SIGTERM or Ctrl-C, for clients that have a key.",
+    ),
     "show": ("history", "Print the state of a commit, or a part of it; messages in readable form."),
     "size": (
         "tenants",
@@ -144,7 +149,10 @@ COMMANDS: Final = {
         "Compare every byte of a history with its hash. Exit with 5 if data is damaged.",
     ),
     "watch": ("documents", "Print changes of documents as they happen, until Ctrl-C."),
-    "worker": ("work", "Work on the tasks of a space until SIGTERM or Ctrl-C, and print what was done."),
+    "worker": (
+        "work",
+        "Work on the tasks of a space, or of many, until SIGTERM or Ctrl-C, and print what was done.",
+    ),
 }
 """The module of each command, with the name of the function if that differs, and the command's summary."""
 _PAGES: Final = ("demo", "doctor", "import", "migrate")

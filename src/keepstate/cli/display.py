@@ -166,6 +166,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+_NOTE: Final = 40
+"""Characters of a note on a commit in its row."""
+
+
 def shortened(text: str, width: int = _VALUE) -> str:
     """Return a text of at most `width` characters; a longer one is cut."""
     return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"
@@ -214,6 +218,8 @@ def commit_row(commit: _commits.Commit, *names: str) -> list[Text]:
     message = Text(visible(commit.message or ("merge" if len(commit.parents) > 1 else "")))
     if names:
         message = Text.assemble((f"({visible(', '.join(names))}) ", "bold green"), message)
+    for key, note in commit.meta.items():
+        message = Text.assemble(message, (f"  {visible(key)}={visible(shortened(note, _NOTE))}", "dim"))
     return [
         Text(visible(position), "yellow"),
         Text(commit.id[:10], "dim"),

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from io import BufferedReader
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, TextColumn
 
 from keepstate.cli import exits
 from keepstate.cli.chat import gist
+from keepstate.cli.databases import MAGIC, pieces_in
 from keepstate.cli.display import counted, plain, progress, said, shortened
 from keepstate.cli.session import PLAIN, Session
 from keepstate.cli.transcripts import Piece, Transcript
@@ -32,6 +34,8 @@ _STDIN: Final = "-"
 _MESSAGES: Final = "messages"
 _ABOUT: Final = "conversation"
 """The document with the other fields that a file has for a conversation."""
+_SOURCE: Final = "source"
+"""The document with the file that a conversation was imported from: its name, and a digest of its path."""
 _BY_BATCH: Final = 200
 _BATCH_BYTES: Final = 2 << 20
 _GIST: Final = 48
@@ -64,9 +68,9 @@ async def import_(
 ) -> int:
     """Import chat transcripts, one commit for each message, or a history that export wrote.
 
-    A transcript is JSON or JSON lines, with one conversation or many. Each conversation becomes the list
-    `messages` in the history of a space, PREFIX/ID. Messages that are already there are compared and not
-    written again, so you can run an interrupted import again.
+    A transcript is JSON or JSON lines, with one conversation or many, or a database of another library. Each
+    conversation becomes the list `messages` in the history of a space, PREFIX/ID. Messages that are already
+    there are compared and not written again, so you can run an interrupted import again.
 
     Args:
         file: The file; - reads a transcript from standard input.
@@ -79,7 +83,19 @@ async def import_(
             return await _import_bundle(file, prefix, session)
         prefix = prefix.rstrip("/") or prefix
         transcript = Transcript(file, stream, key=key, by_index=by_index)
-        return await _import_transcript(transcript, prefix, session, None if file == _STDIN else _size(file))
+        size = None if file == _STDIN else _size(file)
+        is_database = stream.peek().startswith(MAGIC)
+        if is_database and file == _STDIN:
+            raise InvalidError("standard input holds an SQLite database; give the file's name")
+        # The beginning of the file is read before a store is created.
+        pieces = pieces_in(file) if is_database else transcript.pieces()
+        path = None if file == _STDIN or space is not None else file
+        begun = perf_counter()
+        async with session.opened(makes=True) as ks:
+            importer = _Importer(ks, prefix, path)
+            await _take_all(importer, transcript, pieces, None if is_database else size)
+        _show(importer, transcript.left_out, perf_counter() - begun, session)
+        return exits.OK
 
 
 async def _import_bundle(file: str, space: str, session: Session) -> int:
@@ -87,16 +103,6 @@ async def _import_bundle(file: str, space: str, session: Session) -> int:
         commits = await ks.space(space).history.import_bundle(file)
     text = f"{counted(commits, 'commit')} imported into the history of {space}"
     session.write({"space": space, "commits": commits}, text)
-    return exits.OK
-
-
-async def _import_transcript(transcript: Transcript, prefix: str, session: Session, size: int | None) -> int:
-    begun = perf_counter()
-    pieces = transcript.pieces()  # reads the beginning of the file, before a store is created
-    async with session.opened(makes=True) as ks:
-        importer = _Importer(ks, prefix)
-        await _take_all(importer, transcript, pieces, size)
-    _show(importer, perf_counter() - begun, session)
     return exits.OK
 
 
@@ -132,14 +138,20 @@ class _Known:
 class _Importer:
     """Appends messages that are not there yet.
 
+    Args:
+        ks: The handle on the store.
+        prefix: The prefix of the names of spaces.
+        file: The file, if the prefix is its name. Another file of the same name gets another prefix.
+
     Attributes:
         prefix: The prefix of the names of spaces.
         totals: The counts so far.
         first: The space of the first conversation, once it is known.
     """
 
-    def __init__(self, ks: Keepstate, prefix: str) -> None:
-        self._ks, self.prefix = ks, prefix
+    def __init__(self, ks: Keepstate, prefix: str, file: str | None) -> None:
+        self._ks, self.prefix, self._name = ks, prefix, prefix
+        self._source = None if file is None else _source_of(file)
         self._known: dict[str, _Known] = {}
         self.totals = _Totals()
         self.first: str | None = None
@@ -151,6 +163,23 @@ class _Importer:
         Raises:
             AlreadyExistsError: Another conversation is there.
         """
+        number = 1
+        while True:
+            try:
+                await self._take(piece)
+                break
+            except AlreadyExistsError:
+                if self.totals.messages or not await self._is_of_another_file(piece):
+                    raise
+                number += 1
+                self.prefix, self.first = f"{self._name}-{number}", None
+
+    async def _is_of_another_file(self, piece: Piece) -> bool:
+        """Return whether a file of the same name in another folder was imported under this prefix."""
+        there = await self._space(piece).documents.get(_SOURCE)
+        return self._source is not None and there is not None and there != self._source
+
+    async def _take(self, piece: Piece) -> None:
         space = self._space(piece)
         self.first = self.first or space.name
         if space.name not in self._known and piece.start == 0:
@@ -195,6 +224,8 @@ class _Importer:
                 head = await _append_message(tx, piece, index)
             if begin == 0 and piece.fields and await tx.documents.get(_ABOUT) != piece.fields:
                 await tx.documents.put(_ABOUT, piece.fields)
+            if start == 0 and self._source is not None and await tx.documents.get(_SOURCE) is None:
+                await tx.documents.put(_SOURCE, self._source)
             new = digests[len(there) :]
             return _Known(head, [*known.digests, *new]), len(new)
 
@@ -258,6 +289,11 @@ def _opened(file: str) -> Generator[BufferedReader]:
         raise InvalidError(f"{file} cannot be read ({error.strerror})") from error
 
 
+def _source_of(file: str) -> dict[str, str]:
+    path = Path(file).resolve()
+    return {"file": path.name, "folder": sha256(bytes(path.parent)).hexdigest()[:16]}
+
+
 def _size(file: str) -> int:
     return Path(file).stat().st_size
 
@@ -266,11 +302,18 @@ def _counted(totals: _Totals) -> str:
     return f"{counted(totals.conversations, 'conversation')}, {counted(totals.messages, 'message')}"
 
 
-def _show(importer: _Importer, seconds: float, session: Session) -> None:
+def _show(importer: _Importer, left_out: int, seconds: float, session: Session) -> None:
     totals = importer.totals
     done = f"{totals.added:,} imported, {totals.present:,} already there"
+    if left_out:
+        done += f"; {counted(left_out, 'line')} without a message left out"
     session.write(
-        {"space": importer.prefix, **msgspec.to_builtins(totals), "seconds": round(seconds, 3)},
+        {
+            "space": importer.prefix,
+            **msgspec.to_builtins(totals),
+            "left_out": left_out,
+            "seconds": round(seconds, 3),
+        },
         f"{_counted(totals)} in {seconds:.1f} s: {done}",
     )
     if importer.first is not None and not session.json:

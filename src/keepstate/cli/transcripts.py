@@ -1,7 +1,8 @@
-"""Chat transcripts: files of messages in the chat-completions format, read as conversations in order.
+"""Chat transcripts: files of messages, read as conversations in order.
 
 A file is one JSON document, or JSON lines. Both hold one conversation, which is a list of messages, or many.
 A conversation may be a field of an object with other fields. Lines are read one by one, a document at once.
+`cli.transcript_forms` has the forms of messages and lines, `cli.databases` reads databases.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeGuard
 
 import msgspec
 
-from keepstate.cli.chat import Message, is_message
+from keepstate.cli.transcript_forms import (
+    Line,
+    Message,
+    conversations_of_team,
+    message_in,
+    messages_of_tree,
+    reader_of_lines,
+)
 from keepstate.errors import InvalidError
 
 Fields = dict[str, Any]
@@ -25,12 +33,24 @@ _KEYS: Final = ("messages", "traj", "trajectory", "conversation", "chat", "trans
 _IDS: Final = ("conversation_id", "thread_id", "session_id", "task_id", "id")
 _IDS_IN_MESSAGES: Final = _IDS[:3]
 """Without `id`: a message's `id` names the message, not its conversation."""
-_TRIAL: Final = "trial"
+_TRIALS: Final = ("trial", "epoch")
+"""What tells apart several conversations of one id: in benchmarks, and in logs of Inspect."""
 _MOST_DIGITS: Final = 4_300
 """The limit of Python's own `int`: the time for more digits grows with the square of their number."""
 _BY_PIECE: Final = 200
 _LINES: Final = (".jsonl", ".ndjson")
 _BOM: Final = b"\xef\xbb\xbf"
+_TREE: Final = "mapping"
+_TEAM: Final = "agent_states"
+_OTHER_FILES: Final = {
+    b"PK\x03\x04": "a ZIP archive. Of a log of Inspect, import what `inspect log convert --to json` writes. "
+    "Of an export, import its conversations.json",
+    b"\x1f\x8b": "compressed by gzip. Decompress it first",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd. Decompress it first",
+    b"PAR1": "a Parquet file. Write its rows as JSON lines first",
+    b"%PDF": "a PDF",
+}
+"""Files that are recognised and not read, by their first bytes, with what to do."""
 _SHOWN: Final = 60
 
 
@@ -72,13 +92,14 @@ class Transcript:
 
     Attributes:
         read_bytes: The number of bytes read so far.
+        left_out: The number of lines so far that have no message.
     """
 
     def __init__(
         self, name: str, stream: BinaryIO, *, key: str | None = None, by_index: bool = False
     ) -> None:
         self._name, self._stream, self._key, self._by_index = name, stream, key, by_index
-        self.read_bytes = 0
+        self.read_bytes = self.left_out = 0
 
     def pieces(self) -> Iterator[Piece]:
         """Return an iterator over the conversations of the file.
@@ -86,6 +107,7 @@ class Transcript:
         Raises:
             InvalidError: The file is not a transcript; the error says where, and what was expected.
         """
+        self._reject_other_files()
         lines = self._lines()
         begin = [line for line in (next(lines, None), next(lines, None)) if line is not None]
         if not begin:
@@ -99,6 +121,13 @@ class Transcript:
         rest = self._stream.read()
         self.read_bytes += len(rest)
         return self._of_document(self._value(text + rest, None))
+
+    def _reject_other_files(self) -> None:
+        peek = getattr(self._stream, "peek", None)
+        begin: bytes = peek() if peek is not None else b""
+        for magic, what in _OTHER_FILES.items():
+            if begin.startswith(magic):
+                raise InvalidError(f"{self._name} is {what}")
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the lines that are not blank, with their numbers."""
@@ -114,13 +143,17 @@ class Transcript:
         rest = ((f"line {number}", self._value(line.rstrip(), number)) for number, line in lines)
         first = next(rest)
         values = chain([first], rest)
-        if is_message(first[1]):
+        if message_in(first[1]) is not None:
             return self._of_messages(values)
+        if (read := reader_of_lines(first[1])) is not None:
+            return self._of_messages(values, read)
         return (self._conversation(one, place, "", str(index)) for index, (place, one) in enumerate(values))
 
     def _of_document(self, value: Any) -> Iterator[Piece]:
-        if is_message(value):  # JSON lines with one line so far
+        if message_in(value) is not None:  # JSON lines with one line so far
             return self._of_messages([("line 1", value)])
+        if (read := reader_of_lines(value)) is not None and self._messages_in(value) is None:
+            return self._of_messages([("line 1", value)], read)
         if _is_list(value) and _begin_messages(value):
             return self._of_messages((f"[{place}]", one) for place, one in enumerate(value))
         if self._messages_in(value) is not None:
@@ -128,7 +161,9 @@ class Transcript:
         many, path = self._conversations(value)
         return (self._conversation(one, "", f"{path}[{n}]", str(n)) for n, one in enumerate(many))
 
-    def _of_messages(self, values: Iterable[tuple[str, Any]]) -> Iterator[Piece]:
+    def _of_messages(
+        self, values: Iterable[tuple[str, Any]], read: Callable[[object], Line | None] | None = None
+    ) -> Iterator[Piece]:
         """Yield successive messages of the same conversation as one piece."""
         counts: dict[str | None, int] = {}
         places: list[str] = []
@@ -141,15 +176,26 @@ class Transcript:
             return Piece(current, start, messages, partial(self._locate, places), {})
 
         for place, one in values:
-            message = self._message(one, place)
-            id = None if self._by_index else _id_in(message, _IDS_IN_MESSAGES)
+            if read is None:
+                message = self._message(one, place)
+                id = None if self._by_index else _id_in(message, _IDS_IN_MESSAGES)
+            else:
+                if (line := read(one)) is None:
+                    raise self._error(place, "a line of the same tool as the lines before", one)
+                if line.message is None:
+                    self.left_out += 1
+                    continue
+                message, id = line.message, None if self._by_index else line.conversation
             if messages and (id != current or len(messages) == _BY_PIECE):
                 yield piece()
                 places, messages = [], []
             current = id
             places.append(place)
             messages.append(message)
-        yield piece()
+        if messages:
+            yield piece()
+        elif not counts:
+            raise self._error("", "lines with messages; all were left out")
 
     def _conversation(self, value: object, line: str, path: str, index: str | None) -> Piece:
         found = _Found(value, "", {}) if _is_list(value) else self._messages_in(value)
@@ -171,13 +217,16 @@ class Transcript:
         if not _is_object(value):
             return None
         fields = value
+        if self._key is None and (line := messages_of_tree(fields)) is not None:
+            return _Found(line, _TREE, {key: kept for key, kept in fields.items() if key != _TREE})
         named = [self._key] if self._key is not None else [key for key in _KEYS if key in fields]
         others = [key for key in fields if key not in named] if self._key is None else []
         for key in (*named, *others):
             inner: object = fields.get(key)
             rest = {other: kept for other, kept in fields.items() if other != key}
             if _is_list(inner):
-                if _begin_messages(inner) or (key in named and not self._begin_many(inner)):
+                is_asked = key == self._key and not self._begin_many(inner)
+                if _begin_messages(inner) or is_asked or (key in named and not inner):
                     return _Found(inner, key, rest)
             elif key in named and (found := self._messages_in(inner)) is not None:
                 fields_inside = {key: found.fields} if found.fields else {}
@@ -188,7 +237,10 @@ class Transcript:
         """Return a list of conversations, and the path to it."""
         if _is_list(value):
             return value, ""
-        for key, inner in value.items() if _is_object(value) else ():
+        fields = value if _is_object(value) else {}
+        if self._key is None and (agents := [*conversations_of_team(fields)]):
+            return agents, _TEAM
+        for key, inner in fields.items():
             if _is_list(inner) and self._begin_many(inner):
                 return inner, key
         raise self._error("", self._wanted(), value)
@@ -199,33 +251,37 @@ class Transcript:
         return _begin_messages(first) if _is_list(first) else bool(self._messages_in(first))
 
     def _message(self, value: object, place: str) -> Message:
-        if not is_message(value):
-            raise self._error(place, "a chat message, an object with a text `role`", value)
-        return value
+        message = message_in(value)
+        if message is None:
+            raise self._error(place, "a chat message, such as an object with a text `role`", value)
+        return message
 
     def _value(self, text: bytes, line: int | None) -> Any:
         place = "" if line is None else f"line {line}"
         try:
-            return _decoded(text)
+            return decoded(text)
         except json.JSONDecodeError as error:
             place = f"line {line or error.lineno}, column {error.colno}"
             raise self._error(place, f"JSON ({error.msg})") from error
         except UnicodeDecodeError as error:
-            raise self._error(place, f"UTF-8 ({error.reason} at byte {error.start})") from error
+            raise self._error(place, f"JSON in UTF-8 ({error.reason} at byte {error.start})") from error
         except RecursionError as error:
             raise self._error(place, "JSON that nests less deep") from error
 
     def _wanted(self) -> str:
         if self._key is not None:
             return f"an object with chat messages under {self._key!r}"
-        return "a list of chat messages, or an object that has one, as under `messages`"
+        return (
+            "a list of chat messages, or an object that has one, as under `messages`; name the key by --key"
+        )
 
     def _error(self, place: str, expected: str, *found: object) -> InvalidError:
         where = f"{self._name}, {place}" if place else self._name
         return InvalidError(f"{where}: expected {expected}{f'; found {_shown(found[0])}' if found else ''}")
 
 
-def _decoded(text: bytes) -> Any:
+def decoded(text: bytes) -> Any:
+    """Return the value of a JSON text; raises a `ValueError` or `RecursionError`."""
     try:
         return msgspec.json.decode(text)
     except ValueError:
@@ -241,7 +297,7 @@ def _integer(digits: str) -> int:
 
 def _is_json(text: bytes) -> bool:
     try:
-        _decoded(text)
+        decoded(text)
     except (ValueError, RecursionError):
         return False
     return True
@@ -256,15 +312,15 @@ def _is_object(value: object) -> TypeGuard[Fields]:
 
 
 def _begin_messages(items: Sequence[Any]) -> bool:
-    return bool(items) and is_message(items[0])
+    return bool(items) and message_in(items[0]) is not None
 
 
 def _id_in(fields: Fields, names: Sequence[str]) -> str | None:
     """Return the id of a conversation, followed by its trial if it has several."""
     for name in names:
-        id, trial = fields.get(name), fields.get(_TRIAL)
+        id, trials = fields.get(name), (fields.get(trial) for trial in _TRIALS)
         if isinstance(id, str | int) and id != "":
-            return f"{id}/{trial}" if isinstance(trial, str | int) else str(id)
+            return "/".join(str(part) for part in (id, *trials) if isinstance(part, str | int))
     return None
 
 

@@ -1,4 +1,4 @@
-"""Commands on work in progress: worker (on the tasks of spaces), diagram (a state machine)."""
+"""Commands on work in progress: worker (on the tasks of one space or many), diagram (a state machine)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ _MACHINE = ("STATES", "TRANSITIONS", "WAITING", "diagram")
 
 async def worker(
     space: str,
-    handlers: str,
+    handlers: str | None = None,
     *,
+    under: Annotated[
+        str | None, Parameter(help="Serve all spaces of this name and below it, in turns; SPACE is left out.")
+    ] = None,
     concurrency: Annotated[int, Parameter(help="Work on at most N tasks at once.")] = 10,
     lease_s: Annotated[float, Parameter(help="Let others have a task if this worker is dead for S s.")] = 60,
     timeout_s: Annotated[float | None, Parameter(help="Fail an attempt that takes longer.")] = None,
@@ -28,16 +31,24 @@ async def worker(
     idle_s: Annotated[float | None, Parameter(help="End after S seconds without a task.")] = None,
     session: Session = PLAIN,
 ) -> int:
-    """Work on the tasks of a space until SIGTERM or Ctrl-C, and print what was done.
+    """Work on the tasks of a space, or of many, until SIGTERM or Ctrl-C, and print what was done.
 
     Args:
-        space: The space.
+        space: The space; with --under, the handlers.
         handlers: MODULE:NAME of a function of a task, or of a dict of such functions by kind.
     """
+    if under is not None and handlers is not None:
+        raise InvalidError(f"give the space {space!r} or --under {under!r}, not both")
+    named = space if under is not None else handlers
+    if named is None:
+        raise InvalidError(
+            f"give the handlers after the space {space!r}, as MODULE:HANDLERS, or --under for many spaces"
+        )
     session.load()
-    found = import_named(handlers, "MODULE:HANDLERS")
+    found = import_named(named, "MODULE:HANDLERS")
     async with session.opened() as ks:
-        report = await ks.space(space).queue.run(
+        queue = ks.space(space).queue if under is None else ks.queues(under)
+        report = await queue.run(
             found,
             concurrency=concurrency,
             lease_s=lease_s,

@@ -343,6 +343,7 @@ class Conversation:
             api: `chat` for the messages of chat completions, `responses` for the input of Responses.
 
         Raises:
+            InvalidError: A message has no form, such as content that is a number; the place is named.
             UnsupportedError: The context has a part that the form does not have, such as a video.
         """
         check_choice("api", api, "chat", "responses")
@@ -352,6 +353,7 @@ class Conversation:
         """Return the context as Anthropic takes it: messages that alternate, and `system` apart.
 
         Raises:
+            InvalidError: A message has no form, such as content that is a number; the place is named.
             UnsupportedError: The context has a part that the form does not have, such as a recording.
         """
         return cast("ModelContext[Message]", convert(await self.get_context(), "anthropic"))
@@ -360,6 +362,7 @@ class Conversation:
         """Return the context as contents of Gemini, which alternate, and `system` apart.
 
         Raises:
+            InvalidError: A message has no form, such as content that is a number; the place is named.
             UnsupportedError: The context has a part that the form does not have.
         """
         return cast("ModelContext[Message]", convert(await self.get_context(), "gemini"))
@@ -368,6 +371,7 @@ class Conversation:
         """Return the context as messages of LangChain.
 
         Raises:
+            InvalidError: A message has no form, such as content that is a number; the place is named.
             MissingExtraError: langchain-core is not installed.
             UnsupportedError: The context has a part that the form does not have.
         """
@@ -377,6 +381,7 @@ class Conversation:
         """Return the context as messages of Pydantic AI. Parts of other forms have the time of this call.
 
         Raises:
+            InvalidError: A message has no form, such as content that is a number; the place is named.
             MissingExtraError: Pydantic AI is not installed.
             UnsupportedError: The context has a part that the form does not have.
         """

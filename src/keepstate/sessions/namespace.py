@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from keepstate._runner import Runner, process_name
 from keepstate.engine.documents.record import read_record
@@ -171,13 +171,27 @@ class HeadRecord:
     user_id: str | None
 
 
-@register("keepstate.SessionLives")
 @dataclass(frozen=True)
 class GenerationsRecord:
-    """The number of generations so far, and the first generation that may still have documents."""
+    """The generations of a session. Stored as a plain dict, which the erasure of an owner changes.
+
+    Attributes:
+        count: The number of generations so far.
+        first_kept: The first generation that may still have documents.
+        owners: Pairs of a generation and the owner from this one on, up to the next pair. They outlive the
+            heads, so that ended and expired generations of an owner can be erased.
+    """
 
     count: int = 0
     first_kept: int = 1
+    owners: list[tuple[int, str | None]] = field(default_factory=list[tuple[int, str | None]])
+
+    def owned(self, life: int, owner: str | None) -> GenerationsRecord:
+        """Return the record with `life` as the last generation, and its owner."""
+        owners = [run for run in self.owners if run[0] < life]
+        if owner != (owners[-1][1] if owners else None):
+            owners.append((life, owner))
+        return replace(self, count=life, owners=owners)
 
 
 def generation_prefix(prefix: str, life: int) -> str:
@@ -267,7 +281,10 @@ class SessionGenerations(Namespace):
         if head is None:
             generations = await self._read_generations(tx)
             head = HeadRecord(generations.count + 1, 0, self.ttl_s, user_id)
-            await tx.documents.put(self.prefix + GENERATIONS, replace(generations, count=head.life))
+            await self._put_generations(tx, generations.owned(head.life, user_id))
+        elif head.user_id is None and user_id is not None:
+            generations = await self._read_generations(tx)
+            await self._put_generations(tx, generations.owned(head.life, user_id))
         written = replace(head, ttl_s=_longer(head.ttl_s, self.ttl_s), user_id=head.user_id or user_id)
         await self._record_use(tx, head, written)
         self._seen = head.life
@@ -344,7 +361,7 @@ class SessionGenerations(Namespace):
         async def record_sweep(tx: Transaction) -> None:
             now = await self._read_generations(tx)
             if now.first_kept < past.stop:
-                await tx.documents.put(self.prefix + GENERATIONS, replace(now, first_kept=past.stop))
+                await self._put_generations(tx, replace(now, first_kept=past.stop))
 
         if past:
             await run_in_transaction(self.target, record_sweep, message=f"sweep {self._what}")
@@ -375,9 +392,16 @@ class SessionGenerations(Namespace):
     # ---- its documents
 
     async def _read_generations(self, target: Space | Transaction) -> GenerationsRecord:
-        return await target.documents.get(
-            self.prefix + GENERATIONS, GenerationsRecord(), type=GenerationsRecord
-        )
+        fields: dict[str, Any] | None = await target.documents.get(self.prefix + GENERATIONS)
+        if fields is None:
+            return GenerationsRecord()
+        owners = [(life, owner) for life, owner in fields["owners"]]
+        return GenerationsRecord(fields["count"], fields["first_kept"], owners)
+
+    async def _put_generations(self, tx: Transaction, record: GenerationsRecord) -> None:
+        owners = [list(run) for run in record.owners]
+        fields = {"count": record.count, "first_kept": record.first_kept, "owners": owners}
+        await tx.documents.put(self.prefix + GENERATIONS, fields)
 
     async def _read_head(self, target: Space | Transaction) -> HeadRecord | None:
         head = await target.documents.get(self.prefix + HEAD, type=HeadRecord)

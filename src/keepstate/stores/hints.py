@@ -22,10 +22,23 @@ class HintListener:
     def __init__(self, board: ChangeNotifier, spaces: frozenset[str], runner: Runner) -> None:
         self._board, self.spaces = board, spaces
         self._signal = runner.signal()
+        self._changed: dict[str, None] = {}
 
-    def notify(self) -> None:
-        """Wake the waiting caller, or remember the hint for the next wait."""
+    def notify(self, space: str) -> None:
+        """Wake the waiting caller, or remember the hint for the next wait; callable from any thread."""
+        self._changed[space] = None
         self._signal.set()
+
+    def wake(self) -> None:
+        """Let `wait` return without a hint; callable from any thread."""
+        self._signal.set()
+
+    def take_changed(self) -> list[str]:
+        """Return the spaces that had hints since the last call, each once."""
+        changed: list[str] = []
+        while self._changed:  # taken one by one, because other threads add to the same dict
+            changed.append(self._changed.popitem()[0])
+        return changed
 
     async def wait(self, timeout_s: float) -> None:
         """Wait for the next hint, for at most `timeout_s`; a hint since the last call returns at once."""
@@ -74,7 +87,7 @@ class ChangeNotifier:
         with self._lock:
             listeners = list(self._listeners.get(space, ()))
         for listener in listeners:
-            listener.notify()
+            listener.notify(space)
 
 
 class NotifiedHandle(Protocol):

@@ -33,6 +33,8 @@ BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
     "rediss": ("keepstate.stores.redis", "RedisStore"),
     "redis+cluster": ("keepstate.stores.redis", "RedisStore"),
     "postgresql": ("keepstate.stores.postgres", "PostgresStore"),
+    "http": ("keepstate.stores.http.store", "HttpStore"),
+    "https": ("keepstate.stores.http.store", "HttpStore"),
 }
 
 _ALIASES: Final[Mapping[str, str]] = {"postgres": "postgresql", "valkey": "redis", "valkeys": "rediss"}

@@ -31,6 +31,9 @@ class Approvals(ApprovalLinks[engine.Approvals]):
     ) -> Approval:
         """Ask people, and return the approval. Asking the same again under one id returns the first one.
 
+        The same is the question, the subject and the schema, and also `to` in any order, `need`, `expires_s`,
+        `task` and `then`, as the first call had them: `assign` and the time that has passed change nothing.
+
         The author of the handle asks, and may not answer. A handler of a task uses `task.ask` instead, which
         also waits.
 
@@ -50,7 +53,8 @@ class Approvals(ApprovalLinks[engine.Approvals]):
                 is withdrawn.
 
         Raises:
-            AlreadyExistsError: The id belongs to another approval, or that of `then` to another task.
+            AlreadyExistsError: The id belongs to an approval that was asked otherwise, or that of `then` to
+                another task.
             InvalidError: `to` names the asker, `need` is given with a schema, or both `task` and `then` are.
             NotFoundError: The task does not exist.
             TransitionError: The task has ended.

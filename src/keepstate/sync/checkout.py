@@ -54,6 +54,9 @@ class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
         """The commit."""
         return self._inner.commit
 
+    def _repr_html_(self) -> str:
+        return self._inner._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
     def __getitem__(self, key: str | tuple[Any, ...]) -> Any:
         """Return a copy of the value of a key; with a tuple, of the value at that path.
 

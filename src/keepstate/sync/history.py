@@ -13,7 +13,8 @@ from keepstate._finish import finish
 from keepstate.engine.history import history as engine
 from keepstate.engine.history.checkout import Load
 from keepstate.engine.history.commit_request import OnConflict
-from keepstate.engine.history.commits import Commit, Difference
+from keepstate.engine.history.commits import Commit
+from keepstate.engine.history.json_patch import Differences
 from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.history.paths import Path
 from keepstate.engine.history.revisions import Revision
@@ -133,7 +134,7 @@ class History(References[engine.History], Search[engine.History], Upkeep[engine.
 
     def diff(
         self, a: Revision, b: Revision, *, path: Path | None = None, limit: int | None = None
-    ) -> list[Difference]:
+    ) -> Differences:
         """Return the differences from the state of commit `a` to that of `b`, reading only what differs.
 
         Args:

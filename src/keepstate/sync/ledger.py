@@ -45,7 +45,8 @@ class UsageLedger(Twin[engine.UsageLedger]):
 
         `record` and `reserve` then spend from both. The wider ledger is written first, in a batch of its own,
         so it never has less than its parts. If this process is killed between the two, only the wider one has
-        counted, and a repetition with the same id counts in the other.
+        counted, and a repetition with the same id counts in the other. Ids are known by ledger: two ledgers
+        within the same wider one may use the same id, and both count.
 
         Args:
             outer: The wider ledger, in any space of any store.
@@ -92,13 +93,15 @@ class UsageLedger(Twin[engine.UsageLedger]):
 
         Args:
             usage: The usage.
-            id: The id of the use, such as that of the request; 1 to 512 bytes of UTF-8. It is known for 30
-                days.
+            id: The id of the use, such as that of the request; 1 to 512 bytes of UTF-8. It is known in this
+                ledger for 30 days.
             allow_over: Count it also above a ceiling. For money that is spent already: a budget that is
                 exceeded by it then refuses all that follows.
 
         Raises:
             BudgetExceededError: It would exceed a ceiling. Nothing was written.
+            InvalidError: The id was counted, or is reserved, with other amounts, or a sum would have more
+                than 63 bits. Nothing was written.
         """
         return finish(self._inner.record(usage, id=id, allow_over=allow_over))
 
@@ -127,11 +130,13 @@ class UsageLedger(Twin[engine.UsageLedger]):
             model: The model. Without it, the reservation counts in the budgets of every model.
             lease_s: Seconds after which the reservation ends by itself; see `Spend.renew`.
             id: The id of the use; by default, a random one. If it was counted in the last 30 days, nothing is
-                reserved or counted.
+                reserved, and the use must be the same. A reservation of the same amounts is replaced.
 
         Raises:
             BudgetExceededError: A budget has no room left for it. Nothing was written.
-            InvalidError: A bound is missing.
+            InvalidError: A bound is missing, or a running spend with this id has reserved other amounts. At
+                the end of the block: the id was counted with other amounts, or a sum would have more than 63
+                bits; this use was not counted.
             QuotaExceededError: The account has 1,000 reservations.
         """
         with entered(
@@ -150,7 +155,7 @@ class UsageLedger(Twin[engine.UsageLedger]):
             spend: A spend of this ledger.
 
         Raises:
-            InvalidError: The spend is of other ledgers.
+            InvalidError: The spend is of other ledgers, or its id was counted with other amounts.
         """
         return finish(self._inner.settle(inner_of(spend)))
 

@@ -173,6 +173,27 @@ class Transaction(Parts[engine.Transaction]):
         """
         return self._inner.revision
 
+    @property
+    def note(self) -> bytes:
+        """The bytes that are stored with the `token`, empty without any; see `set_note`.
+
+        If a transaction with its `token` was applied before, the note of that time.
+        """
+        return self._inner.note
+
+    def set_note(self, note: bytes) -> None:
+        """Store bytes with the `token`, such as the answer that a caller gets who repeats the request.
+
+        They are stored as long as the token, and ignored if the token was used before.
+
+        Args:
+            note: At most 16 KiB.
+
+        Raises:
+            InvalidError: The note is too large, or the transaction has no token.
+        """
+        self._inner.set_note(note)
+
     def by(
         self, author: str | None = None, *, message: str | None = None, meta: Mapping[str, str] | None = None
     ) -> Transaction:

@@ -1,4 +1,4 @@
-"""The contract of adapters: what the conversations of a framework must keep, on any store and by any writer."""
+"""The contract of adapters: what a framework's conversations must keep, on any store and by any writer."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class AdapterContract(ABC):
             for thread in threads:
                 thread.start()
             for thread in threads:
-                await asyncio.to_thread(thread.join, 60)
+                await asyncio.to_thread(thread.join, 240)
             return await self.read(adapter, "shared")
 
         self._check_both(self._run(url, hold))
@@ -119,7 +119,7 @@ class AdapterContract(ABC):
         process = get_context("spawn").Process(target=_write_elsewhere, args=(type(self), url))
         process.start()
         self._run(url, self._writer(0))
-        process.join(60)
+        process.join(240)
         assert process.exitcode == 0
 
         self._check_both(self._run(url, lambda adapter: self.read(adapter, "shared")))

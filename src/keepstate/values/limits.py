@@ -15,6 +15,8 @@ SPACE_BYTES: Final = 200
 TOKEN_BYTES: Final = 64
 TOKEN_KEPT_MS: Final = 24 * 3600 * 1000
 """Time for which a space knows the token of a caller's transaction."""
+TOKEN_NOTE_BYTES: Final = 16 << 10
+"""Size of the note that is stored with the token of a caller's transaction."""
 ERROR_BYTES: Final = 16 << 10
 """Size of the error stored with a failed task, as UTF-8; the rest is cut."""
 ATTEMPT_ERROR_BYTES: Final = 4 << 10

@@ -21,10 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel
 
 import keepstate
+from keepstate import sync
 from keepstate.adapters.langgraph import KeepstateSaver
 from keepstate.errors import ConflictError, InvalidError
 from tests.adapters.langgraph.saving import checkpoint, config, put, values
@@ -361,3 +363,28 @@ def test_arguments_are_refused_at_once() -> None:
             saver.get_tuple({"configurable": {}})
         with pytest.raises(InvalidError, match="strategy"):
             saver.prune(["t"], strategy="some")
+
+
+def test_a_commit_names_the_nodes_that_ran_and_the_model_that_answered(any_url: str) -> None:
+    def agent(state: MessagesState) -> Any:
+        return {"messages": [AIMessage("Yes.", response_metadata={"model_name": "m-1"})]}
+
+    def left(state: MessagesState) -> Any:
+        return {}
+
+    graph = StateGraph(MessagesState)
+    for name, node in (("agent", agent), ("left", left), ("right", left)):
+        graph.add_node(name, node)
+    graph.add_edge(START, "agent")
+    graph.add_edge("agent", "left")
+    graph.add_edge("agent", "right")
+    with KeepstateSaver(any_url) as saver:
+        named: Any = {"configurable": {"thread_id": "1"}}
+        graph.compile(checkpointer=saver).invoke({"messages": [("user", "Is there a train?")]}, named)
+        with sync.open(any_url, meta=lambda: {"run": "x" * 1_020}) as ks:
+            notes = [dict(commit.meta) for commit in ks.space("thread/1").history.log()]
+            with KeepstateSaver(ks) as crowded:
+                graph.compile(checkpointer=crowded).invoke({"messages": [("user", "And back?")]}, named)
+            assert dict(ks.space("thread/1").history.find().meta) == {"run": "x" * 1_020}
+
+    assert notes == [{"nodes": "left, right"}, {"nodes": "agent", "model": "m-1"}, {}, {}]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,8 +132,60 @@ def test_parts_of_any_shape_are_counted_searched_and_converted_or_refused(messag
             assert estimate_tokens(stored) >= 4 and len(text_of(cut(stored, 3))) >= 0 <= length(stored)
             assert len(links(stored)) == 2
             for form in FORMS:
-                with suppress(UnsupportedError):
+                with suppress(InvalidError, UnsupportedError):
                     convert([stored], form)
+
+
+ODD = st.recursive(
+    VALUES
+    | st.sampled_from(
+        [2**70, -0.5, float("nan"), float("inf"), b"\xff", 1j, "\ud800", Decimal("0.1"), object()]
+    )
+    | st.sampled_from([datetime(2024, 1, 1, tzinfo=UTC), frozenset({1}), (1, "a"), {1: 2}, {(1, 2): "a"}]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from([*KEYS, 1, None]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+SHAPES: dict[Form, dict[str, st.SearchStrategy[Any]]] = {
+    "chat": {"content": ODD, "tool_calls": ODD, "function_call": ODD, "refusal": ODD, "audio": ODD},
+    "responses": {"items": ODD | st.lists(BLOCKS | ODD, max_size=2)},
+    "anthropic": {"content": ODD | st.lists(BLOCKS | ODD, max_size=2)},
+    "gemini": {"parts": ODD | st.lists(BLOCKS | ODD, max_size=2)},
+    "langchain": {
+        "content": ODD,
+        "langchain": ODD
+        | st.fixed_dictionaries({"type": st.sampled_from(["ai", "human", "tool"]), "data": ODD}),
+    },
+    "pydantic_ai": {"parts": ODD | st.lists(BLOCKS | ODD, max_size=2), "instructions": ODD},
+}
+ROLES_OF = st.sampled_from(["user", "assistant", "tool", "function", "model", "system"])
+
+
+@st.composite
+def malformed(draw: st.DrawFn, form: Form) -> dict[str, Any]:
+    """Draw a message that has the keys of a form, and any values."""
+    message: dict[str, Any] = {"role": draw(ROLES_OF)}
+    if form == "pydantic_ai":
+        message["kind"] = draw(st.sampled_from(["request", "response"]))
+    for name, values in SHAPES[form].items():
+        if draw(st.booleans()):
+            message[name] = draw(values)
+    return message
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(st.data())
+def test_malformed_content_is_refused_in_words_that_name_its_message(form: Form, data: st.DataObject) -> None:
+    """Not only what `append` takes, because other writers and older releases have stored messages too."""
+    messages = data.draw(st.lists(malformed(form), min_size=1, max_size=3))
+    for wanted in FORMS:
+        refused = None
+        try:
+            convert(messages, wanted)
+        except (InvalidError, UnsupportedError) as error:
+            refused = str(error)
+        assert refused is None or re.match(r"Message \d+ of the context: ", refused)
 
 
 @given(
@@ -147,5 +203,5 @@ def test_any_dicts_are_refused_in_words_or_taken(messages: list[Any]) -> None:
         except InvalidError:
             continue
         for form in FORMS:
-            with suppress(UnsupportedError):
+            with suppress(InvalidError, UnsupportedError):
                 convert([stored], form)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import typing
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from keepstate import sync
 from keepstate.errors import InvalidError, MissingExtraError, UnsupportedError
 from keepstate.sessions.conversation import Conversation
+from keepstate.sessions.forms.conversion import convert
+from keepstate.sessions.forms.kinds import Form
 from keepstate.sessions.messages import estimate_tokens
 from tests.architecture.tree import ROOT
 from tests.sessions.forms import samples
@@ -312,6 +315,32 @@ async def test_what_is_no_message_is_refused_and_nothing_is_added(talks: Talks, 
     assert await talk.count() == 0
     with pytest.raises(InvalidError, match="`api`"):
         await talk.as_openai("assistants")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        ({"role": "user", "content": 5}, "`content` is of type int"),
+        (
+            {"role": "user", "content": ["a", {"type": "text", "text": "b"}, None]},
+            "`content`\\[2\\] is of type None",
+        ),
+        ({"role": "assistant", "content": "a", "tool_calls": ["find"]}, "`tool_calls`\\[0\\] is of type str"),
+        ({"role": "user", "parts": [{"text": "a"}, 7]}, "`parts`\\[1\\] is of type int"),
+        ({"role": "user", "content": {(1, 2): "a"}}, "has no JSON"),
+    ],
+)
+def test_content_that_no_form_has_is_refused_with_its_place(message: Any, place: str) -> None:
+    for form in typing.get_args(Form):
+        with pytest.raises(InvalidError, match=f"Message 1 of the context: .*{place}"):
+            convert([{"role": "user", "content": "Hi"}, message], form)
+
+
+def test_a_value_as_content_is_told_as_its_json() -> None:
+    value = {"role": "user", "content": {"a": 1}}
+    assert (
+        convert([value], "anthropic") == convert([value], "chat") == [{"role": "user", "content": '{"a":1}'}]
+    )
 
 
 async def test_a_library_that_is_not_installed_is_named(

@@ -160,12 +160,14 @@ class StateSummary(msgspec.Struct, frozen=True):
         commit: The commit.
         channels: The values by channel.
         cache: The entries that the next checkpoint builds on.
+        seen: The versions of channels that each node has seen, of which a run of the node changes some.
     """
 
     id: str
     commit: bytes
     channels: dict[str, Channel]
     cache: ReadCache | None = None
+    seen: Mapping[str, Any] = {}
 
     @property
     def size_bytes(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -49,6 +49,7 @@ from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ConflictError
 from keepstate.names import shorten
+from keepstate.values import limits
 from keepstate.values.merkle import MerkleValue, find_shared
 
 _LOG: Final = logging.getLogger("keepstate.adapters.langgraph")
@@ -76,6 +77,8 @@ class Putting(msgspec.Struct, frozen=True):
         snapshots: Channels whose value is a snapshot of a delta channel.
         lacks: Delta channels without a value here; an older checkpoint has one.
         message: The message of the commit.
+        seen: The versions of channels that each node has seen.
+        meta: The notes on the commit.
         may_fork: Whether it follows another checkpoint than the latest on purpose.
         is_strict: Whether it is refused if another run has continued or deleted its thread.
         made_ms: The time at which it was made, if that was before now.
@@ -89,6 +92,8 @@ class Putting(msgspec.Struct, frozen=True):
     snapshots: list[str]
     lacks: list[str]
     message: str
+    seen: dict[str, Any]
+    meta: dict[str, str]
     may_fork: bool
     is_strict: bool = False
     made_ms: int | None = None
@@ -123,7 +128,7 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
     """
     names = putting.names
     executor = state.executor(handle, names.thread)
-    nonce, meta = executor.clock.random_bytes(NONCE_BYTES), executor.meta_of(None)
+    nonce, meta = executor.clock.random_bytes(NONCE_BYTES), _with_notes(executor.meta_of(None), putting.meta)
     tries: list[Unit] = []
 
     async def work(unit: Unit) -> _Made | ConflictError:
@@ -174,10 +179,16 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
     if isinstance(stored_last, ConflictError):
         raise stored_last
     cache = _cache(stored_last, names, revision)
-    summary = StateSummary(names.id, stored_last.record.commit, stored_last.channels, cache)
+    summary = StateSummary(names.id, stored_last.record.commit, stored_last.channels, cache, putting.seen)
     state.summaries.put(names.thread, names.line, summary)
     if stored_last.is_overtaken and state.overtaken.is_first(names.thread):
         _warn_of_fork(names.thread)
+
+
+def _with_notes(own: dict[str, str], notes: dict[str, str]) -> dict[str, str]:
+    """Return the application's notes on a commit with those of the saver, if there is room for them."""
+    size = sum(len(text.encode()) for pair in (*own.items(), *notes.items()) for text in pair)
+    return {**notes, **own} if size <= limits.META_BYTES else own
 
 
 def _warn_of_fork(thread: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
 
 OnFork = Literal["fork", "raise"]
+_NOTE: Final = 80
+"""Characters of a note on a commit."""
 
 
 class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
@@ -222,6 +224,8 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             raise_unstorable(
                 error, names, "metadata" if (error.path or "").startswith("[1]") else "checkpoint"
             )
+        seen = {node: dict(versions) for node, versions in checkpoint["versions_seen"].items()}
+        before = last.seen if last is not None and last.id == parent else None
         message = (
             f"{stored_metadata.get('source', 'step')}, step {stored_metadata.get('step', '?')}, {names.id}"
         )
@@ -234,6 +238,8 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             snapshots_in(channels),
             lacking(stored_metadata, channels),
             "" if values.is_encrypted else message,
+            seen,
+            {} if values.is_encrypted else _notes(before, seen, checkpoint),
             may_fork,
             is_strict,
         )
@@ -432,6 +438,32 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         return lambda handle: self._expiry.sweep(self._state, handle)
 
     sweep, asweep = both(_sweep)
+
+
+def _notes(
+    before: Mapping[str, Any] | None, seen: Mapping[str, Any], checkpoint: Checkpoint
+) -> dict[str, str]:
+    """Return the notes on a checkpoint's commit: the nodes that ran, and the model that answered.
+
+    A node that ran has seen newer versions of its channels than at the checkpoint before, which is known if
+    this saver stored it.
+    """
+    if before is None:
+        return {}
+    ran = [node for node, versions in seen.items() if before.get(node) != versions]
+    nodes = ", ".join(sorted(node for node in ran if node.isprintable() and not node.startswith("__")))
+    if not nodes:
+        return {}
+    notes = {"nodes": nodes[:_NOTE]}
+    updated = checkpoint.get("updated_channels")
+    for name, value in checkpoint["channel_values"].items():
+        if isinstance(value, list) and value and (updated is None or name in updated):
+            items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
+            about: Any = getattr(items[-1], "response_metadata", None)
+            model: Any = cast("dict[str, Any]", about).get("model_name") if isinstance(about, dict) else None
+            if isinstance(model, str) and model.isprintable():
+                notes["model"] = model[:_NOTE]
+    return notes
 
 
 def _interrupts(approvals: object, ask: Ask | None, values: Values) -> Interrupts | None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from keepstate.engine.approvals.approval_reads import ApprovalReads
 from keepstate.engine.approvals.link_tokens import Link, sign_link
 from keepstate.engine.approvals.records import Approval, ApprovalRecord, approval_key
-from keepstate.engine.approvals.shown_text import require_plain, text_of
+from keepstate.engine.approvals.shown_text import require_plain, require_short, text_of
 from keepstate.engine.approvals.signers import Signer
 from keepstate.engine.kernel.arguments import check_duration_ms, check_text, require_instance
 from keepstate.engine.kernel.stored import shorten
@@ -75,6 +75,7 @@ class ApprovalLinks(ApprovalReads):
             self.require_right(record, to, group)
             text_of(found.shown["subject"])
             require_plain(found.shown["schema"])
+            require_short(found.shown["schema"])
             return sign_link(
                 Link(
                     signer.key_name,

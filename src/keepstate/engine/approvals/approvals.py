@@ -33,6 +33,7 @@ from keepstate.engine.approvals.records import (
     listed_keys,
     log_prefix,
     mark_key,
+    terms_of,
 )
 from keepstate.engine.approvals.schemas import check_answer, check_schema
 from keepstate.engine.kernel.arguments import (
@@ -81,6 +82,9 @@ class Approvals(ApprovalLinks):
     ) -> Approval:
         """Ask people, and return the approval. Asking the same again under one id returns the first one.
 
+        The same is the question, the subject and the schema, and also `to` in any order, `need`, `expires_s`,
+        `task` and `then`, as the first call had them: `assign` and the time that has passed change nothing.
+
         The author of the handle asks, and may not answer. A handler of a task uses `task.ask` instead, which
         also waits.
 
@@ -100,7 +104,8 @@ class Approvals(ApprovalLinks):
                 is withdrawn.
 
         Raises:
-            AlreadyExistsError: The id belongs to another approval, or that of `then` to another task.
+            AlreadyExistsError: The id belongs to an approval that was asked otherwise, or that of `then` to
+                another task.
             InvalidError: `to` names the asker, `need` is given with a schema, or both `task` and `then` are.
             NotFoundError: The task does not exist.
             TransitionError: The task has ended.
@@ -167,6 +172,11 @@ class Approvals(ApprovalLinks):
         spec = None if then is None else self._spec(own, then, expires_s)
         if task is not None:
             tasks.task_key(task)
+        expires_ms = None if expires_s is None else check_duration_ms("expires_s", expires_s)
+        put: list[object] = []
+        if spec is not None:
+            (made, payload) = spec
+            put = [made.id, made.kind, made.key, made.priority, made.max_attempts, made.keep_ms, payload]
         return (
             ApprovalRecord(
                 own,
@@ -176,10 +186,11 @@ class Approvals(ApprovalLinks):
                 executor.author,
                 names,
                 cast("int", need),
-                None if expires_s is None else check_duration_ms("expires_s", expires_s),
+                expires_ms,
                 task if spec is None else spec[0].id,
                 has_schema=schema is not None,
                 nonce=executor.clock.random_bytes(_NONCE_BYTES),
+                terms=terms_of(names, cast("int", need), expires_ms, task, put),
             ),
             shown,
             spec,
@@ -204,9 +215,15 @@ class Approvals(ApprovalLinks):
 
     async def _same(self, unit: Unit, found: ReadApproval, wanted: ApprovalRecord) -> Approval:
         record = found.record
-        if (record.digest, record.need, record.task) != (wanted.digest, wanted.need, wanted.task):
+        if record.digest != wanted.digest:
             raise AlreadyExistsError(
                 f"approval {record.id!r} of {self._executor.name!r} asks something else; give another id"
+            )
+        if record.terms != wanted.terms:
+            raise AlreadyExistsError(
+                f"approval {record.id!r} of {self._executor.name!r} asks this already, with other `to`, "
+                "`need`, `expires_s`, `task` or `then`. Nothing was changed: pass those of the first call, "
+                "`assign` it to other people, or give another id"
             )
         if record.state == "pending" and wanted.asker is not None and wanted.asker in record.to:
             raise AlreadyExistsError(

@@ -7,6 +7,7 @@ decides: a batch that answers checks it, and the store judges the check by its o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -30,6 +31,7 @@ ApprovalState: TypeAlias = Literal["pending", "answered", "expired", "withdrawn"
 EventKind: TypeAlias = Literal["asked", "assigned", "answered", "expired", "withdrawn"]
 
 _PERSON_BYTES: Final = 16
+_TERMS_BYTES: Final = 16
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -66,6 +68,8 @@ class ApprovalRecord(msgspec.Struct, array_like=True, frozen=True):
     """The number of lines of its log."""
     nonce: bytes = b""
     """Random bytes that no other approval has, not even a later one with the same id and question."""
+    terms: bytes = b""
+    """The digest of what was asked besides question, subject and schema; see `terms_of`."""
     later: tuple[Any, ...] = ()
     """Fields added by a later version of keepstate. They are written back unchanged."""
 
@@ -249,6 +253,22 @@ def id_in(key: bytes) -> str:
 def digest_of(shown: bytes) -> str:
     """Return the digest of what the approvers are shown."""
     return sha256(b"keepstate approval 1\0" + shown).hexdigest()
+
+
+def terms_of(
+    to: Sequence[str], need: int, expires_ms: int | None, task: str | None, then: Sequence[object]
+) -> bytes:
+    """Return the digest of the terms of an approval as they were asked, by which asking again is known.
+
+    Args:
+        to: The people and groups, in any order.
+        need: The number of different people who have to say yes.
+        expires_ms: The time for which it takes answers.
+        task: The id of the task that it wakes.
+        then: The id, kind, key, priority, attempts, time to keep and payload of the task that it puts.
+    """
+    encoded = _encode([sorted(to), need, expires_ms, task, then])
+    return sha256(b"keepstate terms 1\0" + encoded).digest()[:_TERMS_BYTES]
 
 
 def decode_approval(stored: bytes, place: str) -> ApprovalRecord:

@@ -109,16 +109,27 @@ def _checked(schema: object, path: str, depth: int) -> dict[str, Any]:
 
 def check_answer(value: object, schema: Mapping[str, Any]) -> None:
     """Raise `InvalidError`, with the path of the part at fault, unless a value fits a schema."""
-    _fit(value, schema, "value")
+    try:
+        _fit(value, schema, "value", {})
+    except RecursionError:
+        raise InvalidError("`value` has too many levels; give a flatter one", path="value") from None
 
 
-def _fit(value: object, schema: Mapping[str, Any], path: str) -> None:
+_Enums = dict[int, frozenset[object]]
+"""The values of each enum, by the identity of its schema: items of a list share one."""
+
+
+def _fit(value: object, schema: Mapping[str, Any], path: str, enums: _Enums) -> None:
     kind = schema.get("type")
     if kind is not None and not _TYPES[kind](value):
         raise _error(path, value, f"the approval asks for {kind}")
-    if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
-        raise _error(path, value, f"it is one of {_format(schema['enum'])}")
-    if "const" in schema and not _same(value, schema["const"]):
+    if "enum" in schema:
+        known = enums.get(id(schema))
+        if known is None:
+            known = enums[id(schema)] = frozenset(map(_comparable, schema["enum"]))
+        if _comparable(value) not in known:
+            raise _error(path, value, f"it is one of {_format(schema['enum'])}")
+    if "const" in schema and _comparable(value) != _comparable(schema["const"]):
         raise _error(path, value, f"it has to be {_format(schema['const'])}")
     if type(value) is str:
         _fit_size(len(value), schema, "minLength", "maxLength", path, "characters")
@@ -134,12 +145,12 @@ def _fit(value: object, schema: Mapping[str, Any], path: str) -> None:
         _fit_size(len(rows), schema, "minItems", "maxItems", path, "items")
         if "items" in schema:
             for index, each in enumerate(rows):
-                _fit(each, schema["items"], f"{path}[{index}]")
+                _fit(each, schema["items"], f"{path}[{index}]", enums)
     elif isinstance(value, dict):
-        _fit_fields(cast("dict[object, object]", value), schema, path)
+        _fit_fields(cast("dict[object, object]", value), schema, path, enums)
 
 
-def _fit_fields(value: dict[object, object], schema: Mapping[str, Any], path: str) -> None:
+def _fit_fields(value: dict[object, object], schema: Mapping[str, Any], path: str, enums: _Enums) -> None:
     known = schema.get("properties", {})
     for name in schema.get("required", ()):
         if name not in value:
@@ -148,7 +159,7 @@ def _fit_fields(value: dict[object, object], schema: Mapping[str, Any], path: st
         if type(name) is not str:
             raise InvalidError(f"`{path}` has the name {_format(name)}; give a str", path=path)
         if name in known:
-            _fit(each, known[name], f"{path}.{name[:_SHOWN]}")
+            _fit(each, known[name], f"{path}.{name[:_SHOWN]}", enums)
         elif not schema.get("additionalProperties", True):
             raise InvalidError(f"`{path}` has {_format(name)}, which the approval does not know", path=path)
 
@@ -161,11 +172,20 @@ def _fit_size(size: int, schema: Mapping[str, Any], least: str, most: str, path:
         )
 
 
-def _same(value: object, other: object) -> bool:
-    """Return whether two values are equal in JSON, where True is not 1."""
-    if isinstance(value, bool) or isinstance(other, bool):
-        return value is other
-    return value == other
+def _comparable(value: object) -> object:
+    """Return a hashable object that is equal for values that are equal in JSON, where True is not 1."""
+    if isinstance(value, bool):
+        return bool, value
+    if isinstance(value, list):
+        return list, tuple(map(_comparable, cast("list[object]", value)))
+    if isinstance(value, dict):
+        fields = cast("dict[object, object]", value)
+        return dict, frozenset((name, _comparable(each)) for name, each in fields.items())
+    try:
+        hash(value)
+    except TypeError:  # a value that only Python has, such as a set in a schema
+        return type(value), repr(value)
+    return value
 
 
 def _error(path: str, value: object, told: str) -> InvalidError:
@@ -173,5 +193,5 @@ def _error(path: str, value: object, told: str) -> InvalidError:
 
 
 def _format(value: object) -> str:
-    text = repr(value)
+    text = repr(cast("list[object]", value)[:_SHOWN] if isinstance(value, list) else value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -7,6 +7,7 @@ text, or has no width, is written as `⟨U+202E⟩`. Pure.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Set
 from datetime import date, time, timedelta
@@ -23,7 +24,8 @@ _DEPTH: Final = 100
 _SAFE_INT: Final = 2**53 - 1
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
-    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]"
+    "\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\uffff\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 """Characters that reverse text, have no width, or end a line unseen. Joiners are not: scripts need them."""
 _SPACES: Final = re.compile(r"[^\S\n]{2,}")
@@ -163,6 +165,15 @@ def require_plain(schema: object, path: str = "schema") -> None:
             raise _schema_error(path, schema)
     elif schema is not None and not isinstance(schema, bool | str):
         raise _schema_error(path, schema)
+
+
+def require_short(schema: object) -> None:
+    """Raise `InvalidError` if the JSON of a plain schema would be too long for a form."""
+    if len(json.dumps(schema)) > limits.LINK_SUBJECT_CHARACTERS:
+        raise InvalidError(
+            f"the schema has over {limits.LINK_SUBJECT_CHARACTERS} characters as JSON, which is too long for "
+            "a form; answer it in your program, or ask with a shorter schema"
+        )
 
 
 def _schema_error(path: str, value: object) -> InvalidError:

@@ -47,6 +47,7 @@ from keepstate.stores.protocol import SCAN_LIMIT, Entry, Mark, Store
 from keepstate.values import limits, types
 from keepstate.values.builtin import TYPE, Record
 from keepstate.values.key import pack
+from keepstate.values.notebooks import ShownAsTable
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ Change = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentEntry(Generic[T]):
+class DocumentEntry(ShownAsTable, Generic[T]):
     """A document as it was read.
 
     Attributes:

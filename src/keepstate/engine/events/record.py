@@ -28,6 +28,7 @@ from keepstate.stores.protocol import LAST_REVISION, Entry, Store
 from keepstate.values import codec, limits
 from keepstate.values.builtin import TYPE
 from keepstate.values.key import STAMP_SIZE, STAMP_TAG, Stamp, stamp_suffix, unpack
+from keepstate.values.notebooks import ShownAsTable
 from keepstate.values.schema import CLASSES
 from keepstate.values.types import Missing
 
@@ -67,7 +68,7 @@ EXISTS: Final = Expected.EXISTS
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(ShownAsTable):
     """An event of a stream.
 
     Attributes:

@@ -22,6 +22,7 @@ from keepstate.values.compression import Expansion
 from keepstate.values.contents import open_contents, whole
 from keepstate.values.merkle import gather
 from keepstate.values.nodes import Entry
+from keepstate.values.notebooks import state_html
 from keepstate.values.refs import Fetching, together
 
 Load = bool | Collection[Path]
@@ -258,6 +259,9 @@ class Checkout(Loaded, Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<Checkout of {self.commit.id[:10]} in {self._executor.name!r}>"
+
+    def _repr_html_(self) -> str:
+        return state_html(f"{self.commit.id[:10]} {self.commit.message}", self._state.values)
 
     def __getitem__(self, key: str | tuple[Any, ...]) -> Any:
         """Return a copy of the value of a key; with a tuple, of the value at that path.

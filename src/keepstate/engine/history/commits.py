@@ -10,10 +10,11 @@ from typing import Any, Literal
 from keepstate.engine.history.paths import Steps, format_path
 from keepstate.engine.history.record import CommitRecord
 from keepstate.engine.kernel.stored import to_datetime
+from keepstate.values.notebooks import ShownAsTable
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(ShownAsTable):
     """An immutable, committed state.
 
     Attributes:
@@ -53,7 +54,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(ShownAsTable):
     """One difference between two states.
 
     Attributes:
@@ -80,7 +81,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(ShownAsTable):
     """A name that moves to each new commit.
 
     Attributes:
@@ -95,7 +96,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(ShownAsTable):
     """A name that does not move.
 
     Attributes:
@@ -108,7 +109,7 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class Blame(ShownAsTable):
     """The commit that gave a part of a state its value.
 
     Attributes:
@@ -121,7 +122,7 @@ class Blame:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryStats:
+class HistoryStats(ShownAsTable):
     """The size of a history.
 
     Attributes:
@@ -140,7 +141,7 @@ class HistoryStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(ShownAsTable):
     """The result of comparing every byte of a history with its name.
 
     Attributes:
@@ -155,7 +156,7 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(ShownAsTable):
     """The result of pruning.
 
     Attributes:

@@ -23,12 +23,12 @@ from keepstate.engine.history.commit_request import (
 from keepstate.engine.history.commits import (
     Branch,
     Commit,
-    Difference,
     Tag,
     commit_of,
 )
 from keepstate.engine.history.difference import differences
 from keepstate.engine.history.draft import Draft
+from keepstate.engine.history.json_patch import Differences
 from keepstate.engine.history.merge import MergeRules, merge_commits, revert_commit
 from keepstate.engine.history.paths import Path, Steps, format_path, steps_of
 from keepstate.engine.history.record import (
@@ -215,7 +215,7 @@ class History(References, Search, Upkeep):
 
     async def diff(
         self, a: Revision, b: Revision, *, path: Path | None = None, limit: int | None = None
-    ) -> list[Difference]:
+    ) -> Differences:
         """Return the differences from the state of commit `a` to that of `b`, reading only what differs.
 
         Args:
@@ -232,9 +232,9 @@ class History(References, Search, Upkeep):
         if limit is not None:
             limits.admit_count("limit", limit)
 
-        async def work(session: HistorySession) -> list[Difference]:
+        async def work(session: HistorySession) -> Differences:
             old, new = await find_commit(session, a), await find_commit(session, b)
-            return await differences(session, old.record.root, new.record.root, path, limit)
+            return Differences(await differences(session, old.record.root, new.record.root, path, limit))
 
         return await self._read(work)
 

@@ -9,8 +9,19 @@ from typing import Any, Final, cast
 from keepstate.engine.history.commits import Difference
 from keepstate.engine.history.paths import Steps, format_path
 from keepstate.errors import InvalidError
+from keepstate.values.notebooks import Table
 
 _SCALARS: Final = frozenset({type(None), bool, int, str})
+
+
+class Differences(Table[Difference]):
+    """The differences between two states: a list, which a notebook shows as a table."""
+
+    __slots__ = ()
+
+    def to_json_patch(self) -> list[dict[str, Any]]:
+        """Return the differences as a JSON Patch; see `keepstate.to_json_patch`."""
+        return to_json_patch(self)
 
 
 def to_json_patch(differences: Iterable[Difference]) -> list[dict[str, Any]]:

@@ -100,6 +100,26 @@ class DropMark(msgspec.Struct, array_like=True, frozen=True):
     begun_ms: StoredMs
 
 
+class OwnerErasure(msgspec.Struct, array_like=True, frozen=True):
+    """The content of the entry of an erasure of an owner that is under way.
+
+    Attributes:
+        shared: Spaces from which something was, or is about to be expunged.
+        dropped: The number of spaces that were dropped.
+        dropping: The space that was counted last, and its revision then.
+        entries: The number of entries that were removed.
+        size_bytes: The total size of their keys and values.
+        archives: Files with archived history of these spaces.
+    """
+
+    shared: list[str] = []
+    dropped: int = 0
+    dropping: tuple[str, int] | None = None
+    entries: int = 0
+    size_bytes: int = 0
+    archives: list[str] = []
+
+
 class CarriedSubject(NamedTuple):
     """A subject that is carried: as it was read, and the time of its last change."""
 

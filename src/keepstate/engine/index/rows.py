@@ -30,6 +30,7 @@ from keepstate.engine.kernel.subjects import APPROVAL, Subject
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry
 from keepstate.values.key import pack, unpack
+from keepstate.values.notebooks import ShownAsTable
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ NameOf = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Found(ShownAsTable):
     """A subject in a listing.
 
     Attributes:
@@ -76,7 +77,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundChange:
+class FoundChange(ShownAsTable):
     """A change of a listing.
 
     Attributes:

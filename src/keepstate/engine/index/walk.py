@@ -54,7 +54,7 @@ async def subjects_in(store: Store, stored: str, space: str) -> AsyncGenerator[S
                 for entry in entries:
                     yield subject_in(prefix, entry)
     if has(layout.DOCUMENTS):
-        async for subject in _subjects_of_documents(store, stored, space):
+        async for subject in subjects_of_documents(store, stored, space):
             yield subject
     if has(layout.APPROVALS):
         async for entries in scan_pages(store, stored, layout.APPROVALS):
@@ -74,7 +74,7 @@ async def subjects_in(store: Store, stored: str, space: str) -> AsyncGenerator[S
         yield Subject(QUEUE, kind)
 
 
-async def _subjects_of_documents(store: Store, stored: str, space: str) -> AsyncGenerator[Subject]:
+async def subjects_of_documents(store: Store, stored: str, space: str) -> AsyncGenerator[Subject]:
     """Yield the subjects that have documents in a space, and skip all documents but the first of each."""
     key: bytes | None = b""
     for prefix in FOREIGN:

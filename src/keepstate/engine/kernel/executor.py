@@ -593,12 +593,15 @@ class TransactionState:
         turns: The lock that admits one piece of work at a time.
         is_ended: Whether the transaction rejects further work.
         revision: The revision of the transaction's batch; 0 until it is applied.
+        has_token: Whether the caller gave the transaction a token.
+        note: The bytes that are stored with the token.
         process: The process that began the transaction.
         rollbacks: Functions to call if the transaction is not applied.
     """
 
     def __init__(self, runner: Runner) -> None:
         self.turns, self.is_ended, self.revision = FifoLock(runner), False, 0
+        self.has_token, self.note = False, b""
         self.process = present_process()
         self.rollbacks: list[Callable[[], None]] = []
 

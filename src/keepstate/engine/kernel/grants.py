@@ -24,7 +24,7 @@ from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import apply_with_parts
-from keepstate.engine.kernel.quotas import Quota, check_quota
+from keepstate.engine.kernel.quotas import Quota, check_quota, check_spaces
 from keepstate.engine.kernel.store_cache import cache_of
 from keepstate.engine.kernel.stored import decode_stored
 from keepstate.errors import KeepstateError, NotAllowedError, QuotaExceededError
@@ -196,7 +196,7 @@ async def apply_granted(
         if batch.at is not None and put_at == batch.at + 1:
             batch = msgspec.structs.replace(batch, at=put_at)  # nothing else has changed
         at, tenant = batch.at, cache_of(store).part(Grants).of(_beginning(space))
-        if tenant.quota is not None:
+        if tenant.quota is not None and tenant.quota.bounds_each_space:
             try:
                 revision = await check_quota(store, batch, parts, tenant.quota)
             except QuotaExceededError:
@@ -260,6 +260,8 @@ async def _enter(store: Store, space: str, beginning: str, tenant: _Tenant, bega
         life = await _read_life(store, space, beginning)
         tenant.live_on(life)
         require_life(space, began_in, life)
+        if tenant.quota is not None:
+            await check_spaces(store, beginning, space, tenant.quota)
         check = await _put(store, space)
         put_at = check.created
     try:

@@ -27,6 +27,7 @@ from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.kernel.store_abilities import LossDetector, content_name
 from keepstate.errors import CompactedError, HistoryLostError, InvalidError
 from keepstate.stores.protocol import NONCE_BYTES, Entry, Mark, Store
+from keepstate.values.notebooks import Table
 
 T = TypeVar("T")
 
@@ -78,7 +79,7 @@ _SIZES: Final = {
 }
 
 
-class Page(list[T]):
+class Page(Table[T]):
     """One page of a listing: a list of its rows.
 
     A cursor is an opaque text, for `after` or `before` of the same listing in any process. It is rejected by

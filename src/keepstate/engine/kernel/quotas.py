@@ -1,7 +1,8 @@
-"""Quotas of a tenant: the most that each of its spaces may hold, checked with the batch that would exceed it.
+"""Quotas of a tenant: what each of its spaces may hold, checked with the batch that would exceed it.
 
 A batch to a space with a quota reads the sizes that the store keeps, and the entries that the batch replaces,
-and applies only at the revision of both. So the check is exact. A space without a quota pays nothing.
+and applies only at the revision of both. So the check is exact. A space without a quota pays nothing. The
+number of spaces is counted before the first write to a new one, so writers at once may make a few too many.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ _PARTS: Final = {
 
 
 class Quota(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The most that each space of a tenant may hold; None is without a bound.
+    """The most that each space of a tenant may hold, and the number of its spaces; None is without a bound.
 
     Attributes:
+        spaces: The number of spaces. Not exact: of writers who make new spaces at the same time, each may be
+            let in.
         documents: The number of documents.
         size_bytes: The total size of keys and values as they are stored, without the log.
         queued: The number of tasks that are ready, waiting or claimed.
         streams: The number of streams of events.
     """
 
+    spaces: int | None = None
     documents: int | None = None
     size_bytes: int | None = None
     queued: int | None = None
@@ -45,6 +49,11 @@ class Quota(msgspec.Struct, frozen=True, omit_defaults=True):
         for name in self.__struct_fields__:
             if (most := getattr(self, name)) is not None:
                 limits.admit_count(name, most, least=0, most=limits.LARGEST_QUOTA)
+
+    @property
+    def bounds_each_space(self) -> bool:
+        """True if it bounds what a space holds, which each batch then checks."""
+        return any(most is not None for most in (self.documents, self.size_bytes, self.queued, self.streams))
 
 
 async def check_quota(store: Store, batch: Batch, parts: Mapping[bytes, bytes], quota: Quota) -> int:
@@ -72,6 +81,36 @@ async def check_quota(store: Store, batch: Batch, parts: Mapping[bytes, bytes], 
         before = sum(sizes.parts.get(part_of(part), _NOTHING).entries for part in counted)
         _require(batch.space, name, getattr(quota, name), before, sum(entries.get(p, 0) for p in counted))
     return revision
+
+
+async def check_spaces(store: Store, beginning: str, space: str, quota: Quota) -> None:
+    """Check that a tenant may have one more space. Cost: a listing of up to as many spaces as it may have.
+
+    Args:
+        store: The store.
+        beginning: The prefix of the names of the tenant's spaces.
+        space: The stored name of the new space. Spaces of keepstate's own are not counted.
+        quota: The quota of the tenant.
+
+    Raises:
+        QuotaExceededError: It has as many spaces as it may have.
+    """
+    most, count, after = quota.spaces, 0, None
+    if most is None or names.is_reserved(space):
+        return
+    while count < most and (page := await store.spaces(beginning, after=after)):
+        after = page[-1]
+        count += sum(not names.is_reserved(each) and each != space for each in page)
+    if count >= most:
+        raise QuotaExceededError(
+            f"tenant {names.parts_of(space)[0]!r} may have {most:,} spaces and has them, so "
+            f"{names.shown(space)} was not made. Nothing was written. Drop a space, or raise the quota of "
+            "the tenant",
+            space=space,
+            quota="spaces",
+            most=most,
+            used=count,
+        )
 
 
 _NOTHING: Final = PartSize(0, 0)

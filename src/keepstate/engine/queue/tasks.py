@@ -19,6 +19,7 @@ from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 from keepstate.values.key import pack, stamp_suffix, unpack
+from keepstate.values.notebooks import ShownAsTable
 
 TaskState = Literal["ready", "waiting", "claimed", "done", "dead", "cancelled"]
 STATES: Final[tuple[TaskState, ...]] = get_args(TaskState)
@@ -106,7 +107,7 @@ class IndexRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskInfo:
+class TaskInfo(ShownAsTable):
     """A task in a listing.
 
     Attributes:

@@ -20,6 +20,8 @@ from keepstate.errors import InvalidError, MissingExtraError
 _LONGEST_FOLD: Final = timedelta(days=1)
 """The longest time by which a zone has set its clocks back: across the date line."""
 _SECOND: Final = timedelta(seconds=1)
+_OF_MACHINE: Final = ("localtime", "posixrules", "Factory")
+"""Files among the zones that have no zone of their own."""
 _INSTALL: Final = "pip install 'keepstate[zones]'"
 
 
@@ -152,6 +154,11 @@ def find_zone(name: str) -> tzinfo:
 def check_zone(zone: object) -> str:
     """Return the name of a zone that this machine knows."""
     name = check_text("zone", zone)
+    if name in _OF_MACHINE:
+        raise InvalidError(
+            f"`zone` is {name!r}, which is another zone on each machine; give a name of the IANA database, "
+            "such as 'Europe/Berlin', or 'UTC'"
+        )
     find_zone(name)
     # A file system that ignores case, or has other files among the zones, finds more names than others do.
     if name != "UTC" and name not in available_timezones():

@@ -19,7 +19,7 @@ from keepstate.engine.events.folds import FoldRecord
 from keepstate.engine.events.record import Cursor, EventRecord
 from keepstate.engine.history.record import decode_grafts
 from keepstate.engine.history.verification import HistoryVerifier, stored_head, verify_commit, verify_object
-from keepstate.engine.index.carrier import DropMark, Mark
+from keepstate.engine.index.carrier import DropMark, Mark, OwnerErasure
 from keepstate.engine.index.rows import MetaRecord, Row
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.grants import TenantRecord
@@ -277,7 +277,7 @@ _DECODERS: Final[Mapping[bytes, Callable[[bytes, bytes], object]]] = {
     layout.DROPPING: lambda _, value: decode_stored(value, DropMark, "the record"),
     layout.LEDGERS: lambda _, value: decode_ledger(value, "the record"),
     layout.USED: lambda key, value: (day_and_model(key), decode_used(value, "the record")),
-    layout.ERASING: lambda _, value: decode_stored(value, list[str], "the record"),
+    layout.ERASING: lambda _, value: decode_stored(value, OwnerErasure, "the record"),
     layout.TENANT: lambda _, value: decode_stored(value, TenantRecord, "the record of the tenant"),
 }
 """Raise an error for a damaged record, given its key and value; by key prefix."""

@@ -65,7 +65,7 @@ _TASKS: Final = (
 _SCHEDULES: Final = (layout.SCHEDULES, layout.PLANNED)
 _APPROVALS: Final = (layout.APPROVALS, layout.ASKED, layout.ASKING, layout.DECIDED)
 """Parts whose keys begin with the id of an approval."""
-_USAGE: Final = (layout.LEDGERS, layout.USED, layout.SPENT)
+USAGE: Final = (layout.LEDGERS, layout.USED, layout.SPENT)
 """Parts whose keys begin with the name of an account of usage."""
 _MAIN: Final = layout.named_key(layout.BRANCHES, layout.MAIN)
 _AT_ONCE: Final = 100
@@ -138,7 +138,7 @@ async def _delete_entries(executor: SpaceExecutor, prefix: str, tally: _Tally) -
     async for entries in _pages(executor, prefix, _SCHEDULES[:1]):
         for entry in entries:
             await Schedules(executor).delete(_first_name(layout.SCHEDULES, entry.key))
-    async for entries in _pages(executor, prefix, (*_STREAMS, *_USAGE)):
+    async for entries in _pages(executor, prefix, (*_STREAMS, *USAGE)):
         await _delete(executor, entries, tally)
     for part in _BY_NAME:
         await _delete_named(executor, part, prefix, tally)

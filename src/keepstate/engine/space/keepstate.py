@@ -619,6 +619,9 @@ class Keepstate:
         costs two reads for each batch of writes, and a batch for each present space in this call. What is
         over the quota already stays, and may shrink.
 
+        The number of `spaces` is not exact: writers that make new spaces at the same time may exceed it. It
+        costs a listing of the tenant's spaces before the first write to a new one, and nothing after that.
+
         Args:
             quota: The quota. None removes it.
 
@@ -658,18 +661,21 @@ class Keepstate:
         """Erase the subjects of one owner: sessions and memories of this user, and the state of the user.
 
         A space of their own is dropped. From a shared space they are expunged, which ends its log; see
-        `Space.expunge`. The subjects are those that `find(owner=…)` lists. Sessions that have ended are not
-        among them, nor are tasks, documents and events that your own code has named after a person: drop the
-        spaces of the former, and expunge the latter by their prefix.
+        `Space.expunge`. Sessions that have ended or expired are among them. Of a session that several users
+        owned one after another, only the parts of this owner go. Tasks, documents, events and approvals
+        that your own code has named after a person are not among them: expunge them by their prefix.
 
         Writers are not rejected: what they write for the owner during the call may remain. An interrupted
         call is completed by the next one. A handle without a tenant covers spaces of no tenant.
+
+        Cost: a few reads of each space of the tenant.
 
         Args:
             owner: The owner, as `find` shows it.
 
         Returns:
-            The counts of what this call removed, the archives of its histories, and what was not reached.
+            The counts of what this call and the interrupted ones before it removed, the archives of its
+            histories, and what was not reached, such as a session whose owner cannot be read.
         """
         return await _owner_erasure.erase_owner(self, self.tenant_id, owner)
 

@@ -1,44 +1,51 @@
 """Erasure of an owner in a tenant: the spaces of the owner's subjects, and their parts of shared spaces.
 
-The index of `find` names the subjects. A subject with a space of its own loses that space. A subject in the
-space of another one is expunged from it by its prefix, `KIND/ID/`. The state of the user, in `user/OWNER` or
-under that prefix, goes too. At last the log of the index is trimmed, because it names what was erased.
+A walk over all spaces of the tenant finds the subjects by their own records, so it also finds sessions that
+have ended or expired, and the state of a user in a space without a session. A subject with a space of its own
+loses that space. A subject in the space of another one is expunged from it by its prefix, `KIND/ID/`. Of a
+session that several users owned one after another, only the generations of this owner are expunged. At last
+the log of the index is trimmed, because it names what was erased.
 
-An entry in the space of the index names the shared spaces until the end, because a subject may leave the
-index before its space is done. So an interrupted call is completed by the next one. It is not isolated from
-writers: what they write for the owner during the call may remain.
+An entry in the space of the index keeps the counts, and names the spaces whose logs and histories are still
+to be cleaned, because the walk does not find a space any more after its entries are deleted. So an
+interrupted call is completed by the next one. It is not isolated from writers: what they write for the owner
+during the call may remain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgspec
 
-from keepstate.engine.index.carrier import Carrier
-from keepstate.engine.index.rows import Found
+from keepstate.engine.documents.record import split_record
+from keepstate.engine.index.carrier import Carrier, OwnerErasure, raise_failure
+from keepstate.engine.index.walk import subjects_of_documents
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.kernel.executor import Home
 from keepstate.engine.kernel.grants import checks_for
-from keepstate.engine.kernel.positions import Page
 from keepstate.engine.kernel.stored import decode_stored, describe
 from keepstate.engine.kernel.subjects import Subject, owner_of
+from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.erasure import Erased, read_archive, scrub
-from keepstate.engine.space.expunge import expunge
+from keepstate.engine.space.expunge import USAGE, expunge
+from keepstate.errors import CorruptError, UnsupportedError
 from keepstate.names import escape, stored_name
-from keepstate.stores.protocol import ABSENT, Applied, Batch, Check, Delete, Put, Store, TrimsLogs
+from keepstate.stores.protocol import ABSENT, Applied, Batch, Check, Delete, Entry, Put, TrimsLogs
+from keepstate.values import codec
 from keepstate.values.key import pack
 
 _USER: Final = "user"
-_PASSES: Final = 8
-"""The number of listings; after that, writers add subjects faster than they are erased."""
-_AT_ONCE: Final = 100
-_UNOWNED: Final = (
-    "sessions that have ended, and data that names this person, but is not a subject of this owner"
-)
+_HEADS: Final = {"session": ("session", "user_id"), "memory": ("memories", "owner")}
+"""The document that names the owner, and the field in it, by the kind of the subject."""
+_LIVES: Final = "lives"
+"""The document of a session that names the owners of its generations."""
+_UNOWNED: Final = "data that names this person, but is not a subject of this owner"
 
 
 class OwnersHome(Home, Protocol):
@@ -46,10 +53,6 @@ class OwnersHome(Home, Protocol):
 
     def space(self, name: str) -> Any:
         """Return a space."""
-        ...
-
-    async def find(self, *, owner: str, after: str | None, limit: int) -> Page[Found]:
-        """Return one page of the subjects of an owner."""
         ...
 
     async def deliver(self) -> int:
@@ -61,98 +64,208 @@ class OwnersHome(Home, Protocol):
         ...
 
 
+class _Owned(NamedTuple):
+    """A subject of the owner, or the state of the user, in a space.
+
+    Attributes:
+        space: The name of the space.
+        prefix: The prefix of its names; an empty one stands for all of the space.
+        lives: If others owned the session too: the generations of this owner.
+        is_head: Whether the live generation is among them.
+    """
+
+    space: str
+    prefix: str
+    lives: tuple[int, ...] = ()
+    is_head: bool = False
+
+
 class _Erasure:
-    """The counts of one erasure."""
+    """One erasure, with its counts."""
 
-    def __init__(self, ks: OwnersHome, store: Store, tenant: str | None) -> None:
-        self._ks, self._store, self._tenant = ks, store, tenant
-        self.spaces = set[str]()
-        self.entries = self.size_bytes = 0
-        self.archives = set[Path]()
+    def __init__(self, ks: OwnersHome, carrier: Carrier, owner: str) -> None:
+        self._ks, self._carrier, self._owner = ks, carrier, owner
+        self._store = carrier.store
+        self._key = layout.ERASING + pack(carrier.name_of(owner.encode()))
+        self._users = f"{_USER}/{escape(owner)}/"
+        self.done = OwnerErasure()
+        self.left: list[str] = []
 
-    async def drop(self, space: str) -> None:
-        """Drop a space of the owner."""
-        stored = stored_name(self._tenant, space)
-        sizes = (await self._store.sizes(stored)).parts.values()
-        archive = await read_archive(self._store, stored) if sizes else None
-        if archive is not None:
-            self.archives.add(Path(archive))
-        if await self._ks.drop(space):
-            self.spaces.add(space)
-            self.entries += sum(part.entries for part in sizes)
-            self.size_bytes += sum(part.size_bytes for part in sizes)
+    async def run(self) -> None:
+        """Erase the subjects and the state of the user."""
+        self.done = _decode((await self._store.read(self._carrier.space, [self._key])).entries[0])
+        async with aclosing(self._find()) as found:
+            async for one in found:
+                if one.lives:
+                    await self._expunge_lives(one)
+                elif one.prefix:
+                    await self._expunge(one.space, one.prefix)
+                else:
+                    await self._drop(one.space)
+        for space in self.done.shared:  # also those of a call that was killed before it had cleaned them
+            await self._expunge(space, self._users)
 
-    async def expunge(self, space: str, prefix: str) -> None:
-        """Remove what begins with a prefix from a shared space."""
-        done = await expunge(self._ks.space(space).executor, prefix, scrubs=False)
-        if done.entries:
-            self.spaces.add(space)
-        self.entries += done.entries
-        self.size_bytes += done.size_bytes
-        self.archives |= set(done.archives)
+    async def end(self) -> None:
+        """Delete the entry of this erasure, and trim the log of the index."""
+        if self.done != OwnerErasure():
+            await self._store.apply([Batch(self._carrier.space, [Delete(self._key)])])
+        if await self._carrier.advance() and isinstance(self._store, TrimsLogs):
+            await self._store.trim(self._carrier.space)
+
+    # ---- finding
+
+    async def _find(self) -> AsyncGenerator[_Owned]:
+        async for space in self._carrier.spaces():
+            own = owner_of(space)
+            if own is not None and (one := await self._owned(space, own, "")) is not None:
+                yield one
+                if not one.lives:
+                    continue
+            if space == f"{_USER}/{self._owner}":
+                yield _Owned(space, "")
+                continue
+            parts = (await self._store.sizes(self._stored(space))).parts
+            if any(part in parts or part[:1] in parts for part in (layout.DOCUMENTS, *USAGE)):
+                async for subject in subjects_of_documents(self._store, self._stored(space), space):
+                    prefix = f"{subject.kind}/{escape(subject.id)}/"
+                    if subject != own and (one := await self._owned(space, subject, prefix)) is not None:
+                        yield one
+                if await self._has_state(space):
+                    yield _Owned(space, self._users)
+
+    async def _has_state(self, space: str) -> bool:
+        """Return whether a shared space has something of the user's state, or its usage."""
+        begins = [layout.name_prefix(layout.DOCUMENTS, self._users)]
+        begins += [part + pack(self._users)[:-1] for part in USAGE]
+        stored = self._stored(space)
+        return any([(await self._store.scan(stored, begin, limit=1)).entries for begin in begins])
+
+    async def _owned(self, space: str, subject: Subject, prefix: str) -> _Owned | None:
+        if subject.kind not in _HEADS:
+            return None
+        head_name, field = _HEADS[subject.kind]
+        try:
+            head, lives = await self._read(space, prefix + head_name, prefix + _LIVES)
+        except (CorruptError, UnsupportedError):
+            self.left.append(f"{subject.kind} {subject.id!r} in {space!r}, whose owner cannot be read")
+            return None
+        is_head = head.get(field) == self._owner
+        owners = _owners(lives) if subject.kind == "session" else {}
+        if set(owners.values()) - {None, self._owner} and self._owner in owners.values():
+            mine = tuple(life for life, owner in owners.items() if owner == self._owner)
+            return _Owned(space, prefix, mine, is_head)
+        return _Owned(space, prefix) if is_head or self._owner in owners.values() else None
+
+    async def _read(self, space: str, *names: str) -> list[Mapping[str, Any]]:
+        """Return documents in builtin form; an empty dict for one that is missing or of another form."""
+        unit = Unit(self._store, self._stored(space), space)
+        keys = [layout.named_key(layout.DOCUMENTS, name) for name in names]
+        found: list[Mapping[str, Any]] = []
+        for key, entry in zip(keys, await unit.read(*keys), strict=True):
+            value: Any = None
+            if entry is not None:
+                value = codec.to_builtin(split_record(key, await unit.value(entry))[1])
+            found.append(cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {})
+        return found
+
+    def _stored(self, space: str) -> str:
+        return stored_name(self._carrier.tenant, space)
+
+    # ---- erasing
+
+    async def _drop(self, space: str) -> None:
+        sizes = await self._store.sizes(self._stored(space))
+        archive = await read_archive(self._store, self._stored(space)) if sizes.parts else None
+        at = (space, sizes.revision)
+
+        def count(done: OwnerErasure) -> OwnerErasure:
+            if done.dropping == at:
+                return done
+            return msgspec.structs.replace(
+                done,
+                dropping=at,
+                dropped=done.dropped + 1,
+                entries=done.entries + sum(part.entries for part in sizes.parts.values()),
+                size_bytes=done.size_bytes + sum(part.size_bytes for part in sizes.parts.values()),
+                archives=sorted({*done.archives, *([] if archive is None else [archive])}),
+            )
+
+        if sizes.parts:
+            # Counted before the drop, at its revision: so a call that is killed after the drop has counted
+            # it, and the next one after a call that was killed before it does not count it twice.
+            await self._note(count)
+        await self._ks.drop(space)
+
+    async def _note_shared(self, space: str) -> None:
+        if space not in self.done.shared:
+            await self._note(lambda done: msgspec.structs.replace(done, shared=sorted({*done.shared, space})))
+
+    async def _expunge(self, space: str, prefix: str) -> None:
+        await self._note_shared(space)
+        expunged = await expunge(self._ks.space(space).executor, prefix, scrubs=False)
+        if expunged.entries:
+            await self._note(
+                lambda done: msgspec.structs.replace(
+                    done,
+                    entries=done.entries + expunged.entries,
+                    size_bytes=done.size_bytes + expunged.size_bytes,
+                    archives=sorted({*done.archives, *map(str, expunged.archives)}),
+                )
+            )
+
+    async def _expunge_lives(self, one: _Owned) -> None:
+        """Expunge the generations of the owner from a session, then its name from the list of the owners."""
+        documents = self._ks.space(one.space).documents
+        if one.is_head:
+            await self._note_shared(one.space)
+            await documents.delete(one.prefix + _HEADS["session"][0])
+        for life in one.lives:
+            await self._expunge(one.space, f"{one.prefix}life/{life}/")
+
+        def forget(lives: dict[str, Any]) -> dict[str, Any]:
+            runs = [[life, None if user == self._owner else user] for life, user in lives["owners"]]
+            return lives | {"owners": runs}
+
+        await documents.update(one.prefix + _LIVES, forget)
+
+    async def _note(self, change: Callable[[OwnerErasure], OwnerErasure]) -> None:
+        """Change the entry of this erasure."""
+        store, space = self._store, self._carrier.space
+        while True:
+            entry = (await store.read(space, [self._key])).entries[0]
+            done = change(_decode(entry))
+            version = ABSENT if entry is None else entry.version
+            checks = [Check(self._key, version), *await checks_for(store, space)]
+            put = Put(self._key, msgspec.msgpack.encode(done))
+            outcome = (await store.apply([Batch(space, [put], checks)]))[0]
+            raise_failure(outcome)
+            if isinstance(outcome, Applied):
+                self.done = done
+                return
+
+
+def _decode(entry: Entry | None) -> OwnerErasure:
+    return OwnerErasure() if entry is None else decode_stored(entry.value, OwnerErasure, describe(entry.key))
+
+
+def _owners(lives: Mapping[str, Any]) -> dict[int, str | None]:
+    """Return the owner of each generation of a session."""
+    owners: dict[int, str | None] = {}
+    runs: list[tuple[int, str | None]] = [*lives.get("owners", ()), (lives.get("count", 0) + 1, None)]
+    for (first, owner), (end, _) in pairwise(runs):
+        owners.update(dict.fromkeys(range(first, end), owner))
+    return owners
 
 
 async def erase_owner(ks: OwnersHome, tenant: str | None, owner: str) -> Erased:
     """Erase the subjects of an owner and the state of that user, and report it."""
     check_name("owner", owner)
     store = await ks.opened()
-    erasure, carrier = _Erasure(ks, store, tenant), Carrier(store, tenant, ks.clock)
-    await ks.deliver()
-    shared = await _note_spaces(carrier, owner, [])
-    for space in sorted(shared):
-        await erasure.expunge(space, f"{_USER}/{escape(owner)}/")
-    for _ in range(_PASSES):
-        found = await _find(ks, owner)
-        homeless = {one.space for one in found if owner_of(one.space) != Subject(one.kind, one.id)}
-        if not homeless <= shared:
-            shared = await _note_spaces(carrier, owner, homeless)
-        for one in found:
-            if owner_of(one.space) == Subject(one.kind, one.id):
-                await erasure.drop(one.space)
-            else:
-                await erasure.expunge(one.space, f"{one.kind}/{escape(one.id)}/")
-        if not found:
-            break
-        await ks.deliver()
-    for space in sorted(shared):
-        await erasure.expunge(space, f"{_USER}/{escape(owner)}/")
-    await erasure.drop(f"{_USER}/{owner}")
-    if shared:
-        await store.apply([Batch(carrier.space, [Delete(_key(carrier, owner))])])
-    if await carrier.advance() and isinstance(store, TrimsLogs):
-        await store.trim(carrier.space)
-    left = [*await scrub(store), _UNOWNED]
-    archives = sorted(erasure.archives)
-    return Erased(len(erasure.spaces), erasure.entries, erasure.size_bytes, archives, left)
-
-
-async def _note_spaces(carrier: Carrier, owner: str, spaces: Iterable[str]) -> set[str]:
-    """Add shared spaces to the entry of this erasure, and return all of them."""
-    key = _key(carrier, owner)
-    while True:
-        entry = (await carrier.store.read(carrier.space, [key])).entries[0]
-        known = set[str]() if entry is None else set(decode_stored(entry.value, list[str], describe(key)))
-        if known.issuperset(spaces):
-            return known
-        known.update(spaces)
-        put = Put(key, msgspec.msgpack.encode(sorted(known)))
-        version = ABSENT if entry is None else entry.version
-        checks = [Check(key, version), *await checks_for(carrier.store, carrier.space)]
-        [outcome] = await carrier.store.apply([Batch(carrier.space, [put], checks)])
-        if isinstance(outcome, Applied):
-            return known
-
-
-def _key(carrier: Carrier, owner: str) -> bytes:
-    return layout.ERASING + pack(carrier.name_of(owner.encode()))
-
-
-async def _find(ks: OwnersHome, owner: str) -> list[Found]:
-    """Return all subjects of an owner that the index lists now."""
-    found: list[Found] = []
-    after = None
-    while True:
-        page = await ks.find(owner=owner, after=after, limit=_AT_ONCE)
-        found += page
-        if (after := page.next) is None:
-            return found
+    erasure = _Erasure(ks, Carrier(store, tenant, ks.clock), owner)
+    await erasure.run()
+    await ks.deliver()  # also what a call that was killed has left
+    await erasure.end()
+    done = erasure.done
+    left = [*await scrub(store), *erasure.left, _UNOWNED]
+    spaces = done.dropped + len(done.shared)
+    return Erased(spaces, done.entries, done.size_bytes, [*map(Path, done.archives)], left)

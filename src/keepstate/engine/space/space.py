@@ -258,6 +258,34 @@ class Transaction(Parts):
         """
         return self._joint.state.revision
 
+    @property
+    def note(self) -> bytes:
+        """The bytes that are stored with the `token`, empty without any; see `set_note`.
+
+        If a transaction with its `token` was applied before, the note of that time.
+        """
+        return self._joint.state.note
+
+    def set_note(self, note: bytes) -> None:
+        """Store bytes with the `token`, such as the answer that a caller gets who repeats the request.
+
+        They are stored as long as the token, and ignored if the token was used before.
+
+        Args:
+            note: At most 16 KiB.
+
+        Raises:
+            InvalidError: The note is too large, or the transaction has no token.
+        """
+        require_instance("note", note, bytes)
+        state = self._joint.state
+        if not state.has_token:
+            raise InvalidError("a note is stored with a token; begin the transaction with token=")
+        if len(note) > limits.TOKEN_NOTE_BYTES:
+            raise InvalidError(f"`note` has {len(note)} bytes; it may have {limits.TOKEN_NOTE_BYTES}")
+        if not state.revision:
+            state.note = note
+
     def by(
         self,
         author: str | None = None,
@@ -337,8 +365,9 @@ async def _apply_at_end(
     executor = TransactionExecutor(outer, unit, message=message)
     state = executor.state
     key = None if token is None else _token_key(unit, token)
+    state.has_token = key is not None
     if key is not None and (before := await unit.get(key)) is not None:
-        state.revision = before.version
+        state.revision, state.note = before.version, before.value
     elif lease is not None:
         await _lease.fence(lease, outer, unit)
     tx = Transaction(executor)
@@ -372,14 +401,14 @@ async def _commit_once(
     """Apply a transaction with its token. If the token was used meanwhile, set the revision of that time."""
     unit = executor.unit
     if unit.writes:
-        unit.put(key, b"", ttl_ms=limits.TOKEN_KEPT_MS)
+        unit.put(key, executor.state.note, ttl_ms=limits.TOKEN_KEPT_MS)
     try:
         return await _commit(executor, lease)
     except ConflictError:
         found = (await unit.store.read(unit.space, [key])).entries[0]
         if found is None:
             raise
-        executor.state.revision = found.version
+        executor.state.revision, executor.state.note = found.version, found.value
         return None
     except OutcomeUnknownError as error:
         error.add_note(

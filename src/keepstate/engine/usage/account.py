@@ -25,13 +25,15 @@ from keepstate.engine.usage.records import (
     day_of,
     decode_ledger,
     decode_used,
+    digest_of,
     encode_ledger,
     encode_used,
     ledger_key,
     spent_key,
+    unscoped,
     used_key,
 )
-from keepstate.errors import LeaseLostError
+from keepstate.errors import InvalidError, LeaseLostError
 from keepstate.values import limits
 
 T = TypeVar("T")
@@ -119,11 +121,12 @@ class Account:
     async def hold(
         self, id: str, model: str | None, amounts: Amounts, lease_ms: int, *, has_cost: bool, has_tokens: bool
     ) -> None:
-        """Reserve amounts, unless a use with this id was counted before.
+        """Reserve amounts, unless a use with this id was counted before. The same reservation is replaced.
 
         Raises:
             BudgetExceededError: There is no room for them.
-            InvalidError: A budget limits what the reservation has no bound of.
+            InvalidError: A budget limits what the reservation has no bound of, or other amounts are reserved
+                for this id.
             QuotaExceededError: There are too many reservations.
         """
 
@@ -131,6 +134,9 @@ class Account:
             ledger = await self.read(unit, spent_key(self.name, id))
             if await unit.get(spent_key(self.name, id)) is not None:
                 return
+            for running in ledger.reservations:
+                if running.id == id and (running.model, running.amounts) != (model, amounts):
+                    raise self._reused(id, "has reserved")
             ledger, _ = ceilings.release(ledger, id)
             ceilings.require_bounds(ledger, model, has_cost=has_cost, has_tokens=has_tokens, where=self.where)
             until_ms = await unit.confirmed_now_ms() + lease_ms
@@ -178,7 +184,11 @@ class Account:
     # ---- uses
 
     async def settle(self, id: str, usages: Sequence[Usage]) -> Counted:
-        """Count uses whatever the ceilings, and return the reservation, in one batch; once for an id."""
+        """Count uses whatever the ceilings, and return the reservation, in one batch; once for an id.
+
+        Raises:
+            InvalidError: The id has counted other amounts.
+        """
         return await self.change(
             lambda unit: self._count(unit, id, usages, is_reserved=True, allow_over=True)
         )
@@ -188,6 +198,7 @@ class Account:
 
         Raises:
             BudgetExceededError: They would exceed a ceiling, and may not.
+            InvalidError: The id has counted other amounts.
         """
         return await self.change(
             lambda unit: self._count(unit, id, usages, is_reserved=False, allow_over=allow_over)
@@ -198,7 +209,9 @@ class Account:
     ) -> Counted:
         mark = None if id is None else spent_key(self.name, id)
         ledger = await self.read(unit, *(() if mark is None else (mark,)))
-        if mark is not None and await unit.get(mark) is not None:
+        if id is not None and mark is not None and (known := await unit.get(mark)) is not None:
+            if usages and known.value != digest_of(usages):
+                raise self._reused(id, "has counted")
             return Counted(False, False, _is_over(ledger))
         is_there = True
         if is_reserved and id is not None:
@@ -212,8 +225,14 @@ class Account:
             self.write(unit, ledger)
         await self._add_sums(unit, ledger, usages)
         if mark is not None and usages:
-            unit.put(mark, b"", ttl_ms=limits.USE_KNOWN_MS)
+            unit.put(mark, digest_of(usages), ttl_ms=limits.USE_KNOWN_MS)
         return Counted(bool(usages), not is_there, _is_over(ledger))
+
+    def _reused(self, id: str, what: str) -> InvalidError:
+        return InvalidError(
+            f"use {unscoped(id)!r} of {self.where} {what} other amounts before; this use was not "
+            "counted. Give each use an id of its own, or none"
+        )
 
     async def _add_sums(self, unit: Unit, ledger: LedgerRecord, usages: Sequence[Usage]) -> None:
         """Add uses to the sums of this day. Writers of an account without a budget seldom meet there."""

@@ -6,6 +6,7 @@ nine digits after the point is rounded up, so that no sum is less than what was 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, Final, Literal, TypeAlias
@@ -107,6 +108,11 @@ class Amounts(msgspec.Struct, array_like=True, frozen=True):
         return Amounts(*(map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other))))
 
 
+def total_of(amounts: Iterable[Amounts]) -> Amounts:
+    """Return a sum that is only read, so it may be larger than what can be stored."""
+    return Amounts(*map(sum, zip((0, 0, 0), *map(msgspec.structs.astuple, amounts), strict=True)))
+
+
 def amounts_of(usage: Usage) -> Amounts:
     """Return the amounts of a usage."""
     return Amounts(usage.tokens, to_billionths("cost", usage.cost), usage.calls)
@@ -120,7 +126,8 @@ def add(one: int, other: int) -> int:
     """
     if one + other > _LARGEST_SUM:
         raise InvalidError(
-            f"a sum of usage would be {one + other:,}, over {_LARGEST_SUM:,}; nothing was counted"
+            f"a sum of usage would be {one + other:,}, over {_LARGEST_SUM:,}, the largest that is stored; "
+            "nothing was written. Use another account"
         )
     return one + other
 

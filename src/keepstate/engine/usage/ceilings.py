@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from keepstate.engine.usage.amounts import Amounts, Budget, to_money
+from keepstate.engine.usage.amounts import Amounts, Budget, to_money, total_of
 from keepstate.engine.usage.records import (
     BudgetRecord,
     LedgerRecord,
@@ -114,7 +114,7 @@ def require_room(ledger: LedgerRecord, model: str | None, amounts: Amounts, wher
     for budget in ledger.budgets:
         if not budget.counts(model):
             continue
-        taken = budget.used.plus(_reserved(ledger, budget))
+        taken = total_of([budget.used, _reserved(ledger, budget)])
         for name in _CEILINGS:
             most, used, wanted = getattr(budget, name), getattr(taken, name), getattr(amounts, name)
             if most is not None and used + wanted > most:
@@ -134,11 +134,7 @@ def require_bounds(
 
 
 def _reserved(ledger: LedgerRecord, budget: BudgetRecord) -> Amounts:
-    total = Amounts()
-    for reservation in ledger.reservations:
-        if budget.counts(reservation.model):
-            total = total.plus(reservation.amounts)
-    return total
+    return total_of(each.amounts for each in ledger.reservations if budget.counts(each.model))
 
 
 def _exceeded(

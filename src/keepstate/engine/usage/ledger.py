@@ -113,7 +113,8 @@ class UsageLedger:
 
         `record` and `reserve` then spend from both. The wider ledger is written first, in a batch of its own,
         so it never has less than its parts. If this process is killed between the two, only the wider one has
-        counted, and a repetition with the same id counts in the other.
+        counted, and a repetition with the same id counts in the other. Ids are known by ledger: two ledgers
+        within the same wider one may use the same id, and both count.
 
         Args:
             outer: The wider ledger, in any space of any store.
@@ -231,13 +232,15 @@ class UsageLedger:
 
         Args:
             usage: The usage.
-            id: The id of the use, such as that of the request; 1 to 512 bytes of UTF-8. It is known for 30
-                days.
+            id: The id of the use, such as that of the request; 1 to 512 bytes of UTF-8. It is known in this
+                ledger for 30 days.
             allow_over: Count it also above a ceiling. For money that is spent already: a budget that is
                 exceeded by it then refuses all that follows.
 
         Raises:
             BudgetExceededError: It would exceed a ceiling. Nothing was written.
+            InvalidError: The id was counted, or is reserved, with other amounts, or a sum would have more
+                than 63 bits. Nothing was written.
         """
         require_instance("usage", usage, Usage)
         if id is not None:
@@ -276,11 +279,13 @@ class UsageLedger:
             model: The model. Without it, the reservation counts in the budgets of every model.
             lease_s: Seconds after which the reservation ends by itself; see `Spend.renew`.
             id: The id of the use; by default, a random one. If it was counted in the last 30 days, nothing is
-                reserved or counted.
+                reserved, and the use must be the same. A reservation of the same amounts is replaced.
 
         Raises:
             BudgetExceededError: A budget has no room left for it. Nothing was written.
-            InvalidError: A bound is missing.
+            InvalidError: A bound is missing, or a running spend with this id has reserved other amounts. At
+                the end of the block: the id was counted with other amounts, or a sum would have more than 63
+                bits; this use was not counted.
             QuotaExceededError: The account has 1,000 reservations.
         """
         self._executor.require_outside_transaction("reserving")
@@ -317,7 +322,7 @@ class UsageLedger:
             spend: A spend of this ledger.
 
         Raises:
-            InvalidError: The spend is of other ledgers.
+            InvalidError: The spend is of other ledgers, or its id was counted with other amounts.
         """
         require_instance("spend", spend, Spend)
         return await spend.settle_in(self._account)
@@ -354,13 +359,12 @@ class UsageLedger:
         prefix = used_prefix(self.name)
         after = None if begin is None else used_prefix(self.name, begin)
         before = None if end is None or end > _LAST_DAY else used_prefix(self.name, end)
-        sums: dict[str, UsedRecord] = {}
+        found: dict[str, list[UsedRecord]] = {}
         async for _, entry in self._executor.scan(prefix, after=after, before=before):
             _, model = day_and_model(entry.key)
-            sums[model] = sums.get(model, UsedRecord()).plus(decode_used(entry.value, self._account.where))
-        total = UsedRecord()
-        for one in sums.values():
-            total = total.plus(one)
+            found.setdefault(model, []).append(decode_used(entry.value, self._account.where))
+        sums = {model: UsedRecord.total(records) for model, records in found.items()}
+        total = UsedRecord.total(sums.values())
         return UsageTotals(usage_of("", total), {model: usage_of(model, one) for model, one in sums.items()})
 
     async def _today(self) -> int:

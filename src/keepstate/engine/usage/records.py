@@ -7,8 +7,11 @@ While an account has no budget, writers share out the sums of a day among severa
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from hashlib import sha256
+from operator import itemgetter
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -88,6 +91,11 @@ class UsedRecord(msgspec.Struct, array_like=True, frozen=True):
         return UsedRecord(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
     @classmethod
+    def total(cls, records: Iterable[UsedRecord]) -> UsedRecord:
+        """Return a sum that is only read, so it may be larger than what can be stored."""
+        return cls(*map(sum, zip((0,) * 6, *map(msgspec.structs.astuple, records), strict=True)))
+
+    @classmethod
     def of(cls, usage: Usage) -> UsedRecord:
         """Return the sums of one usage."""
         counts = usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens
@@ -105,8 +113,26 @@ def ledger_key(account: str) -> bytes:
 
 
 def spent_key(account: str, id: str) -> bytes:
-    """Return the key that is present while the id of a spend is known."""
+    """Return the key that has the digest of a use while its id is known."""
     return layout.SPENT + pack(account, sha256(id.encode()).digest()[:_DIGEST_BYTES])
+
+
+def digest_of(usages: Sequence[Usage]) -> bytes:
+    """Return the digest of the sums of uses by model, by which a use is known again."""
+    sums = {usage.model: UsedRecord() for usage in usages}
+    for usage in usages:
+        sums[usage.model] = sums[usage.model].plus(UsedRecord.of(usage))
+    return sha256(_encode(sorted(sums.items(), key=itemgetter(0)))).digest()[:_DIGEST_BYTES]
+
+
+def scoped_id(space: str, account: str, id: str) -> str:
+    """Return the id of a use in a wider account: other parts of that account may have the same id."""
+    return f"{sha256(pack(space, account)).digest()[:_DIGEST_BYTES].hex()}/{id}"
+
+
+def unscoped(id: str) -> str:
+    """Return the id of a use as the caller gave it, for messages."""
+    return id[33:] if re.match(r"[0-9a-f]{32}/", id) else id
 
 
 def used_key(account: str, day: int, model: str, share: int) -> bytes:

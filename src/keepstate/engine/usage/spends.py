@@ -3,6 +3,8 @@
 Accounts in different spaces change one after another. The widest is written first, both when amounts are
 reserved and when the use is counted, so a wider account never has less than its parts. A kill in between
 leaves reservations, which end by the store's time. Each account counts the id once, so settling can repeat.
+In the wider accounts the id is scoped by the narrowest one, so that the same id in another part counts there
+too.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from keepstate.engine.kernel.arguments import check_duration_ms, require_instanc
 from keepstate.engine.kernel.shield import finish_despite_cancel
 from keepstate.engine.usage.account import Account
 from keepstate.engine.usage.amounts import Amounts, Usage
-from keepstate.errors import InvalidError, KeepstateError
+from keepstate.engine.usage.records import scoped_id
+from keepstate.errors import InvalidError, KeepstateError, StorageError
 
 _log = logging.getLogger("keepstate.usage")
 _USES: Final = 100
@@ -84,7 +87,7 @@ class Spend:
         """
         lease_ms = check_duration_ms("lease_s", lease_s)
         for account in self._accounts:
-            await account.renew(self.id, lease_ms)
+            await account.renew(self._id_in(account), lease_ms)
 
     # ---- for the ledger
 
@@ -95,26 +98,43 @@ class Spend:
             for account in self._accounts:
                 begun.append(account)
                 await account.hold(
-                    self.id,
+                    self._id_in(account),
                     self._model,
                     amounts,
                     lease_ms,
                     has_cost=self._has_cost,
                     has_tokens=self._has_tokens,
                 )
-        except BaseException:  # also a cancellation; raised again
-            await _release(begun, self.id)
+        except BaseException as error:  # also a cancellation; raised again
+            if isinstance(error, KeepstateError) and not isinstance(error, StorageError):
+                begun.pop()  # it has refused, so what is reserved there is of another spend with this id
+            await self._release(begun)
             raise
 
     async def let_go(self) -> None:
         """Return the reservations, and count nothing."""
-        await _release(self._accounts, self.id)
+        await self._release(self._accounts)
+
+    async def _release(self, accounts: Sequence[Account]) -> None:
+        for account in reversed(accounts):
+            with suppress(KeepstateError):  # the reservation ends by itself
+                await account.release(self._id_in(account))
+
+    def _id_in(self, account: Account) -> str:
+        own = self._accounts[-1]
+        if account is own:
+            return self.id
+        return scoped_id(own.executor.stored_name, own.name, self.id)
 
     async def settle(self) -> bool:
         """Count what is recorded in each account that has not counted it; return whether the last one did."""
         self._is_closed, is_new = True, False
-        for account in self._accounts:
-            is_new = await self._settle_one(account)
+        try:
+            for account in self._accounts:
+                is_new = await self._settle_one(account, account)
+        except InvalidError:  # a repetition cannot count either, so no account keeps room for it
+            await self.let_go()
+            raise
         return is_new
 
     async def settle_despite_cancel(self) -> bool:
@@ -128,26 +148,21 @@ class Spend:
             InvalidError: The spend has no reservation in this account.
         """
         before: list[Account] = []
-        for own in self._accounts:
-            if await own.is_same(account):
+        for same in self._accounts:
+            if await same.is_same(account):
                 break
-            before.append(own)
+            before.append(same)
         else:
             raise InvalidError(f"{self!r} has nothing reserved in {account.where}; settle it in its ledger")
         self._is_closed = True
         for wider in before:
-            await self._settle_one(wider)
-        return await self._settle_one(account)
+            await self._settle_one(wider, wider)
+        return await self._settle_one(same, account)
 
-    async def _settle_one(self, account: Account) -> bool:
-        counted = await account.settle(self.id, self._uses)
+    async def _settle_one(self, own: Account, account: Account) -> bool:
+        """Count in an account of this spend, by an object of the same account."""
+        counted = await account.settle(self._id_in(own), self._uses)
         if counted.is_late and self._uses and not self.is_late:
             _log.warning("The reservation of %r had ended before its use was counted; renew it earlier", self)
         self.is_late, self.is_over = self.is_late or counted.is_late, self.is_over or counted.is_over
         return counted.is_new
-
-
-async def _release(accounts: Sequence[Account], id: str) -> None:
-    for account in reversed(accounts):
-        with suppress(KeepstateError):  # the reservation ends by itself
-            await account.release(id)

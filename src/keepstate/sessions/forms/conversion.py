@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from keepstate.errors import UnsupportedError
+from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.sessions.forms import anthropic, gemini, langchain, openai_chat, openai_responses, pydantic_ai
 from keepstate.sessions.forms.content import turns_of_content, turns_of_items
 from keepstate.sessions.forms.kinds import Form, forms_of
@@ -25,6 +25,8 @@ else:  # what annotations mean where the libraries need not be installed
     BaseMessage = ModelMessage = Any
 
 T = TypeVar("T")
+_LISTED: Final = ("content", "parts", "items", "tool_calls")
+"""The keys of a message that have a list, in one of the forms."""
 _OPENING: Final = CUT.strip()
 """The text of the user in front of a context that begins with an answer, for APIs that unsupported that."""
 
@@ -58,21 +60,41 @@ def convert(context: Sequence[Message], form: Form) -> list[Any]:
     """Return a context in a form.
 
     Raises:
+        InvalidError: A message has no form, such as content that is a number. The error names the place.
         MissingExtraError: The form has objects of a library that is not installed.
         UnsupportedError: The form does not have a part of the context.
     """
     write = _WRITERS[form]
+    for at, message in enumerate(context):
+        for name in _LISTED:
+            _check_list(message, name, f"Message {at} of the context: `{name}`")
     try:
         return write(context)
-    except UnsupportedError as error:
+    except (InvalidError, UnsupportedError) as error:
         number = next((at for at, each in enumerate(context) if _is_refused(each, write)), None)
-        raise UnsupportedError(f"Message {number} of the context: {error}") from None
+        kind = InvalidError if isinstance(error, InvalidError) else UnsupportedError
+        raise kind(f"Message {number} of the context: {error}") from None
+
+
+def _check_list(message: Message, name: str, place: str) -> None:
+    """Raise `InvalidError` for content, or a list of parts, that no form has."""
+    given, is_content = message.get(name), name == "content"
+    if given is None or (is_content and isinstance(given, str | Mapping)):
+        return
+    wanted = "a text, or a list of texts and blocks" if is_content else "a list of dicts"
+    if not isinstance(given, list | tuple):
+        raise InvalidError(f"{place} is of type {type(given).__name__}. Give {wanted}: replace the message")
+    for number, part in enumerate(cast("Sequence[object]", given)):
+        if not isinstance(part, Mapping) and not (is_content and isinstance(part, str)):
+            raise InvalidError(
+                f"{place}[{number}] is of type {type(part).__name__}. Give {wanted}: replace the message"
+            )
 
 
 def _is_refused(message: Message, write: Callable[[Sequence[Message]], object]) -> bool:
     try:
         write([message])
-    except UnsupportedError:
+    except (InvalidError, UnsupportedError):
         return True
     return False
 

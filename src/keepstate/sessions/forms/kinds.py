@@ -48,6 +48,8 @@ def forms_of(message: Message) -> frozenset[Form]:
     if isinstance(message.get("items"), list):
         return _RESPONSES
     content, found = message.get("content"), _TEXT
+    if isinstance(content, Mapping):  # a value, which is told as text
+        return _NONE
     for block in cast("list[object]", content) if isinstance(content, list | tuple) else ():
         found &= _of_block(block)
     is_dump = message.get("type") == "message"  # of one of OpenAI's items, or of an answer of Anthropic

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from keepstate.errors import UnsupportedError
+from keepstate.errors import InvalidError, UnsupportedError
 
 T = TypeVar("T")
 MediaKind: TypeAlias = Literal["image", "audio", "video", "document"]
@@ -212,8 +212,15 @@ def arguments_of(given: object) -> dict[str, Any] | str:
 
 
 def to_json(value: object) -> str:
-    """Return JSON text."""
-    return msgspec.json.encode(value).decode()
+    """Return JSON text.
+
+    Raises:
+        InvalidError: A part of the value has no JSON.
+    """
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidError(f"{value!r:.60} has no JSON: {error}; replace the message") from error
 
 
 def from_json(text: str) -> object:

@@ -410,6 +410,7 @@ class Conversation(Twin[sessions.Conversation]):
             api: `chat` for the messages of chat completions, `responses` for the input of Responses.
 
         Raises:
+            InvalidError: A message has no form, such as content that is a number; the place is named.
             UnsupportedError: The context has a part that the form does not have, such as a video.
         """
         return finish(self._inner.as_openai(api))
@@ -418,6 +419,7 @@ class Conversation(Twin[sessions.Conversation]):
         """Return the context as Anthropic takes it: messages that alternate, and `system` apart.
 
         Raises:
+            InvalidError: A message has no form, such as content that is a number; the place is named.
             UnsupportedError: The context has a part that the form does not have, such as a recording.
         """
         return finish(self._inner.as_anthropic())
@@ -426,6 +428,7 @@ class Conversation(Twin[sessions.Conversation]):
         """Return the context as contents of Gemini, which alternate, and `system` apart.
 
         Raises:
+            InvalidError: A message has no form, such as content that is a number; the place is named.
             UnsupportedError: The context has a part that the form does not have.
         """
         return finish(self._inner.as_gemini())
@@ -434,6 +437,7 @@ class Conversation(Twin[sessions.Conversation]):
         """Return the context as messages of LangChain.
 
         Raises:
+            InvalidError: A message has no form, such as content that is a number; the place is named.
             MissingExtraError: langchain-core is not installed.
             UnsupportedError: The context has a part that the form does not have.
         """
@@ -443,6 +447,7 @@ class Conversation(Twin[sessions.Conversation]):
         """Return the context as messages of Pydantic AI. Parts of other forms have the time of this call.
 
         Raises:
+            InvalidError: A message has no form, such as content that is a number; the place is named.
             MissingExtraError: Pydantic AI is not installed.
             UnsupportedError: The context has a part that the form does not have.
         """

@@ -1,0 +1,335 @@
+"""`KeepstateSession`: a session of the OpenAI Agents SDK in a space of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from copy import copy
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
+
+from keepstate.adapters.base import Adapter, outlast_cancellation
+from keepstate.adapters.openai_agents.items import ItemBatch, ItemDocuments, items_in
+from keepstate.engine.history.revisions import Revision
+from keepstate.engine.kernel.arguments import check_text
+from keepstate.engine.space.joint_work import run_in_transaction
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space, Transaction
+from keepstate.errors import AlreadyExistsError, ClosedError, MissingExtraError
+from keepstate.names import DEFAULT_URL
+from keepstate.sessions.namespace import HEAD, HeadRecord, generation_prefix
+from keepstate.stores.protocol import Store, TrimsLogs
+
+if TYPE_CHECKING:
+    from agents.run_context import RunContextWrapper
+
+    from keepstate.stores.wrappers.encrypted import KeyRing
+
+try:
+    from agents.items import TResponseInputItem
+    from agents.memory import SessionSettings
+    from agents.memory import session as sdk
+    from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
+except ImportError as error:
+    install = "pip install 'keepstate[openai-agents]'"
+    raise MissingExtraError(f"this needs openai-agents: {install}", install=install) from error
+
+T = TypeVar("T")
+
+Items: TypeAlias = list[TResponseInputItem]
+
+_SNAPSHOT: Final[Any] = getattr(sdk, "_CompactionSnapshot", None)
+"""A class that is private to the SDK. Without it, the SDK replaces all items by `_atomic_replace_items`."""
+_PACKING: Final = ("memory", "sqlite")
+"""Stores whose logs are shortened when documents are packed. They send no batch again, as servers may."""
+
+
+class SessionClosedError(ClosedError, RuntimeError):
+    """The session was closed. The SDK's own sessions raise `RuntimeError`."""
+
+
+class KeepstateSession(Adapter):
+    """A session of the OpenAI Agents SDK: the items of one conversation.
+
+    Processes, threads and event loops may use one session at the same time. Each call is one batch: all of
+    its items are added, or none. Reading the last items costs as much as they have, not as the whole session.
+
+    Args:
+        session_id: The id of the session: any text.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
+            that was passed in stays open when the session closes.
+        session_settings: The settings of the session, such as `SessionSettings(limit=50)`.
+        owner: The person whose session it is, if any. `erase(owner)` removes all sessions of an owner. The
+            same id of another owner is another session.
+        tenant: The tenant of the session, if any.
+        author: The author in recorded changes.
+        encryption: The keys that encrypt all values of the store.
+        ttl_s: Seconds from each use until the session is empty; None means never.
+        record: Keep every moment of the session; see `get_items(at=…)` and `fork`.
+
+    Attributes:
+        session_id: The id.
+        session_settings: The settings.
+
+    Raises:
+        InvalidError: An argument is wrong, or the URL names no store.
+    """
+
+    kind: ClassVar[str] = "openai"
+    session_id: str
+    session_settings: SessionSettings | None = None
+
+    def __init__(
+        self,
+        session_id: str,
+        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        *,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+        owner: str | None = None,
+        tenant: str | None = None,
+        author: str | None = None,
+        encryption: KeyRing | None = None,
+        ttl_s: float | None = None,
+        record: bool = False,
+    ) -> None:
+        super().__init__(
+            store, tenant=tenant, author=author, encryption=encryption, ttl_s=ttl_s, record=record
+        )
+        self.session_settings = (
+            SessionSettings() if session_settings is None else coerce_session_settings(session_settings)
+        )
+        self._owner, self._shares, self._is_closed = owner, False, False
+        self._packs = not record and self._handles.url.startswith(_PACKING)
+        self._begin(session_id)
+
+    def _begin(self, session_id: str) -> None:
+        self.session_id = check_text("session_id", session_id)
+        self._space = self.space(session_id, owner=self._owner)
+
+    @property
+    def name(self) -> str:
+        """The name of the space of the session, for `ks.space(name)` and the command line."""
+        return self._space.name
+
+    def other(self, session_id: str) -> Self:
+        """Return the session of another id, with the same store, owner and settings, without a call to it.
+
+        It uses the handles of this session, so a server can make one for each request. To close it closes no
+        handle.
+        """
+        session = copy(self)
+        session._shares = True
+        session._begin(session_id)
+        return session
+
+    # ---- the protocol
+
+    async def get_items(
+        self,
+        limit: int | None = None,
+        *,
+        at: Revision | None = None,
+        wrapper: RunContextWrapper[Any] | None = None,
+    ) -> Items:
+        """Return the items in order.
+
+        Args:
+            limit: The number of items to return: the latest ones. 0 returns none, a negative number all. By
+                default the limit of the session's settings, or all.
+            at: A moment of a session with `record=True`: the id of a commit, `main~3`, or a time. By default
+                now.
+            wrapper: The context that the SDK passes to sessions; not used.
+
+        Raises:
+            NotFoundError: There is no such moment, or nothing was recorded.
+        """
+        self._check_open()
+        wanted = resolve_session_limit(limit, self.session_settings)
+        last = None if wanted is None or wanted < 0 else wanted
+        if last == 0:
+            return []
+        if at is not None:
+            items = await self._space.call(lambda space: self._items_at(space, at))
+            return items if last is None else items[-last:]
+
+        return await self._read(last)
+
+    async def add_items(self, items: Items, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
+        """Add items, all of them or none. A cancelled caller waits until they are stored or rejected.
+
+        Args:
+            items: The items, any number of them.
+            wrapper: The context that the SDK passes to sessions; not used.
+
+        Raises:
+            TypeError: An item has a value that JSON does not have. Nothing was added.
+            SessionClosedError: The session is closed; also without items.
+        """
+        self._check_open()
+        if not items:
+            return
+        plain = ItemBatch(items)
+
+        async def add(documents: ItemDocuments) -> bool:
+            return await documents.add(plain, packs=self._packs)
+
+        if await self._write(add, "add items"):
+            await self._space.call(_shorten_log)
+
+    async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
+        """Remove and return the last item; None if there is none.
+
+        Args:
+            wrapper: The context that the SDK passes to sessions; not used.
+        """
+        self._check_open()
+
+        async def pop(tx: Transaction) -> TResponseInputItem | None:
+            prefix = await self.life(tx).to_read()
+            return None if prefix is None else await ItemDocuments(tx, prefix).pop()
+
+        return (await self._space.transact(pop, message="pop an item")).value
+
+    async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
+        """Remove all items, however many: the session is empty at once, and its documents are then deleted.
+
+        Args:
+            wrapper: The context that the SDK passes to sessions; not used.
+        """
+        self._check_open()
+        await outlast_cancellation(self._space.call(lambda space: self.life(space).end()))
+        await self._sweep_ended()
+
+    # ---- replacing, for the SDK's compaction
+
+    async def _atomic_replace_items(self, items: Items) -> bool:
+        """Replace all items in one batch. Return False for a subclass, for which the SDK clears and adds."""
+        if type(self) is not KeepstateSession:
+            return False
+        self._check_open()
+        plain = ItemBatch(items)
+
+        async def replace(tx: Transaction) -> None:
+            await self._replace(tx, plain)
+
+        await self._space.transact(replace, message="replace items")
+        await self._sweep_ended()
+        return True
+
+    async def _get_compaction_snapshot(
+        self, limit: int, *, prune_prefix: Callable[[TResponseInputItem], bool] | None = None
+    ) -> Any:
+        """Return the last items, and the function that replaces them if they are still the last ones.
+
+        None for a subclass, which may transform items in methods that are not called here.
+        """
+        if _SNAPSHOT is None or type(self) is not KeepstateSession:
+            return None
+        self._check_open()
+        read = await self._read(limit + 1)
+        items = read[-limit:] if limit > 0 else []
+
+        async def replace_suffix(start: int, output: Items) -> bool:
+            expected, added = items[start:], ItemBatch(output)
+            if not expected:
+                return False
+
+            async def replace(tx: Transaction) -> bool:
+                prefix = await self.life(tx).to_read()
+                now = [] if prefix is None else await ItemDocuments(tx, prefix).read()
+                if now[-len(expected) :] != expected:
+                    return False
+                kept = now[: -len(expected)]
+                while prune_prefix is not None and kept and prune_prefix(kept[0]):
+                    del kept[0]
+                await self._replace(tx, ItemBatch([*kept, *added]))
+                return True
+
+            is_done = (await self._space.transact(replace, message="replace items")).value
+            if is_done:
+                await self._sweep_ended()
+            return is_done
+
+        return _SNAPSHOT(items, len(read) <= limit, replace_suffix)
+
+    async def _replace(self, tx: Transaction, items: ItemBatch) -> None:
+        """Begin a generation with these items."""
+        life = self.life(tx)
+        await life.end()
+        await ItemDocuments(tx, await life.to_write(tx)).add(items)
+
+    # ---- moments and copies
+
+    async def fork(self, session_id: str, *, at: Revision | None = None) -> Self:
+        """Copy the items into a session that is new or empty, and return that session; see `other`.
+
+        Args:
+            session_id: The id of the copy.
+            at: The moment to copy, of a session with `record=True`; see `get_items`. By default now.
+
+        Raises:
+            AlreadyExistsError: The other session has items. Nothing was copied.
+            NotFoundError: There is no such moment, or nothing was recorded.
+        """
+        plain = ItemBatch(await self.get_items(-1, at=at))
+        copied = self.other(session_id)
+
+        async def add(documents: ItemDocuments) -> None:
+            if (await documents.head()).next:
+                raise AlreadyExistsError(f"session {session_id!r} has items; clear it, or choose another id")
+            await documents.add(plain)
+
+        await copied._write(add, f"fork {self.session_id}")
+        return copied
+
+    async def _items_at(self, space: Space, at: Revision) -> Items:
+        documents = await space.at(at)
+        head = documents.get(HEAD)
+        return items_in(documents, generation_prefix("", head.life)) if isinstance(head, HeadRecord) else []
+
+    # ---- how
+
+    async def _read(self, last: int | None) -> Items:
+        async def read(tx: Transaction) -> Items:
+            prefix = await self.life(tx).to_read()
+            return [] if prefix is None else await ItemDocuments(tx, prefix).read(last)
+
+        return await self._space.call(lambda space: run_in_transaction(space, read))
+
+    async def _write(self, work: Callable[[ItemDocuments], Awaitable[T]], message: str) -> T:
+        async def write(tx: Transaction) -> T:
+            return await work(ItemDocuments(tx, await self.life(tx).to_write(tx)))
+
+        return (await self._space.transact(write, message=message)).value
+
+    async def _sweep_ended(self) -> None:
+        """Delete the documents of generations that have ended."""
+
+        async def sweep(space: Space) -> None:
+            await self.life(space).sweep()
+            if self._packs:
+                await _shorten_log(space)
+
+        await self._space.call(sweep)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SessionClosedError(f"{type(self).__name__} is closed; create a new one")
+
+    def close(self) -> None:
+        """Close the session, and the store for blocking calls unless it was passed in. Twice is allowed."""
+        self._is_closed = True
+        if not self._shares:
+            super().close()
+
+    async def aclose(self) -> None:
+        """Close the session, and the store for this event loop and blocking calls. Twice is allowed."""
+        self._is_closed = True
+        if not self._shares:
+            await super().aclose()
+
+
+async def _shorten_log(space: Space) -> None:
+    """Remove all but the last revision from the log of a space, on a store that can do it."""
+    store = await space.executor.store()
+    if isinstance(store, TrimsLogs):
+        await store.trim(space.executor.stored_name)

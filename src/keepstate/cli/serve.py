@@ -1,0 +1,227 @@
+"""Commands of the server: serve runs it, and keys adds, lists and revokes its keys."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import App, Parameter
+
+from keepstate._clock import SYSTEM_CLOCK
+from keepstate._deferral import defer_imports
+from keepstate.cli import exits
+from keepstate.cli.display import plain, said, seconds, shown, write_json, write_table
+from keepstate.cli.maintenance import read_moment
+from keepstate.cli.session import PLAIN, Session, import_named
+from keepstate.engine.kernel.stored import to_datetime
+from keepstate.errors import InvalidError, MissingExtraError
+
+if TYPE_CHECKING:
+    from keepstate.server import app as _app
+    from keepstate.server import keys as _keys
+    from keepstate.server import limits as _limits
+    from keepstate.server import running as _running
+else:
+    defer_imports(
+        globals(),
+        _app="keepstate.server.app",
+        _keys="keepstate.server.keys",
+        _limits="keepstate.server.limits",
+        _running="keepstate.server.running",
+    )
+
+_PORT: Final = 8484
+_BROWSER: Final = "browser"
+_HEADS: Final = ("name", "rights", "tenant", "under", "expires", "rate")
+
+app = App(name="keys", help="Add, list and revoke the keys of the server.", help_format="markdown")
+
+
+async def serve(
+    *,
+    host: Annotated[str, Parameter(help="Listen on this address.")] = "127.0.0.1",
+    port: Annotated[int, Parameter(help="Listen on this port; 0 for any free one.")] = _PORT,
+    allow_host: Annotated[
+        tuple[str, ...], Parameter(negative="", help="A name that clients may call the server by; repeat it.")
+    ] = (),
+    open: Annotated[
+        bool, Parameter(negative="", help="Print a link that lets one browser in, once, for ten minutes.")
+    ] = False,
+    signer: Annotated[
+        str | None, Parameter(help="MODULE:NAME of the Signer of links to approvals; serves /approvals.")
+    ] = None,
+    rate: Annotated[float | None, Parameter(help="Requests a second of a key without a rate.")] = None,
+    drain_s: Annotated[
+        float, Parameter(help="After SIGTERM, fail /readyz for S seconds before streams end.")
+    ] = 1.0,
+    session: Session = PLAIN,
+) -> int:
+    """Serve the store over HTTP until SIGTERM or Ctrl-C, for clients that have a key.
+
+    Without a key only `/healthz`, `/readyz`, `/openapi.json`, the link of `--open` and links to approvals
+    answer.
+    """
+    session.reject_tenant()
+    session.load()
+    _require_extra()
+    found = None if signer is None else import_named(signer, "MODULE:SIGNER")
+    if drain_s < 0:
+        raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
+    limits = _limits.Limits(rate=rate)
+    async with session.opened(makes=True) as ks:
+        made = _app.create_app(
+            ks, keys=_keys.Keys(ks), signer=found, limits=limits, allow_hosts=(*allow_host, *_names(host))
+        )
+        await _running.require_keys(made, host)
+        listener = _running.bind(host, port)
+        with listener:
+            place = f"{_shown_host(host)}:{listener.getsockname()[1]}"
+            link = None
+            if open:
+                rights = _keys.rights_of([each for each in _keys.RIGHTS if each != "store"])
+                link = f"http://{place}{made.make_link(_keys.Key(_BROWSER, rights))}"
+            tell = partial(_tell, session, f"http://{place}", ks.url, link)
+            server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
+            await server.serve([listener])
+    return exits.OK if server.started else exits.FAILED
+
+
+def _tell(session: Session, url: str, store: str, link: str | None) -> None:
+    if session.json:
+        write_json({"url": url, "store": store, "open": link})
+    else:
+        shown().print(plain(f"serving {store} at {url}"))
+        if link is not None:
+            shown().print(plain(f"open once: {link}"))
+    sys.stdout.flush()
+
+
+@app.command
+async def add(
+    name: str,
+    rights: list[str],
+    *,
+    under: Annotated[str, Parameter(help="Reach only this space and those below it.")] = "",
+    expires: Annotated[
+        str | None, Parameter(help="Expire after 90s, 30m, 12h, 30d, 8w, or at a time with its zone.")
+    ] = None,
+    rate: Annotated[float | None, Parameter(help="Requests a second.")] = None,
+    session: Session = PLAIN,
+) -> int:
+    """Add a key, and print its secret, which is not stored and cannot be shown again.
+
+    Args:
+        name: The name of the key, which is the author of what is written with it.
+        rights: read, write, work, answer, store or admin; admin includes read and write.
+    """
+    _require_extra()
+    chosen = _keys.rights_of(rights)
+    key = _keys.Key(name, chosen, session.tenant, under, _read_expiry(expires), rate)
+    async with replace(session, tenant=None).opened(makes=True) as ks:
+        secret = await _keys.Keys(ks).add(key)
+    if session.json:
+        write_json({"name": name, "secret": secret})
+    else:
+        shown().print(plain(secret))
+        said().print(plain(f"key {name!r} added; store the secret now, it is not shown again"))
+    return exits.OK
+
+
+@app.command(name="list")
+async def list_(*, session: Session = PLAIN) -> int:
+    """List the keys, those that have expired too, without their secrets."""
+    session.reject_tenant()
+    _require_extra()
+    rows: list[tuple[object, ...]] = []
+    after: str | None = None
+    async with session.opened() as ks:
+        while True:
+            page = await _keys.Keys(ks).list(after=after)
+            for key in page:
+                rows.append(_row(key))
+                if session.json:
+                    write_json(_fields(key))
+            if (after := page.next) is None:
+                break
+    if not session.json:
+        write_table(_HEADS, rows)
+    return exits.OK
+
+
+@app.command
+async def revoke(name: str, *, session: Session = PLAIN) -> int:
+    """Revoke a key. Every server refuses it within a second, and ends its streams.
+
+    Args:
+        name: The name of the key.
+    """
+    session.reject_tenant()
+    _require_extra()
+    async with session.opened() as ks:
+        await _keys.Keys(ks).revoke(name)
+    session.write({"revoked": name}, f"key {name!r} revoked")
+    return exits.OK
+
+
+@app.command
+async def audit(
+    *,
+    after: Annotated[str | None, Parameter(help="Start after the event with this position.")] = None,
+    limit: Annotated[int, Parameter(help="Print at most N events.")] = 100,
+    session: Session = PLAIN,
+) -> int:
+    """Print the audit stream as JSON lines: changed keys, and calls that need the rights admin or answer."""
+    session.reject_tenant()
+    _require_extra()
+    async with session.opened() as ks:
+        for event in await _keys.Keys(ks).audited(after=after, limit=limit):
+            write_json(event)
+    return exits.OK
+
+
+def _require_extra() -> None:
+    if any(find_spec(package) is None for package in ("starlette", "uvicorn")):
+        install = "pip install 'keepstate[server]'"
+        raise MissingExtraError(f"the server needs starlette and uvicorn: {install}", install=install)
+
+
+def _read_expiry(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    moment = read_moment("--expires", text)
+    return to_datetime(SYSTEM_CLOCK.now_ms()) + moment if isinstance(moment, timedelta) else moment
+
+
+def _names(host: str) -> tuple[str, ...]:
+    """Return the name of the server that follows from its address; none for all addresses."""
+    return () if host in ("0.0.0.0", "::", "") else (_shown_host(host),)
+
+
+def _shown_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _fields(key: _keys.Key) -> dict[str, object]:
+    return {
+        "name": key.name,
+        "rights": sorted(key.rights),
+        "tenant": key.tenant,
+        "under": key.under,
+        "expires_at": key.expires_at,
+        "rate": key.rate,
+    }
+
+
+def _row(key: _keys.Key) -> tuple[object, ...]:
+    return (
+        key.name,
+        ",".join(sorted(key.rights)),
+        "-" if key.tenant is None else repr(key.tenant),
+        key.under,
+        "" if key.expires_at is None else seconds(key.expires_at),
+        "" if key.rate is None else f"{key.rate:g}",
+    )

@@ -1,0 +1,239 @@
+"""The ASGI application: the routes of the table, and those that operators, browsers and approvers use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from keepstate.approval_links import link_app
+from keepstate.engine.approvals.signers import Signer
+from keepstate.engine.kernel.arguments import require_instance
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.errors import InvalidError, KeepstateError
+from keepstate.server.browser_sessions import OPEN, SCRIPT, BrowserSessions
+from keepstate.server.dispatch import Endpoint, ServerParts
+from keepstate.server.guard import Guard
+from keepstate.server.keys import Key, Keys
+from keepstate.server.limits import Limits
+from keepstate.server.metrics import Metrics
+from keepstate.server.openapi import describe
+from keepstate.server.operations import (
+    approvals,
+    batches,
+    conversations,
+    documents,
+    events,
+    history,
+    spaces,
+    tasks,
+)
+from keepstate.server.problems import RefusedError, respond_to
+from keepstate.server.table import JSON, Operation
+from keepstate.values import codec
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *spaces.OPERATIONS,
+    *documents.OPERATIONS,
+    *events.OPERATIONS,
+    *tasks.OPERATIONS,
+    *batches.OPERATIONS,
+    *approvals.OPERATIONS,
+    *conversations.OPERATIONS,
+    *history.OPERATIONS,
+)
+"""The table. Only what stands here can be done."""
+APPROVALS: Final = "/approvals"
+KEYLESS: Final = ("/healthz", "/readyz", "/openapi.json", OPEN, SCRIPT, APPROVALS)
+"""The paths that answer without a key."""
+_READY_S: Final = 1.0
+
+
+class Server:
+    """The application of a server: an ASGI application that others may mount, and what ends it.
+
+    Attributes:
+        keys: The keys.
+        metrics: The counts.
+        is_draining: True once the server is to stop: `/readyz` fails, and requests are still answered.
+    """
+
+    def __init__(
+        self, ks: Keepstate, keys: Keys, signer: Signer | None, limits: Limits, hosts: Collection[str]
+    ) -> None:
+        self._ks, self.keys, self.metrics = ks, keys, Metrics()
+        self.is_draining = False
+        self._stopping = asyncio.Event()
+        self._ready: tuple[float, bool] | None = None
+        self._sessions = BrowserSessions(ks.clock, limits)
+        self._services = services = ServerParts(ks, keys, limits, self.metrics, self._stopping)
+        app = Starlette(
+            routes=[
+                Route("/healthz", self._answer_health),
+                Route("/readyz", self._answer_ready),
+                Route("/metrics", self._answer_metrics),
+                Route("/openapi.json", _answer_document),
+                Route(OPEN, self._sessions.page, methods=["GET"]),
+                Route(OPEN, self._sessions.exchange, methods=["POST"]),
+                Route(SCRIPT, self._sessions.script),
+                *([] if signer is None else [Route(APPROVALS, _AtRoot(link_app(ks, signer=signer)))]),
+            ],
+            exception_handlers={HTTPException: _answer_exception},
+            lifespan=self._live,
+        )
+        app.router.redirect_slashes = False
+        self._guard = Guard(
+            _ByPath(_endpoints(services), app), services, self._sessions, hosts=hosts, keyless=KEYLESS
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._guard(scope, receive, send)
+
+    def make_link(self, key: Key) -> str:
+        """Return the path and fragment of a link that lets one browser act as a key, once."""
+        return self._sessions.make_link(key)
+
+    def stop(self) -> None:
+        """End all open streams. Their clients resume at another server, or at the next one."""
+        self._stopping.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Follow the keys while the block runs, and end open streams at its end.
+
+        The lifespan of the application does the same. An application that mounts this one enters the block
+        in its own lifespan.
+        """
+        async with self.keys.watched():
+            try:
+                yield
+            finally:
+                self.stop()
+                await self._services.close()
+
+    @asynccontextmanager
+    async def _live(self, app: Starlette) -> AsyncGenerator[None]:
+        async with self.running():
+            yield
+
+    async def _answer_health(self, request: Request) -> Response:
+        return Response("ok\n", 200, {"Cache-Control": "no-store"}, "text/plain")
+
+    async def _answer_ready(self, request: Request) -> Response:
+        is_ready = not self.is_draining and await self._is_ready()
+        text, status = ("ready\n", 200) if is_ready else ("not ready\n", 503)
+        return Response(text, status, {"Cache-Control": "no-store"}, "text/plain")
+
+    async def _is_ready(self) -> bool:
+        """Return whether the store answers; asked at most once a second."""
+        now_s = self._ks.clock.monotonic_s()
+        if self._ready is None or now_s - self._ready[0] >= _READY_S:
+            is_ready = True
+            try:
+                async with asyncio.timeout(_READY_S):
+                    await self._ks.list_spaces(limit=1)
+            except (KeepstateError, TimeoutError):
+                is_ready = False
+            self._ready = now_s, is_ready and self.keys.is_current
+        return self._ready[1]
+
+    async def _answer_metrics(self, request: Request) -> Response:
+        text = self.metrics.text()
+        return Response(text, 200, {"Cache-Control": "no-store"}, "text/plain; version=0.0.4; charset=utf-8")
+
+
+class _ByPath:
+    """Serves the operations by their paths, and everything else by another application."""
+
+    def __init__(self, endpoints: Mapping[str, ASGIApp], others: ASGIApp) -> None:
+        self._endpoints, self._others = endpoints, others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._others
+        if scope["type"] == "http":
+            path: str = scope["path"]
+            app = self._endpoints.get(path.removeprefix(scope.get("root_path", "")), app)
+        await app(scope, receive, send)
+
+
+class _AtRoot:
+    """Serves an application that has one path, `/`, at the path of a route."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, "path": "/", "root_path": ""}, receive, send)
+
+
+def create_app(
+    ks: Keepstate,
+    *,
+    keys: Keys,
+    signer: Signer | None = None,
+    limits: Limits | None = None,
+    allow_hosts: Collection[str] = (),
+) -> Server:
+    """Return the server of a store, as an ASGI application.
+
+    Call it in the event loop that serves it. It closes nothing.
+
+    Args:
+        ks: A handle without a tenant, opened with `values="builtin"`.
+        keys: The keys that it accepts.
+        signer: The signer of links to approvals; without one, `/approvals` does not exist.
+        limits: Limits of sizes, times and rates.
+        allow_hosts: The names of the server, besides those of the loopback interface.
+
+    Raises:
+        InvalidError: The handle belongs to a tenant, or reads objects of classes.
+    """
+    require_instance("ks", ks, Keepstate)
+    require_instance("keys", keys, Keys)
+    if ks.tenant_id is not None:
+        raise InvalidError(f"{ks!r} belongs to a tenant; a server needs a handle without a tenant")
+    if ks.states is not codec.FORMS:
+        raise InvalidError(f'{ks!r} reads objects of classes; open it with values="builtin" for a server')
+    if limits is not None:
+        require_instance("limits", limits, Limits)
+    return Server(ks, keys, signer, limits or Limits(), allow_hosts)
+
+
+@cache
+def document() -> bytes:
+    """Return the OpenAPI document of the table, as JSON."""
+    return msgspec.json.format(msgspec.json.encode(describe(OPERATIONS)), indent=1) + b"\n"
+
+
+def _endpoints(services: ServerParts) -> dict[str, Endpoint]:
+    by_path: dict[str, list[Operation]] = {}
+    for row in OPERATIONS:
+        by_path.setdefault(row.path, []).append(row)
+    return {path: Endpoint(rows, services) for path, rows in by_path.items()}
+
+
+async def _answer_document(request: Request) -> Response:
+    return Response(document(), 200, {"Cache-Control": "no-cache"}, JSON)
+
+
+async def _answer_exception(request: Request, error: Exception) -> Response:
+    """Answer for a path that does not exist, or a method that a path does not have."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = error.headers if isinstance(error, HTTPException) else None
+    code = {404: "no_such_path", 405: "method_not_allowed"}.get(status, "refused")
+    return respond_to(
+        RefusedError(
+            status, code, f"{request.method} {request.url.path} is not an operation", headers=headers
+        )
+    )

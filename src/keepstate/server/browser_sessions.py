@@ -1,0 +1,107 @@
+"""Browsers that were let in by a one-use link, as `keepstate serve --open` prints it.
+
+The link carries its secret in the fragment, which a browser sends to no server. The page behind it posts the
+secret once, and gets a cookie that scripts cannot read and other sites cannot send. Sessions are in the
+memory of the process: they end with it, or after 12 hours.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from keepstate._clock import Clock
+from keepstate.server.dispatch import read_body
+from keepstate.server.keys import Grant, Key, digest_of, make_secret
+from keepstate.server.limits import Limits
+from keepstate.server.problems import RefusedError, respond_to
+from keepstate.server.table import JSON, decode_json
+
+COOKIE: Final = "keepstate_session"
+OPEN: Final = "/open"
+SCRIPT: Final = "/open.js"
+_SESSION_S: Final = 12 * 3600
+_LINK_S: Final = 600
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>keepstate</title>
+<p id="said">This page needs JavaScript.</p>
+<p><a href="openapi.json">The operations of this server</a></p>
+<script type="module" src="open.js"></script>
+</html>
+"""
+_CODE: Final = """const said = document.getElementById("said");
+const secret = location.hash.slice(1);
+history.replaceState(null, "", location.pathname);
+const response = await fetch("open", {
+  method: "POST",
+  headers: { "content-type": "application/json" },
+  body: JSON.stringify({ secret }),
+});
+said.textContent = response.ok
+  ? "This browser may use the server now."
+  : "The link was used before, or has expired. Print a new one with: keepstate serve --open";
+"""
+
+
+class _Exchange(msgspec.Struct, forbid_unknown_fields=True):
+    secret: str
+
+
+class BrowserSessions:
+    """The links that were printed, and the browsers that used one."""
+
+    def __init__(self, clock: Clock, limits: Limits) -> None:
+        self._clock, self._limits = clock, limits
+        self._links: dict[bytes, tuple[Key, float]] = {}
+        self._sessions: dict[bytes, tuple[Grant, float]] = {}
+
+    def make_link(self, key: Key) -> str:
+        """Return the path and fragment of a link, which lets one browser act as a key; for ten minutes."""
+        secret = make_secret(self._clock)
+        self._links[digest_of(secret)] = key, self._clock.monotonic_s() + _LINK_S
+        return f"{OPEN}#{secret}"
+
+    def find(self, secret: str) -> Grant | None:
+        """Return the grant of a session's cookie; None if there is none, or it has expired."""
+        grant, until_s = self._sessions.get(digest_of(secret), (None, 0.0))
+        return grant if self._clock.monotonic_s() < until_s else None
+
+    async def page(self, request: Request) -> Response:
+        """Answer `GET /open`."""
+        return Response(_PAGE, 200, {"Cache-Control": "no-store"}, "text/html; charset=utf-8")
+
+    async def script(self, request: Request) -> Response:
+        """Answer `GET /open.js`."""
+        return Response(_CODE, 200, {"Cache-Control": "no-cache"}, "text/javascript")
+
+    async def exchange(self, request: Request) -> Response:
+        """Answer `POST /open`: take a link's secret, once, and set the cookie."""
+        try:
+            kind = request.headers.get("content-type", "").partition(";")[0].strip()
+            if kind != JSON:  # a form of another site cannot send this type
+                raise RefusedError(415, "unsupported_media_type", f"send {JSON}")
+            body = await read_body(request.receive, request.headers, self._limits)
+            given: _Exchange = decode_json(body, _Exchange)
+            key, until_s = self._links.pop(digest_of(given.secret), (None, 0.0))
+            if key is None or self._clock.monotonic_s() >= until_s:
+                raise RefusedError(403, "not_valid", "the link was used before, or has expired")
+        except RefusedError as refused:
+            return respond_to(refused)
+        secret, now_s = make_secret(self._clock), self._clock.monotonic_s()
+        self._sessions = {each: kept for each, kept in self._sessions.items() if kept[1] > now_s}
+        self._sessions[digest_of(secret)] = Grant(key), now_s + _SESSION_S
+        response = Response(None, 204, {"Cache-Control": "no-store"})
+        response.set_cookie(
+            COOKIE,
+            secret,
+            max_age=_SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response

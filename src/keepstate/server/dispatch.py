@@ -1,0 +1,329 @@
+"""From a request to a response: conversion, rights, body, deadline, and the operation itself.
+
+Invariant: a request holds the process for no longer than its deadline. A read is cancelled when its client
+has gone. A write runs to its end, or to the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.errors import KeepstateError
+from keepstate.opening import open as open_store
+from keepstate.server.conditions import Conditions, conditions_of, tag_of
+from keepstate.server.keys import Grant, Keys
+from keepstate.server.limits import Limits
+from keepstate.server.metrics import Metrics
+from keepstate.server.problems import (
+    RefusedError,
+    respond,
+    respond_to,
+    unexpected_problem,
+)
+from keepstate.server.streams import Stream, cancel, disconnect
+from keepstate.server.table import JSON, Call, Operation, Query, TaggedAnswer
+
+GRANT: Final = "keepstate.grant"
+OPERATION: Final = "keepstate.operation"
+ABORT: Final = "keepstate.abort"
+"""Names in the scope of a request: its grant, the name of its operation, and what closes its connection."""
+_QUICK_S: Final = 0.2
+"""Seconds after which a read begins to watch whether its client is still there."""
+_KEY_CHARS: Final = 255
+_PERSON_BYTES: Final = 200
+_log = logging.getLogger("keepstate.server")
+
+
+@dataclass(slots=True)
+class ServerParts:
+    """Parts of the server that all requests share.
+
+    Attributes:
+        ks: The administrator's handle, which reads values in builtin form.
+        keys: The keys.
+        limits: The limits.
+        metrics: The counts.
+        stopping: Set when open streams have to end.
+    """
+
+    ks: Keepstate
+    keys: Keys
+    limits: Limits
+    metrics: Metrics
+    stopping: asyncio.Event
+    _typed: Keepstate | None = None
+
+    async def typed(self) -> Keepstate:
+        """Return a handle on the same store that reads objects of keepstate's own classes, for sessions."""
+        store = await self.ks.opened()
+        if self._typed is None:
+            self._typed = open_store(store)
+        return self._typed
+
+    async def close(self) -> None:
+        """Close the handle for sessions, and leave the store open."""
+        if self._typed is not None:
+            await self._typed.close()
+            self._typed = None
+
+
+class Endpoint:
+    """The operations of one path, as an ASGI application."""
+
+    def __init__(self, operations: Sequence[Operation], services: ServerParts) -> None:
+        self._rows: dict[str, Operation] = {row.method: row for row in operations}
+        if "GET" in self._rows and not self._rows["GET"].is_stream:
+            self._rows["HEAD"] = self._rows["GET"]
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            row = self._rows.get(scope["method"])
+            if row is None:
+                allowed = ", ".join(self._rows)
+                raise RefusedError(
+                    405,
+                    "method_not_allowed",
+                    f"{scope['method']} is not a method of this path; use {allowed}",
+                    headers={"Allow": allowed},
+                )
+            scope[OPERATION] = row.name
+            response = await self._answer(row, scope, receive, send)
+        except (KeepstateError, RefusedError) as error:
+            response = respond_to(error)
+            if response.status_code >= 500:
+                _log.warning("%s: %s: %s", scope[OPERATION], type(error).__name__, error)
+        except Exception as error:  # noqa: BLE001  # an error of ours: logged, and told without its text
+            _log.error("%s failed", scope.get(OPERATION, scope["path"]), exc_info=error)
+            response = respond(unexpected_problem())
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _answer(self, row: Operation, scope: Scope, receive: Receive, send: Send) -> Response | None:
+        """Return the response; None for a stream, which has been sent."""
+        headers, grant = Headers(scope=scope), scope[GRANT]
+        query = row.read_query(QueryParams(scope["query_string"]))
+        row.authorise(grant.key, query)
+        call = self._call(row, grant, headers)
+        given: list[Any] = []
+        if row.body is not None:
+            body = await read_body(receive, headers, self._services.limits)
+            given = [row.read_body(headers, body)]
+            call = replace(call, body_digest=sha256(body).digest())
+        elif _has_body(headers):
+            await read_body(receive, headers, self._services.limits, is_expected=False)
+        if row.is_audited:
+            await self._services.keys.audit(
+                "called", key=grant.key.name, author=call.author, operation=row.name, query=_facts(query)
+            )
+        if row.is_stream:
+            await self._stream(row, call, query, scope, receive, send)
+            return None
+        answer = await self._run(row, call, (query, *given), receive)
+        return _encode(row, call, answer)
+
+    def _call(self, row: Operation, grant: Grant, headers: Headers) -> Call:
+        services, key = self._services, grant.key
+        author = key.name
+        if person := headers.get("on-behalf-of"):
+            person = unquote(person)
+            if not person.isprintable() or not 0 < len(person.encode()) <= _PERSON_BYTES:
+                raise RefusedError(
+                    422, "invalid", f"On-Behalf-Of has 1 to {_PERSON_BYTES} bytes of printable text"
+                )
+            author = f"{author}/{person}"
+        token = headers.get("idempotency-key")
+        if token is not None:
+            token = token.strip().strip('"')
+            if not row.takes_key:
+                raise RefusedError(
+                    422, "invalid", f"{row.name} takes no Idempotency-Key; it can be repeated as it is"
+                )
+            if not 0 < len(token) <= _KEY_CHARS:
+                raise RefusedError(422, "invalid", f"an Idempotency-Key has 1 to {_KEY_CHARS} characters")
+        return Call(
+            grant,
+            author,
+            services.ks if key.tenant is None else services.ks.tenant(key.tenant),
+            services.ks,
+            services.typed,
+            services.keys,
+            services.limits,
+            self._conditions(row, headers),
+            token,
+            last_event_id=headers.get("last-event-id") or None,
+        )
+
+    def _conditions(self, row: Operation, headers: Headers) -> Conditions:
+        if "if-match" not in headers and "if-none-match" not in headers:
+            return Conditions()
+        found = conditions_of(headers.getlist("if-match"), headers.getlist("if-none-match"))
+        if found and not row.has_etag and not row.is_read:
+            raise RefusedError(422, "invalid", f"{row.name} has no conditions; leave If-Match out")
+        return found if row.has_etag else Conditions()
+
+    async def _run(self, row: Operation, call: Call, given: tuple[Any, ...], receive: Receive) -> Any:
+        limits, loop = self._services.limits, asyncio.get_running_loop()
+        watch: asyncio.Task[None] | None = None
+        deadline = asyncio.timeout(limits.request_s)
+        refusal: Callable[[], RefusedError] = partial(_late, limits)
+
+        def begin() -> None:
+            nonlocal watch
+            watch = loop.create_task(end_early())
+
+        async def end_early() -> None:
+            nonlocal refusal
+            refusal = await self._first_end(row, call, receive)
+            deadline.reschedule(loop.time())
+
+        # Most requests are answered before a watch costs anything.
+        timer = loop.call_later(_QUICK_S, begin) if row.is_read or row.is_wait else None
+        try:
+            async with deadline:
+                return await row.run(call, *given)
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # of the operation itself
+            raise refusal() from None
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if watch is not None:
+                await cancel(watch)
+
+    async def _first_end(self, row: Operation, call: Call, receive: Receive) -> Callable[[], RefusedError]:
+        """Wait until the client has gone, or what a waiting request depends on has ended."""
+        ends: dict[asyncio.Task[Any], Callable[[], RefusedError]] = {
+            asyncio.create_task(disconnect(receive)): _gone
+        }
+        if row.is_wait:
+            ends[asyncio.create_task(call.grant.ended.wait())] = _revoked
+            ends[asyncio.create_task(self._services.stopping.wait())] = _stopping
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return next(refusal for end, refusal in ends.items() if end in done)
+        finally:
+            await cancel(*ends)
+
+    async def _stream(
+        self, row: Operation, call: Call, query: Query, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        services = self._services
+        if call.grant.streams >= services.limits.streams:
+            raise RefusedError(
+                429,
+                "too_many_streams",
+                f"the key {call.key.name!r} has {call.grant.streams} open streams; close one",
+                headers={"Retry-After": "5"},
+                retryable=True,
+            )
+        if services.stopping.is_set():
+            raise _stopping()
+        abort: Callable[[], None] | None = scope.get(ABORT)
+        stream = Stream(
+            row.run(call, query),
+            call.grant,
+            clock=services.ks.clock,
+            limits=services.limits,
+            stopping=services.stopping,
+            abort=abort,
+            log=lambda error: _log.error("%s failed", row.name, exc_info=error),
+        )
+        await stream.run(receive, send, services.metrics)
+
+
+async def read_body(receive: Receive, headers: Headers, limits: Limits, *, is_expected: bool = True) -> bytes:
+    """Return the body of a request, counted as it comes, whatever its `Content-Length` says.
+
+    Raises:
+        RefusedError: It is too large, too slow, compressed, or not expected; or the client has gone.
+    """
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise RefusedError(
+            415, "unsupported_media_type", f"the body is encoded as {encoding[:40]!r}; send it plain"
+        )
+    most = limits.body_bytes if is_expected else 0
+    length = headers.get("content-length", "")
+    if length.isdecimal() and len(length) < 20 and int(length) > most:
+        raise _too_large(most)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_s):
+            while True:
+                message: Message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _gone()
+                body += message.get("body", b"")
+                if len(body) > most:
+                    raise _too_large(most)
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise RefusedError(
+            408, "slow_body", f"the body took over {limits.body_s:g} s", headers={"Connection": "close"}
+        ) from None
+
+
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
+def _late(limits: Limits) -> RefusedError:
+    return RefusedError(
+        504,
+        "deadline",
+        f"the request took over {limits.request_s:g} s and was cancelled; a write may have been applied. "
+        "Read before you repeat it",
+    )
+
+
+def _gone() -> RefusedError:
+    return RefusedError(499, "client_gone", "the client has closed the connection")
+
+
+def _revoked() -> RefusedError:
+    return RefusedError(401, "unauthenticated", "the key was revoked or changed")
+
+
+def _stopping() -> RefusedError:
+    return RefusedError(503, "stopping", "the server is stopping; connect again", retryable=True)
+
+
+def _too_large(most: int) -> RefusedError:
+    # The rest of the body is not read, so the connection cannot be used again.
+    headers = {"Connection": "close"}
+    if not most:
+        return RefusedError(422, "invalid", "this operation takes no body; leave it out", headers=headers)
+    return RefusedError(413, "too_large", f"a body has at most {most} bytes", headers=headers)
+
+
+def _encode(row: Operation, call: Call, answer: Any) -> Response:
+    headers: dict[str, str] = {"Cache-Control": "no-store"}
+    if isinstance(answer, TaggedAnswer):
+        tagged: TaggedAnswer = answer
+        if tagged.version is not None:
+            headers = {"Cache-Control": "private, no-cache", "ETag": tag_of(tagged.version)}
+            if row.is_read and call.conditions.check(tagged.version, is_read=True):
+                return Response(None, 304, headers)
+        answer = tagged.content
+    return Response(msgspec.json.encode(answer), 200, headers, JSON)
+
+
+def _facts(query: Query) -> Mapping[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(query).items() if value is not None}

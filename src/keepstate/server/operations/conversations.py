@@ -1,0 +1,180 @@
+"""Operations on the conversation of a session: read, append, follow with live replies, and stop a reply.
+
+A key reaches the sessions of all users in the spaces that it reaches, so a server of an application decides
+which user sees which session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from keepstate.server.operations.values import Body, read_value, show
+from keepstate.server.table import (
+    Call,
+    Cursor,
+    InSession,
+    Instant,
+    Label,
+    Operation,
+    StreamEvent,
+)
+from keepstate.sessions import ANY_USER, Conversation, Session
+from keepstate.sessions.entries import Entry
+from keepstate.sessions.following import ChatChange
+
+Place = Annotated[str, msgspec.Meta(min_length=1, max_length=2_048)]
+
+
+class ConversationEntry(msgspec.Struct, frozen=True):
+    """A message of a conversation, and what is stored with it."""
+
+    number: int
+    id: str | None
+    message: Any
+    at: Instant
+    author: str | None
+    meta: Any
+    status: Literal["done", "stopped", "failed"]
+
+
+class ConversationPage(msgspec.Struct, frozen=True):
+    """Messages in order; `next` continues behind them, as `after`, and `previous` in front, as `before`."""
+
+    items: list[ConversationEntry]
+    next: str | None
+    previous: str | None
+
+
+class NewMessage(Body, frozen=True, kw_only=True):
+    """A message in the form of any library. With an id that was used before, it is not added again."""
+
+    message: msgspec.Raw
+    id: Label | None = None
+    meta: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class AppendedMessage(msgspec.Struct, frozen=True):
+    """The number of a message."""
+
+    number: int
+
+
+class StopResult(msgspec.Struct, frozen=True):
+    """The result of a stop: whether a reply was being written."""
+
+    stopped: bool
+
+
+class ConversationChange(msgspec.Struct, frozen=True):
+    """A change of a conversation. With `is_cut`, the message is too large for a stream: read it."""
+
+    kind: Literal["message", "edited", "removed", "started", "delta", "stopped", "failed"]
+    number: int | None
+    id: str | None
+    text: str
+    entry: ConversationEntry | None
+    position: str
+    is_cut: bool = False
+
+
+class ConversationQuery(InSession, frozen=True, kw_only=True):
+    """A conversation, or a fork of it."""
+
+    fork: Label | None = None
+
+
+class PageQuery(ConversationQuery, frozen=True, kw_only=True):
+    """A page of messages: the newest ones without `after`."""
+
+    before: Place | None = None
+    after: Place | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=400)] = 50
+
+
+class FollowQuery(ConversationQuery, frozen=True, kw_only=True):
+    """All messages, and then each change as it comes; with `deltas`, replies while they are written."""
+
+    after: Cursor | None = None
+    deltas: bool = True
+
+
+async def get_conversation(call: Call, query: PageQuery) -> ConversationPage:
+    """Return a page of messages."""
+    page = await (await _conversation(call, query)).page(
+        before=query.before, after=query.after, limit=query.limit
+    )
+    return ConversationPage([_entry(entry) for entry in page], page.next, page.previous)
+
+
+async def append_message(call: Call, query: ConversationQuery, body: NewMessage) -> AppendedMessage:
+    """Append a message."""
+    number = await (await _conversation(call, query)).append(
+        read_value(body.message), id=body.id, author=call.author, meta=read_value(body.meta)
+    )
+    return AppendedMessage(number)
+
+
+async def stop_reply(call: Call, query: ConversationQuery) -> StopResult:
+    """End the reply that is being written."""
+    return StopResult(await (await _conversation(call, query)).stop(by=call.author))
+
+
+async def follow_conversation(call: Call, query: FollowQuery) -> AsyncIterator[StreamEvent]:
+    """Yield all messages, and then each change."""
+    after = call.last_event_id or query.after
+    async for change in (await _conversation(call, query)).follow(after=after, deltas=query.deltas):
+        yield StreamEvent(_change(change), change.position, short=_cut(change))
+
+
+async def _conversation(call: Call, query: ConversationQuery) -> Conversation:
+    session = Session(query.session, user_id=ANY_USER, persistence=await call.sessions())
+    talk = session.conversation
+    return talk if query.fork is None else talk.get_fork(query.fork)
+
+
+def _entry(entry: Entry) -> ConversationEntry:
+    return ConversationEntry(
+        entry.number,
+        entry.id,
+        show(entry.message),
+        entry.at,
+        entry.author,
+        show(entry.meta),
+        entry.status,
+    )
+
+
+def _change(change: ChatChange) -> ConversationChange:
+    entry = None if change.entry is None else _entry(change.entry)
+    return ConversationChange(change.kind, change.number, change.id, change.text, entry, change.position)
+
+
+def _cut(change: ChatChange) -> ConversationChange:
+    return ConversationChange(change.kind, change.number, change.id, "", None, change.position, is_cut=True)
+
+
+OPERATIONS = (
+    Operation(
+        method="GET", path="/v1/conversation", name="getConversation",
+        summary="Read messages of a conversation.", right="read", query=PageQuery,
+        run=get_conversation, answer=ConversationPage,
+    ),
+    Operation(
+        method="POST", path="/v1/conversation", name="appendMessage",
+        summary="Append a message to a conversation.", right="write", query=ConversationQuery,
+        run=append_message, answer=AppendedMessage, body=NewMessage,
+    ),
+    Operation(
+        method="GET", path="/v1/conversation/follow", name="followConversation",
+        summary="Follow a conversation, with replies while they are written.", right="read",
+        query=FollowQuery, run=follow_conversation, answer=ConversationChange, is_stream=True,
+    ),
+    Operation(
+        method="POST", path="/v1/conversation/stop", name="stopReply",
+        summary="End the reply that is being written.", right="write", query=ConversationQuery,
+        run=stop_reply, answer=StopResult,
+    ),
+)  # fmt: skip
