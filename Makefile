@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick portable check bench deep theirs docs lock clean
+.PHONY: help setup demo test quick portable check bench deep theirs adk docs lock clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -42,18 +42,24 @@ deep: setup ## run the long proof, about half an hour, and write what it did int
 	@$(PYTEST) -q -n $(JOBS) --dist worksteal -m "deep or searched" --record \
 		--hypothesis-profile=deep --hypothesis-seed=$${KEEPSTATE_SEED:-0} --timeout=900 -o faulthandler_timeout=1800 $(ARGS)
 
-theirs: setup ## run LangGraph's and the OpenAI Agents SDK's own tests on our adapters, in 20 minutes
+theirs: setup ## run LangGraph's and the OpenAI Agents SDK's own tests on our adapters, in 20 minutes, and ADK's from a checkout in THEIRS_TREES
 	@$(PYTEST) -q -m theirs --timeout=1200 -o faulthandler_timeout=1800 $(ARGS)
+
+adk: setup ## run the tests of the adapter for Google's ADK, whose packages are in a folder of their own
+	@$(PYTHON) tools/bootstrap.py --venv $(VENV) --google-adk
+	@PYTHONPATH=$(CURDIR)/$(VENV)/google-adk $(PYTEST) -q -n 0 tests/adapters/google_adk $(ARGS)
 
 docs: setup ## run every example and command in the documents
 	@$(PYTEST) -q tests/docs $(ARGS)
 
-lock: setup ## resolve the newest versions again into requirements-dev.txt and -bench.txt
+lock: setup ## resolve the newest versions again into requirements-dev.txt, -bench.txt and -google-adk.txt
 	@rm -f uv.lock
-	@$(BIN)/uv export --quiet --python $(BIN)/python --all-extras --group test --no-emit-project --no-header --no-annotate \
+	@$(BIN)/uv export --quiet --python $(BIN)/python --all-extras --no-extra google-adk --group test --no-emit-project --no-header --no-annotate \
 		--output-file requirements-dev.txt
 	@$(BIN)/uv export --quiet --python $(BIN)/python --only-group bench --no-emit-project --no-header --no-annotate \
 		--output-file requirements-bench.txt
+	@$(BIN)/uv export --quiet --python $(BIN)/python --extra google-adk --no-default-groups --no-emit-project --no-header --no-annotate \
+		--output-file requirements-google-adk.txt
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV)
 
 clean: ## remove .venv, those of other Pythons and what the tools left

@@ -1,6 +1,7 @@
 """Makes `.venv`: keepstate in place, with every package of the lock, each checked by its hash.
 
-`--venv .venv-3.12` names another folder, for a second Python. `--pythons` prints a line for each minor
+`--venv .venv-3.12` names another folder, for a second Python. `--bench` and `--google-adk` put packages that
+only the bench or only some tests use into folders of it. `--pythons` prints a line for each minor
 version that keepstate supports: the oldest Python of it on this machine and its path, or `absent`.
 
 It needs nothing but a Python: `uv` where the machine has it, else the lock's own `uv`, which pip fetches
@@ -34,8 +35,6 @@ VENV = ROOT / option("--venv", ".venv")
 PYTHON = VENV / "bin" / "python"
 READY = VENV / ".ready"
 LOCK = ROOT / "requirements-dev.txt"
-BENCH = VENV / "bench"
-BENCH_LOCK = ROOT / "requirements-bench.txt"
 TELL_VERSION = "import platform; print(platform.python_version())"
 KIT = ROOT / "packages" / "keepstate-testing"
 MADE_FROM = (ROOT / "pyproject.toml", KIT / "pyproject.toml", LOCK, pathlib.Path(__file__).resolve())
@@ -65,22 +64,33 @@ def main() -> int:
 
 def main_bench() -> int:
     """Put what the bench compares with where only the bench looks; returns the exit code."""
-    made_from = fingerprint(ROOT, BENCH_LOCK)
-    ready = BENCH / ".ready"
+    if not lay_aside("bench", "what the bench compares with"):
+        say("the bench will run without it")
+    return 0
+
+
+def main_google_adk() -> int:
+    """Put Google's ADK where only the tests of its adapter look; returns the exit code."""
+    return 0 if lay_aside("google-adk", "Google's ADK") else 1
+
+
+def lay_aside(name: str, what: str) -> bool:
+    """Put the packages of a lock into a folder of `.venv` that is not on its path; returns whether it did."""
+    folder, lock = VENV / name, ROOT / f"requirements-{name}.txt"
+    made_from, ready = fingerprint(ROOT, lock), folder / ".ready"
     if ready.exists() and ready.read_text(encoding="utf-8") == made_from:
-        return 0
-    say(f"fetching what the bench compares with, from {BENCH_LOCK.name}")
-    shutil.rmtree(str(BENCH), ignore_errors=True)
+        return True
+    say(f"fetching {what}, from {lock.name}")
+    shutil.rmtree(str(folder), ignore_errors=True)
     try:
         uv, settings = find_uv()
-        target = ("--target", BENCH, "--no-deps", "--require-hashes", "--requirement", BENCH_LOCK)
+        target = ("--target", folder, "--no-deps", "--require-hashes", "--requirement", lock)
         run(uv, "pip", "install", "--quiet", "--python", PYTHON, *target, **settings)
     except SetupError as error:
         say(str(error))
-        say("the bench will run without it")
-        return 0
+        return False
     ready.write_text(made_from, encoding="utf-8")
-    return 0
+    return True
 
 
 def main_pythons() -> int:
@@ -241,4 +251,6 @@ def say(text: str) -> None:
 if __name__ == "__main__":
     if "--pythons" in sys.argv[1:]:
         sys.exit(main_pythons())
+    if "--google-adk" in sys.argv[1:]:
+        sys.exit(main_google_adk())
     sys.exit(main_bench() if "--bench" in sys.argv[1:] else main())

@@ -15,12 +15,13 @@ from tests.architecture.tree import ROOT
 
 LOCK = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
 BENCH = (ROOT / "requirements-bench.txt").read_text(encoding="utf-8")
+ADK = (ROOT / "requirements-google-adk.txt").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PLATFORMS = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 
 
-@pytest.mark.parametrize("lock", [LOCK, BENCH], ids=["dev", "bench"])
+@pytest.mark.parametrize("lock", [LOCK, BENCH, ADK], ids=["dev", "bench", "google-adk"])
 def test_the_lock_names_no_host_no_url_and_no_path(lock: str) -> None:
     lines = [line for line in lock.splitlines() if not line.startswith("    --hash=sha256:")]
 
@@ -62,6 +63,13 @@ def test_the_lock_holds_what_the_project_asks_for(python: str, platform: str, ma
     assert missing == []
 
 
+def test_the_lock_of_adk_holds_what_its_extra_asks_for() -> None:
+    (wanted,) = map(Requirement, PROJECT["project"]["optional-dependencies"]["google-adk"])
+    (pinned,) = re.findall(rf"^{wanted.name}==(\S+)", ADK, re.MULTILINE)
+
+    assert wanted.specifier.contains(pinned)
+
+
 def test_the_lock_brings_what_builds_and_installs_it() -> None:
     wanted = {Requirement(text).name for text in PROJECT["build-system"]["requires"]} | {"uv"}
 
@@ -80,9 +88,10 @@ def locked() -> Iterator[Requirement]:
 
 
 def asked_for() -> Iterator[Requirement]:
-    """Yield what the project itself needs, with every extra and the test group."""
+    """Yield what the project itself needs, with every extra but those of other locks, and the test group."""
     project = PROJECT["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    groups = [project["dependencies"], *(extras[name] for name in extras if name != "google-adk")]
     groups.append(PROJECT["dependency-groups"]["test"])
     return (Requirement(text) for group in groups for text in group)
 

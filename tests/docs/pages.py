@@ -1,7 +1,8 @@
 """The documents as the tests see them: pages, their code blocks, links and tables.
 
 A `python` block is executed, in order, one namespace a page; `python file=NAME` is saved under that name
-beside them; of `console run`, each line that begins with `$` is executed.
+beside them; of `console run`, each line that begins with `$` is executed. `python google-adk` is executed
+where the packages of ADK are.
 """
 
 from __future__ import annotations

@@ -24,8 +24,14 @@ _VARYING = re.compile(
     r"|\d{4}-\d\d-\d\dT[\d:]{8}Z|\b\d+\.\d s\b|\b\d+ bytes\b"
 )
 """Names of messages and commits, times, durations and sizes of files."""
+APART = "google-adk"
+"""The mark of blocks that need packages beside `.venv`: `tests/adapters/google_adk` runs them."""
 WITH_EXAMPLES = [
-    page for page in PAGES if any(block.language == "python" or block.mark == "run" for block in blocks(page))
+    page
+    for page in PAGES
+    if any(
+        (block.language == "python" and block.mark != APART) or block.mark == "run" for block in blocks(page)
+    )
 ]
 
 
@@ -60,7 +66,7 @@ def test_a_page_s_examples_run_in_order(page: Path, tmp_path: Path, monkeypatch:
         for block in blocks(page):
             if block.mark.startswith("file="):
                 (tmp_path / block.mark.removeprefix("file=")).write_text(block.text)
-            elif block.language == "python":
+            elif block.language == "python" and block.mark != APART:
                 run_python(block, namespace, loop)
             elif block.language == "console" and block.mark == "run":
                 run_commands(block, tmp_path)
@@ -79,7 +85,7 @@ def test_a_block_says_what_it_is(page: Path) -> None:
 
 
 def known_mark(mark: str) -> bool:
-    return mark in {"", "run"} or mark.startswith("file=")
+    return mark in {"", "run", APART} or mark.startswith("file=")
 
 
 def run_python(block: Block, namespace: dict[str, object], loop: asyncio.Runner) -> None:

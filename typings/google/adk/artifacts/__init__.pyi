@@ -1,0 +1,1 @@
+from google.adk.artifacts import artifact_util as artifact_util

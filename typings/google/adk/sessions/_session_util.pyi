@@ -1,0 +1,3 @@
+from typing import Any
+
+def extract_json_safe_state_delta(state: dict[str, Any]) -> dict[str, dict[str, Any]]: ...

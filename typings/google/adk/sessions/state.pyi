@@ -1,0 +1,4 @@
+class State:
+    APP_PREFIX: str
+    USER_PREFIX: str
+    TEMP_PREFIX: str
