@@ -129,8 +129,7 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
     names = putting.names
     executor = state.executor(handle, names.thread)
     nonce, meta = executor.clock.random_bytes(NONCE_BYTES), executor.meta_of(None)
-    if putting.meta:
-        meta = _with_notes(meta, putting.meta)
+    meta = _with_notes(meta, putting.meta) if meta else putting.meta
     tries: list[Unit] = []
 
     async def work(unit: Unit) -> _Made | ConflictError:

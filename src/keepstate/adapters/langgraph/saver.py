@@ -239,7 +239,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             snapshots_in(channels),
             lacking(stored_metadata, channels),
             "" if values.is_encrypted else message,
-            {node: {**versions} for node, versions in seen.items()},
+            dict(zip(seen, map(dict, seen.values()), strict=True)),
             notes,
             may_fork,
             is_strict,
@@ -448,11 +448,13 @@ def _notes(before: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, str]:
     this saver stored it.
     """
     seen = checkpoint["versions_seen"]
-    ran = [node for node, versions in seen.items() if before.get(node) != versions]
-    nodes = ", ".join(sorted(node for node in ran if node.isprintable() and not node.startswith("__")))
-    if not nodes:
+    ran = list[str]()
+    for node, versions in seen.items():
+        if before.get(node) != versions and node.isprintable() and not node.startswith("__"):
+            ran.append(node)
+    if not ran:
         return {}
-    notes = {"nodes": nodes[:_NOTE]}
+    notes = {"nodes": ", ".join(sorted(ran))[:_NOTE]}
     updated = checkpoint.get("updated_channels")
     for name, value in checkpoint["channel_values"].items():
         if isinstance(value, list) and value and (updated is None or name in updated):
