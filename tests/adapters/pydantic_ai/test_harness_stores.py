@@ -124,13 +124,7 @@ class RandomSteps:
             case "events":
                 return await store.list_events(run_id=run)
             case "effect":
-                effect = ToolEffectRecord(
-                    tool_call_id=call,
-                    tool_name="pay",
-                    run_id=run,
-                    status="started" if flag else "completed",
-                    started_at=at,
-                )
+                effect = effect_of(call, run, at, "started" if flag else "completed")
                 await store.record_tool_effect(effect)
                 return await store.get_tool_effect(run_id=run, tool_call_id=call)
             case "effects":
@@ -142,6 +136,10 @@ class RandomSteps:
                 )
             case _:
                 return await store.get_run(run_id=run)
+
+
+def effect_of(call: str, run: str, at: datetime, status: Any) -> ToolEffectRecord:
+    return ToolEffectRecord(tool_call_id=call, tool_name="pay", run_id=run, status=status, started_at=at)
 
 
 async def check_steps(url: str, seed: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
