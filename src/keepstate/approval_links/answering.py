@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from keepstate._finish import finish
+from keepstate._runner import Lock
 from keepstate.approval_links.strict_json import read_json
 from keepstate.engine.approvals.link_tokens import Link, verify_link
 from keepstate.engine.approvals.records import Approval
