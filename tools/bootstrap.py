@@ -85,7 +85,9 @@ def lay_aside(name: str, what: str) -> bool:
     try:
         uv, settings = find_uv()
         target = ("--target", folder, "--no-deps", "--require-hashes", "--requirement", lock)
-        run(uv, "pip", "install", "--quiet", "--python", PYTHON, *target, **settings)
+        # The overrides in pyproject.toml, which uv would read here, are those of another lock.
+        elsewhere = ("--directory", tempfile.gettempdir())
+        run(uv, "pip", "install", *elsewhere, "--quiet", "--python", PYTHON, *target, **settings)
     except SetupError as error:
         say(str(error))
         return False

@@ -363,6 +363,15 @@ class Listener(Protocol):
 
 
 @runtime_checkable
+class Wakeable(Protocol):
+    """The extra ability of a listener to end a wait before a hint comes."""
+
+    def wake(self) -> None:
+        """Let `wait` return without a hint; callable from any thread."""
+        ...
+
+
+@runtime_checkable
 class Listening(Protocol):
     """The extra ability of a store to remember a hint for a listener that is not waiting."""
 

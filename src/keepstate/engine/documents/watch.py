@@ -25,7 +25,7 @@ from keepstate.errors import (
     MissingExtraError,
     UnsupportedError,
 )
-from keepstate.stores.protocol import Change, Listener, Mark, Store
+from keepstate.stores.protocol import Change, Listener, Mark, Store, Wakeable
 
 _LONGEST_WAIT_S = 5.0
 """Longest wait for a hint before the log is read anyway, in case a hint was lost."""
@@ -151,9 +151,8 @@ class Watch:
 
     def wake(self) -> None:
         """Wake up a waiting `take`, from any thread."""
-        notify = getattr(self._hints, "notify", None)
-        if notify is not None:  # a listener without it polls every 50 ms
-            notify()
+        if isinstance(self._hints, Wakeable):  # a listener without it polls every 50 ms
+            self._hints.wake()
 
     async def _next(self, *, passes: bool = True) -> DocumentChange | None:
         """Take the first ready change. It stays ready if the caller is cancelled or the store unavailable.
