@@ -34,7 +34,7 @@ _IDS: Final = ("conversation_id", "thread_id", "session_id", "task_id", "id")
 _IDS_IN_MESSAGES: Final = _IDS[:3]
 """Without `id`: a message's `id` names the message, not its conversation."""
 _TRIALS: Final = ("trial", "epoch")
-"""What tells apart several conversations of one id: in benchmarks, and in logs of Inspect."""
+"""Keys that distinguish several conversations of one id, in benchmarks and in logs of Inspect."""
 _MOST_DIGITS: Final = 4_300
 """The limit of Python's own `int`: the time for more digits grows with the square of their number."""
 _BY_PIECE: Final = 200

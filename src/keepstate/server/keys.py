@@ -137,7 +137,7 @@ class Keys:
         self._grants: dict[bytes, Grant] = {}
         self._digests: dict[str, bytes] = {}
         self.is_current = False
-        """Whether the keys in memory are those of the store, as far as this process knows."""
+        """True while the keys in memory follow those of the store."""
 
     def __repr__(self) -> str:
         return f"<Keys of {self._ks!r}>"

@@ -442,7 +442,7 @@ class StoreCalls:
         """Return what a client may know of an error, and log the rest."""
         kind, status, plain = _judged(error)
         if plain is not None:
-            _log.warning("A client was told %d: %s", status, error)
+            _log.warning("Answered a client with %d: %s", status, error)
         facts = {
             name: fact
             for name, fact in error.facts.items()

@@ -1,7 +1,7 @@
 """Server-sent events: streams that a client resumes from the last id that it saw.
 
 Invariant: what waits for a slow reader is at most one event and the buffer of the transport. A reader that
-takes nothing for some seconds is told `slow_reader`, and its stream ends. A stream also ends when its key is
+takes nothing for some seconds gets `slow_reader`, and its stream ends. A stream also ends when its key is
 revoked or expires, when its client has gone, and when the server stops; the client then resumes elsewhere.
 """
 

@@ -2,7 +2,7 @@
 
 The HTML has no script, and everything from the store is escaped. Signs that are not visible, such as those
 that reverse the direction of text, are shown by their numbers. A table has at most 60 rows and 20,000
-characters; more is told as a number. A notebook that does not show HTML shows the `repr` as before.
+characters, and says how much more there is. A notebook that does not show HTML shows the `repr` as before.
 """
 
 from __future__ import annotations

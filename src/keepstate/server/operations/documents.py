@@ -143,7 +143,7 @@ async def patch_document(call: Call, query: DocumentQuery, body: msgspec.Raw) ->
     """Change a document by a merge patch of RFC 7396."""
     space = call.space(query)
     patch = decode_json(body)
-    from_json(patch)  # a wrong form in the patch is told before anything is read
+    from_json(patch)  # raises an error for a wrong form before anything is read
 
     async def work(tx: Transaction) -> None:
         await _judge(call, tx, query.key)

@@ -48,7 +48,7 @@ def forms_of(message: Message) -> frozenset[Form]:
     if isinstance(message.get("items"), list):
         return _RESPONSES
     content, found = message.get("content"), _TEXT
-    if isinstance(content, Mapping):  # a value, which is told as text
+    if isinstance(content, Mapping):  # a value, which the forms convert to text
         return _NONE
     for block in cast("list[object]", content) if isinstance(content, list | tuple) else ():
         found &= _of_block(block)

@@ -126,7 +126,7 @@ class HintStream:
         line = _Line(self._client, spaces, self._accept)
         try:
             await line.open()
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation; raised again
             await line.close()
             if isinstance(error, KeepstateError):
                 await self._record_failure(error)

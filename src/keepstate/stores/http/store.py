@@ -93,7 +93,7 @@ class HttpStore(MarkedStore):
             _log.warning("%s sends its key unencrypted. Use https.", self.url)
         try:
             offered = (await self._client.open()).capabilities
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation; raised again
             given_up, self._client = self._client, self._new_client()  # it may be opened again
             await given_up.close()
             if isinstance(error, ProblemError):
