@@ -268,6 +268,14 @@ async def open_streams(number: int, spaces: int, processes: int, events: int) ->
             print(f"{number:,} streams of {spaces:,} spaces on {processes} processes: "
                   f"{sum(grown) / number / 1024:.1f} KiB each")  # fmt: skip
             async with keepstate.open(postgres.url) as ks:
+                for n in range(
+                    spaces
+                ):  # until each stream has told an event, it may still be reading the past
+                    await ks.space(f"talk/{n}").events.append("0")
+                async with asyncio.timeout(300):
+                    while len(delays) < number:
+                        await asyncio.sleep(0.2)
+                delays.clear()
                 for n in range(events):
                     await ks.space(f"talk/{n % spaces}").events.append(str(time.monotonic_ns()))
                     await asyncio.sleep(0.05)

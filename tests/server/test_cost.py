@@ -11,7 +11,7 @@ from keepstate.server import Key
 from tests.server.conftest import served
 from tools.sizes import entered
 
-_CALLS = 130
+_CALLS = 150
 """Calls of our functions in one read of a document, from the guard to the last byte."""
 
 
