@@ -17,7 +17,8 @@ from keepstate import names
 from keepstate._clock import Clock
 from keepstate.cli import damage, exits
 from keepstate.cli.display import counted, plain, shown, write_json
-from keepstate.cli.session import PLAIN, Session, check_url
+from keepstate.cli.room import reserve_path, reserved_bytes
+from keepstate.cli.session import FILES, PLAIN, Session, check_url
 from keepstate.cli.tenants import each_tenant
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClockError, CorruptError
@@ -136,6 +137,8 @@ async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
         found += _of_settings(await store.settings())
     if scheme == "sqlite":
         found += _of_sqlite()
+    if url.backend in FILES:
+        found.append(_of_reserve(url))
     return found
 
 
@@ -207,6 +210,15 @@ def _of_settings(settings: Sequence[Setting]) -> list[Finding]:
         else:
             found.append(Finding(subject, False, setting.loses, value, setting.mend))
     return found
+
+
+def _of_reserve(url: StoreUrl) -> Finding:
+    path = reserve_path(url)
+    size_bytes = reserved_bytes(path)
+    text = (
+        "none: a full disk could not be cleaned by deletions" if not size_bytes else f"{size_bytes:,} bytes"
+    )
+    return Finding("reserve", True, text, mend="" if size_bytes else "keepstate make-room --reserve 64")
 
 
 def _of_sqlite() -> list[Finding]:
