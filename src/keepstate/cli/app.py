@@ -58,6 +58,10 @@ COMMANDS: Final = {
         "maintenance",
         "Write the whole history of a space into one file; import reads it into any store.",
     ),
+    "export-owner": (
+        "tenants:export_owner",
+        "Write the sessions, memories and state of one owner into a new file; import-tenant reads it.",
+    ),
     "export-tenant": (
         "tenants:export_tenant",
         "Write all spaces of the tenant into a new file of JSON lines; import-tenant reads it.",

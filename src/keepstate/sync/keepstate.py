@@ -381,22 +381,31 @@ class Keepstate(Twin[engine.Keepstate]):
         """
         return finish(self._inner.erase_owner(owner))
 
-    def export(self, path: str | PathLike[str]) -> _export.Exported:
-        """Write all spaces of the tenant into a new file of JSON lines, readable by its owner only.
+    def export(self, path: str | PathLike[str], *, owner: str | None = None) -> _export.Exported:
+        """Write all spaces of the tenant, or what is of one owner, into a new file of JSON lines.
 
-        Each space is of one revision, with its history and its events, without its log and its leases. Spaces
-        may be of different moments.
+        Only the user of this process may read the file. Each space is of one revision, with its history and
+        its events, without its log and its leases. Spaces may be of different moments.
+
+        With `owner`, the file has what `erase_owner` erases: the spaces of this owner whole, and from shared
+        spaces the documents, events and usage of the owner's sessions, memories and state. A handle without a
+        tenant covers spaces of no tenant. Cost: a few reads of each space, and all of each space with
+        something of the owner.
 
         Args:
             path: The file, which must not exist.
+            owner: The owner, as `find` shows it. Default: the whole tenant.
+
+        Returns:
+            The counts, and with `owner` what is not in the file, in words.
 
         Raises:
             AlreadyExistsError: The file exists.
             ConflictError: Writers changed a space all the time while it was read. Nothing was written.
-            InvalidError: The handle has no tenant.
+            InvalidError: The handle has no tenant, and no owner is given.
             UnsupportedError: The store is encrypted.
         """
-        return finish(self._inner.export(path))
+        return finish(self._inner.export(path, owner=owner))
 
     def import_(self, path: str | PathLike[str]) -> _export.Imported:
         """Import a file that `export` wrote into this tenant, which must have no data.
