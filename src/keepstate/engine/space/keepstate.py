@@ -615,11 +615,14 @@ class Keepstate:
         return SpaceSize(entries, size_bytes)
 
     async def set_quota(self, quota: Quota | None) -> None:
-        """Bound what each space of the tenant may hold, in every process, from the return of this call on.
+        """Bound what the tenant may hold, in every process, from the return of this call on.
 
-        A batch that would exceed it raises `QuotaExceededError` and writes nothing. The check is exact. It
-        costs two reads for each batch of writes, and a batch for each present space in this call. What is
-        over the quota already stays, and may shrink.
+        A batch that would exceed it raises `QuotaExceededError` and writes nothing. What each space may hold
+        is exact. It costs two reads for each batch of writes, and a batch for each present space in this
+        call. What is over the quota already stays, and may shrink.
+
+        Totals of all spaces are exact for what one process writes. Of other processes, a process learns by
+        counting again, after a second and a millisecond for each space. Its first write reads all sizes.
 
         The number of `spaces` is not exact: writers that make new spaces at the same time may exceed it. It
         costs a listing of the tenant's spaces before the first write to a new one, and nothing after that.
