@@ -113,8 +113,8 @@ def read_memory(id: str, document: object, expires_at: datetime | None = None) -
         CorruptError: The document is not a memory.
     """
     if isinstance(document, Unreadable):
-        form: dict[str, Any] = document.value if isinstance(document.value, dict) else {}
-        known = {"text": ""} | {name: form[name] for name in _SHOWN if name in form}
+        form = cast("dict[str, Any]", document.value) if isinstance(document.value, dict) else {}
+        known: dict[str, Any] = {"text": ""} | {name: form[name] for name in _SHOWN if name in form}
         return Memory(id=id, expires_at=expires_at, unreadable=document, **known)
     if isinstance(document, Mapping):
         try:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.kernel.stored import to_milliseconds
@@ -420,5 +420,5 @@ def _edited(record: EntryRecord, edit: Any) -> EntryRecord:
     """Return a record with its last edit, which may not be readable."""
     if not isinstance(edit, Unreadable):
         return replace(record, message=edit)
-    message = edit.value if isinstance(edit.value, dict) else {}
+    message = cast("Message", edit.value) if isinstance(edit.value, dict) else {}
     return replace(record, message=message, unreadable=edit)

@@ -6,7 +6,7 @@ and a dict of its author, id, meta and status, if there are any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -147,13 +147,13 @@ def record_of(stored: Any) -> EntryRecord:
     """Return the record of a stored message, also of one that cannot be read."""
     if not isinstance(stored, Unreadable):
         return EntryRecord(*stored)
-    match stored.value:
-        case [dict() as message, int() as at_ms, dict() as about]:
-            return EntryRecord(cast("Message", message), at_ms, cast("dict[str, Any]", about), stored)
-        case [dict() as message, int() as at_ms]:
-            return EntryRecord(cast("Message", message), at_ms, {}, stored)
-        case _:
-            return EntryRecord({}, 0, {}, stored)
+    form = cast("Sequence[Any]", stored.value) if isinstance(stored.value, list) else ()
+    rest: Sequence[Any] = (None, None, None)
+    message, at_ms, about = [*form, *rest][:3]
+    if not isinstance(message, dict) or type(at_ms) is not int:
+        return EntryRecord({}, 0, {}, stored)
+    kept = cast("dict[str, Any]", about) if isinstance(about, dict) else {}
+    return EntryRecord(cast("Message", message), at_ms, kept, stored)
 
 
 def message_in(stored: Any) -> Message:
