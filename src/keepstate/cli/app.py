@@ -83,6 +83,10 @@ COMMANDS: Final = {
     "langgraph": ("langgraph:app", "Import LangGraph's checkpoints, and prune old ones."),
     "log": ("history", "List a commit and those before it."),
     "ls": ("documents", "List the documents of a space."),
+    "mcp": (
+        "serve:mcp",
+        "Serve tools for models by the Model Context Protocol, over standard input and output.",
+    ),
     "merge": (
         "history",
         "Merge the changes of another branch into a branch. Exit with 4 if both changed the same value.",

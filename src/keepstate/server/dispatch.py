@@ -24,7 +24,7 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import KeepstateError
 from keepstate.opening import open as open_store
 from keepstate.server.conditions import Conditions, conditions_of, tag_of
-from keepstate.server.keys import Grant, Keys
+from keepstate.server.keys import Grant, Key, Keys
 from keepstate.server.limits import Limits
 from keepstate.server.metrics import Metrics
 from keepstate.server.problems import (
@@ -72,6 +72,12 @@ class ServerParts:
         if self._typed is None:
             self._typed = open_store(store)
         return self._typed
+
+    def call(self, grant: Grant, author: str) -> Call:
+        """Return a call of the holder of a key, without conditions."""
+        tenant = grant.key.tenant
+        ks = self.ks if tenant is None else self.ks.tenant(tenant)
+        return Call(grant, author, ks, self.ks, self.typed, self.keys, self.limits, Conditions())
 
     async def close(self) -> None:
         """Close the handle for sessions, and leave the store open."""
@@ -137,15 +143,7 @@ class Endpoint:
         return _encode(row, call, answer)
 
     def _call(self, row: Operation, grant: Grant, headers: Headers) -> Call:
-        services, key = self._services, grant.key
-        author = key.name
-        if person := headers.get("on-behalf-of"):
-            person = unquote(person)
-            if not person.isprintable() or not 0 < len(person.encode()) <= _PERSON_BYTES:
-                raise RefusedError(
-                    422, "invalid", f"On-Behalf-Of has 1 to {_PERSON_BYTES} bytes of printable text"
-                )
-            author = f"{author}/{person}"
+        author = author_of(grant.key, headers)
         token = headers.get("idempotency-key")
         if token is not None:
             token = token.strip().strip('"')
@@ -155,16 +153,10 @@ class Endpoint:
                 )
             if not 0 < len(token) <= _KEY_CHARS:
                 raise RefusedError(422, "invalid", f"an Idempotency-Key has 1 to {_KEY_CHARS} characters")
-        return Call(
-            grant,
-            author,
-            services.ks if key.tenant is None else services.ks.tenant(key.tenant),
-            services.ks,
-            services.typed,
-            services.keys,
-            services.limits,
-            self._conditions(row, headers),
-            token,
+        return replace(
+            self._services.call(grant, author),
+            conditions=self._conditions(row, headers),
+            idempotency_key=token,
             last_event_id=headers.get("last-event-id") or None,
         )
 
@@ -245,6 +237,21 @@ class Endpoint:
             log=lambda error: _log.error("%s failed", row.name, exc_info=error),
         )
         await stream.run(receive, send, services.metrics)
+
+
+def author_of(key: Key, headers: Headers) -> str:
+    """Return the author of the writes of a request: its key, or the key and the person that it acts for.
+
+    Raises:
+        RefusedError: The person of `On-Behalf-Of` is too long, or not printable.
+    """
+    person = headers.get("on-behalf-of")
+    if not person:
+        return key.name
+    person = unquote(person)
+    if not person.isprintable() or not 0 < len(person.encode()) <= _PERSON_BYTES:
+        raise RefusedError(422, "invalid", f"On-Behalf-Of has 1 to {_PERSON_BYTES} bytes of printable text")
+    return f"{key.name}/{person}"
 
 
 async def read_body(receive: Receive, headers: Headers, limits: Limits, *, is_expected: bool = True) -> bytes:
