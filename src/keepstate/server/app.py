@@ -90,6 +90,8 @@ class Server:
         limits: Limits,
         hosts: Collection[str],
         mcp: McpMode | None,
+        *,
+        tracing: bool,
     ) -> None:
         self._ks, self.keys, self.metrics = ks, keys, Metrics()
         self.is_draining = False
@@ -121,10 +123,11 @@ class Server:
             hosts=hosts,
             keyless=KEYLESS,
         )
+        self._answer: ASGIApp = _traced(self._guard) if tracing else self._guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await self._guard(scope, receive, send)
+        await self._answer(scope, receive, send)
 
     def make_link(self, key: Key) -> str:
         """Return the path and fragment of a link that lets one browser act as a key, once."""
@@ -259,6 +262,7 @@ def create_app(
     limits: Limits | None = None,
     allow_hosts: Collection[str] = (),
     mcp: McpMode | None = None,
+    tracing: bool = False,
 ) -> Server:
     """Return the server of a store, as an ASGI application.
 
@@ -272,10 +276,12 @@ def create_app(
         allow_hosts: The names of the server, besides those of the loopback interface.
         mcp: Serves tools for models at `/mcp`: those that read, or with `write` also those that write, for
             keys with the right. None serves none.
+        tracing: Whether each request gets a span of OpenTelemetry. Those of the operations below it come from
+            the observer of the handle.
 
     Raises:
         InvalidError: The handle belongs to a tenant, or reads objects of classes.
-        MissingExtraError: `mcp` is given, and the package `mcp` is not installed.
+        MissingExtraError: `mcp` or `tracing` is given, and its package is not installed.
     """
     require_instance("ks", ks, Keepstate)
     require_instance("keys", keys, Keys)
@@ -287,7 +293,7 @@ def create_app(
         require_instance("limits", limits, Limits)
     if mcp not in (None, "read", "write"):
         raise InvalidError(f'`mcp` is {mcp!r}; give "read", "write" or None')
-    return Server(ks, keys, signer, limits or Limits(), allow_hosts, mcp)
+    return Server(ks, keys, signer, limits or Limits(), allow_hosts, mcp, tracing=tracing)
 
 
 def _open_mcp(services: ServerParts, mode: McpMode) -> McpServer:
@@ -295,6 +301,18 @@ def _open_mcp(services: ServerParts, mode: McpMode) -> McpServer:
     from keepstate.server.mcp.mcp_server import McpServer
 
     return McpServer(services, is_writable=mode == "write")
+
+
+def _traced(app: ASGIApp) -> ASGIApp:
+    from keepstate.adapters.opentelemetry import RequestSpans
+
+    return RequestSpans(app, _describe)
+
+
+def _describe(scope: Scope) -> tuple[str | None, str | None]:
+    """Return the operation and the key of a request."""
+    grant: Grant | None = scope.get(GRANT)
+    return scope.get(OPERATION), None if grant is None else grant.key.name
 
 
 def require_mcp() -> None:

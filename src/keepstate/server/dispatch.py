@@ -70,7 +70,7 @@ class ServerParts:
         """Return a handle on the same store that reads objects of keepstate's own classes, for sessions."""
         store = await self.ks.opened()
         if self._typed is None:
-            self._typed = open_store(store)
+            self._typed = open_store(store, observe=self.ks.observer, meta=self.ks.meta)
         return self._typed
 
     def call(self, grant: Grant, author: str) -> Call:

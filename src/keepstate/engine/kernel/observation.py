@@ -215,7 +215,7 @@ class Observation:
     def calls_within(
         self, operation: Operation, handler: Callable[[Any], Any], *, is_plain: bool
     ) -> Callable[[Any], Any]:
-        """Return a handler whose calls are part of an operation; it is a coroutine function unless `is_plain`."""
+        """Return a handler, a plain or a coroutine function, whose calls are part of an operation."""
 
         async def call(task: Any) -> Any:
             with self.within(operation):
