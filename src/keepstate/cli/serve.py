@@ -17,6 +17,7 @@ from keepstate.cli import exits
 from keepstate.cli.display import plain, said, seconds, shown, write_json, write_table
 from keepstate.cli.maintenance import read_moment
 from keepstate.cli.session import PLAIN, Session, import_named
+from keepstate.cli.telemetry import begin_telemetry
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.errors import InvalidError, MissingExtraError
 
@@ -62,6 +63,13 @@ async def serve(
         Literal["read", "write"] | None,
         Parameter(help="Serve tools for models at /mcp: those that read, or also those that write."),
     ] = None,
+    telemetry: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Send traces and metrics by OpenTelemetry; its variables alone switch this on too.",
+        ),
+    ] = False,
     rate: Annotated[float | None, Parameter(help="Requests a second of a key without a rate.")] = None,
     drain_s: Annotated[
         float, Parameter(help="After SIGTERM, fail /readyz for S seconds before streams end.")
@@ -80,10 +88,17 @@ async def serve(
     if drain_s < 0:
         raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
     limits = _limits.Limits(rate=rate)
-    async with session.opened(makes=True) as ks:
+    observer = begin_telemetry(session.chosen_url(), is_asked_for=telemetry)
+    async with session.opened(makes=True, telemetry=observer) as ks:
         hosts = (*allow_host, *_names(host))
         made = _app.create_app(
-            ks, keys=_keys.Keys(ks), signer=found, limits=limits, allow_hosts=hosts, mcp=mcp
+            ks,
+            keys=_keys.Keys(ks),
+            signer=found,
+            limits=limits,
+            allow_hosts=hosts,
+            mcp=mcp,
+            tracing=observer is not None,
         )
         await _running.require_keys(made, host)
         listener = _running.bind(host, port)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,6 +32,8 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.server import Key, Keys, create_app
 from keepstate.server import app as server_app
+from tests.architecture.test_costs import Cost, counted_stores
+from tests.server.test_running import COMMAND
 
 SECRET = "the-secret"
 
@@ -389,3 +396,93 @@ async def test_a_request_has_a_span_above_its_operations_and_goes_on_with_the_tr
     assert parent_of(put) == id_of(request)
     assert commit.meta["traceparent"] == traceparent_of(put)
     assert SECRET not in str([span.to_json() for span in traced.spans()])
+
+
+async def serve_with(tmp_path: Path, *options: str, **variables: str) -> tuple[int, str, str]:
+    """Run a server process for one request, and return its exit code and what it printed."""
+    url = f"sqlite:///{tmp_path}/keepstate.db"
+    async with keepstate.open(url, values="builtin") as ks:
+        secret = await Keys(ks).add(Key("ann", frozenset({"read", "write"})))
+    process = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "serve", "--port", "0", "--json", "--drain-s", "0", "--url", url, *options),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **variables},
+    )  # fmt: skip
+    assert process.stdout is not None
+    line = await asyncio.wait_for(process.stdout.readline(), 60)
+    if line:
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with httpx.AsyncClient(base_url=json.loads(line)["url"], headers=headers) as client:
+            await client.put("/v1/document", params={"space": "run/1", "key": "plan"}, json=1)
+        process.send_signal(signal.SIGTERM)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_a_server_process_sends_traces_and_metrics_where_the_environment_says(tmp_path: Path) -> None:
+    code, out, err = await serve_with(
+        tmp_path, OTEL_TRACES_EXPORTER="console", OTEL_METRICS_EXPORTER="console", OTEL_SERVICE_NAME="agents"
+    )
+
+    assert (code, err) == (0, "")
+    assert '"name": "PUT putDocument"' in out and '"name": "documents.put"' in out
+    assert '"service.name": "agents"' in out
+    assert '"name": "db.client.operation.duration"' in out
+
+
+async def test_a_server_process_is_silent_without_a_wish_and_names_what_is_missing(tmp_path: Path) -> None:
+    quiet = await serve_with(tmp_path, OTEL_SDK_DISABLED="true", OTEL_TRACES_EXPORTER="console")
+    missing = await serve_with(tmp_path, "--telemetry")
+    wrong = await serve_with(tmp_path, "--telemetry", OTEL_TRACES_EXPORTER="nowhere")
+
+    assert quiet == (0, "", "")
+    assert missing[0] and "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http" in missing[2]
+    assert wrong[0] and "OTEL_TRACES_EXPORTER is 'nowhere', which is not installed" in wrong[2]
+
+
+# ---- cost
+
+
+CALLS: dict[str, Any] = {
+    "get": lambda ks: ks.space("a").documents.get("x"),
+    "put": lambda ks: ks.space("a").documents.put("x", 2),
+    "update": lambda ks: ks.space("a").documents.update("x", lambda old: old + 1),
+    "transact": lambda ks: ks.space("a").transact(lambda tx: tx.documents.put("x", 3)),
+    "put of a recorded space": lambda ks: ks.space("r", record=True).documents.put("x", 2),
+    "append": lambda ks: ks.space("a").events.append("e"),
+    "put a task": lambda ks: ks.space("a").queue.put("p", id="t"),
+    "commit": lambda ks: ks.space("c").history.commit({"x": 1}),
+}
+
+
+def test_telemetry_makes_no_call_of_the_store_and_writes_nothing_outside_a_trace(tmp_path: Path) -> None:
+    costs: dict[str, dict[str, Cost]] = {}
+    for name, options in {
+        "plain": {},
+        "observed": _options(TracerProvider()),
+        "no sdk": _options(None),
+    }.items():
+        folder = tmp_path / name.replace(" ", "-")
+        folder.mkdir()
+        with counted_stores(folder) as open_store:
+            store = open_store()
+            with sync.open(store, **options) as ks:
+                ks.space("a").documents.put("x", 1)
+                ks.space("r", record=True).documents.put("x", 1)
+                costs[name] = {call: store.measure(partial(run, ks)) for call, run in CALLS.items()}
+
+    assert costs["no sdk"] == costs["plain"]
+    assert {call: cost[:2] for call, cost in costs["observed"].items()} == {
+        call: cost[:2] for call, cost in costs["plain"].items()
+    }
+    added = {
+        call: (cost.written or 0) - (costs["plain"][call].written or 0)
+        for call, cost in costs["observed"].items()
+    }
+    assert {call: count for call, count in added.items() if count} == {
+        "put of a recorded space": 74, "commit": 74, "put a task": 57,
+    }  # fmt: skip
+
+
+def _options(tracers: TracerProvider | None) -> dict[str, Any]:
+    telemetry = Telemetry(tracer_provider=tracers)
+    return {"observe": telemetry, "meta": telemetry.meta}

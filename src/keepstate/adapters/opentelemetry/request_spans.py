@@ -49,8 +49,12 @@ class RequestSpans:
             method, extract(headers), trace.SpanKind.SERVER, {attributes.HTTP_METHOD: method}
         )
 
+        is_answered = False
+
         async def sending(message: _Message) -> None:
-            if message["type"] == "http.response.start":
+            nonlocal is_answered
+            if message["type"] == "http.response.start" and not is_answered:
+                is_answered = True
                 self._end(span, scope, message["status"])
             await send(message)
 
@@ -59,7 +63,8 @@ class RequestSpans:
             await self._app(scope, receive, sending)
         finally:
             contexts.detach(token)
-            span.end()  # does nothing if a response has begun
+            if not is_answered:
+                span.end()
 
     def _end(self, span: trace.Span, scope: _Scope, status: int) -> None:
         operation, key = self._describe(scope)
