@@ -400,7 +400,7 @@ async def test_a_request_has_a_span_above_its_operations_and_goes_on_with_the_tr
 
 async def serve_with(tmp_path: Path, *options: str, **variables: str) -> tuple[int, str, str]:
     """Run a server process for one request, and return its exit code and what it printed."""
-    url = f"sqlite:///{tmp_path}/keepstate.db"
+    url = f"sqlite:///{tmp_path}/{len([*tmp_path.iterdir()])}.db"
     async with keepstate.open(url, values="builtin") as ks:
         secret = await Keys(ks).add(Key("ann", frozenset({"read", "write"})))
     process = await asyncio.create_subprocess_exec(
