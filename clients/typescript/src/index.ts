@@ -2,7 +2,13 @@
 
 export { Approvals, type Approval } from "./approvals.js";
 export { Keepstate, Space, type Lease } from "./client.js";
-export { Conversation, type ConversationChange, type ConversationEntry } from "./conversations.js";
+export {
+  Conversation,
+  Reply,
+  type ReplyOptions,
+  type ConversationChange,
+  type ConversationEntry,
+} from "./conversations.js";
 export {
   Documents,
   type DocumentChange,
@@ -16,7 +22,7 @@ export { History, type Commit, type StatePath } from "./history.js";
 export type { Page } from "./pages.js";
 export { Queue, type ClaimOptions, type PutOptions, type TaskInfo } from "./queue.js";
 export type { StreamOptions } from "./streams.js";
-export { Task } from "./task.js";
+export { Suspended, Task, type StepAnswer } from "./task.js";
 export type { KeepstateOptions, RequestOptions } from "./transport.js";
 export type { Answer, Input, Method, Path, Schemas } from "./types.js";
 export { Float, read, write } from "./values.js";

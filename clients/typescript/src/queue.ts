@@ -128,6 +128,32 @@ export class Queue {
     return (await this.transport.request("post", "/v1/task/send", input, { signal, safe: true })).existed;
   }
 
+  /** Return the steps that a task has begun or done. */
+  async steps(id: string, options: RequestOptions = {}): Promise<Schemas["StepRow"][]> {
+    return (await this.transport.request("get", "/v1/task/steps", this.at({ id }), options)).items;
+  }
+
+  /** Tell the result of a step with `once` whose end is unknown; without a result, it was not done and runs again. */
+  async settle(id: string, name: string, options: RequestOptions & { result?: unknown } = {}): Promise<void> {
+    const { signal, ...rest } = options;
+    const input = { ...this.at(), body: { ...rest, id, name } };
+    await this.transport.request("post", "/v1/task/step/settle", input, { signal });
+  }
+
+  /** Run an ended task again, from a step on, with another result of that step if one is given. */
+  async rerun(
+    id: string,
+    options: Omit<Schemas["RerunRequest"], "id"> & RequestOptions = {},
+  ): Promise<Schemas["PutTask"]> {
+    const { signal, ...rest } = options;
+    return await this.transport.request(
+      "post",
+      "/v1/task/rerun",
+      { ...this.at(), body: { ...rest, id } },
+      { signal },
+    );
+  }
+
   /** Delete a task that has ended, and return whether there was one. */
   async remove(id: string, options: RequestOptions = {}): Promise<boolean> {
     return (await this.transport.request("delete", "/v1/task", this.at({ id }), options)).existed;

@@ -232,12 +232,17 @@ export class Worker {
 
   private async end(task: Task, outcome: Outcome): Promise<void> {
     const reason: unknown = task.signal.aborted ? task.signal.reason : undefined;
-    if (isLoss(reason)) {
-      this.report.lost += 1;
+    if (task.suspension !== null) {
+      this.report.waiting += 1;
+      if (!("error" in outcome) || outcome.error !== task.suspension) this.onError(new Swallowed(task), task);
       return;
     }
     if (task.ended !== null) {
       this.report[task.ended] += 1;
+      return;
+    }
+    if (isLoss(reason)) {
+      this.report.lost += 1;
       return;
     }
     try {
@@ -289,7 +294,8 @@ export class Worker {
         } catch (error) {
           over.throwIfAborted();
           if (isLoss(error)) {
-            task.abort(error);
+            // A handler that has ended its task by itself may still have something to do.
+            if (task.ended === null && task.suspension === null) task.abort(error);
             return;
           }
           if (!isTransient(error)) this.onError(error, task);
@@ -310,6 +316,13 @@ export class Worker {
 }
 
 type Outcome = { value: unknown } | { error: unknown };
+
+/** A handler went on although its task waits. */
+class Swallowed extends InvalidError {
+  constructor(task: Task) {
+    super(`the handler of task '${task.id}' caught Suspended and went on; throw it again`);
+  }
+}
 
 /** The worker ends, and wants its task back. */
 class Recall extends KeepstateError {

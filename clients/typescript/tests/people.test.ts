@@ -3,8 +3,9 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { test } from "node:test";
+import { setTimeout as wait } from "node:timers/promises";
 
-import { ApprovalClosedError, NotFoundError } from "@keepstate/client";
+import { ApprovalClosedError, NotFoundError, UnavailableError } from "@keepstate/client";
 import { all, connect, network, newSpace, take } from "./support.js";
 
 test("a conversation is appended to once by id, read in pages and followed", async () => {
@@ -114,4 +115,86 @@ test("spaces and subjects are listed", async () => {
     found.map((subject) => [subject.space, subject.kind]),
     [[name, "queue"]],
   );
+});
+
+test("a reply is read while it is written, by a reader that is cut off too", async () => {
+  const net = await network((name, count) =>
+    name.endsWith("follow") && count < 4
+      ? { cutAfter: 400 }
+      : name.endsWith("extend") && count % 3 === 0
+        ? "lose"
+        : undefined,
+  );
+  const ks = connect({}, net.url);
+  const talk = ks.conversation(randomUUID());
+  await talk.append({ role: "user", content: "Count" });
+  let shown = "";
+  const reading = (async () => {
+    for await (const change of talk.follow()) {
+      if (change.kind === "started") shown = change.text;
+      if (change.kind === "delta") shown += change.text;
+      if (change.kind === "message" && change.id === "r") return change.entry;
+    }
+    return undefined;
+  })();
+
+  const ended = await talk.reply(
+    async (reply) => {
+      for (let number = 0; number < 12; number += 1) {
+        reply.write(`${number} `);
+        await wait(25);
+      }
+      assert.equal(reply.id, "r");
+    },
+    { id: "r", flush_s: 0.05, meta: { model: "m" } },
+  );
+
+  const entry = await reading;
+  assert.equal(ended, "done");
+  assert.deepEqual(entry?.message, { role: "assistant", content: "0 1 2 3 4 5 6 7 8 9 10 11 " });
+  assert.deepEqual(entry?.meta, { model: "m" });
+  assert.equal("0 1 2 3 4 5 6 7 8 9 10 11 ".startsWith(shown), true);
+  await net.close();
+});
+
+test("a reply is stopped by anybody, kept as failed if its writer throws, and lost if the writer is away", async () => {
+  const talk = connect().conversation(randomUUID());
+  const stopped = await talk.reply(
+    async (reply) => {
+      reply.write("for ever");
+      await wait(80);
+      assert.equal(await talk.stop(), true);
+      await wait(20_000, undefined, { signal: reply.signal }).catch(() => {});
+      assert.equal(reply.stopped, true);
+      reply.write("more");
+    },
+    { flush_s: 0.02, lease_s: 0.6 },
+  );
+  assert.equal(stopped, "stopped");
+
+  const failing = talk.reply((reply) => {
+    reply.write("half a sen");
+    throw new Error("the model is gone");
+  });
+  await assert.rejects(failing, { message: "the model is gone" });
+  assert.deepEqual(
+    (await talk.page()).items.map((entry) => entry.status),
+    ["stopped", "failed"],
+  );
+
+  let isAway = false;
+  const net = await network(() => (isAway ? { status: 503 } : undefined));
+  const away = connect({ retry_s: 0 }, net.url).conversation(talk.session);
+  const lost = away.reply(
+    async (reply) => {
+      isAway = true;
+      await wait(5_000, undefined, { signal: reply.signal }).catch(() => {});
+      isAway = false;
+      await wait(400);
+      reply.write("too late");
+    },
+    { lease_s: 0.3 },
+  );
+  await assert.rejects(lost, UnavailableError);
+  await net.close();
 });

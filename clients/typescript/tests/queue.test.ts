@@ -5,9 +5,11 @@ import { test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 
 import {
+  Float,
   InvalidError,
   LeaseLostError,
   NotFoundError,
+  Suspended,
   TaskCancelledError,
   TaskFailedError,
   UnauthenticatedError,
@@ -229,5 +231,150 @@ test("a worker waits for a server that is away, and ends with a key that is wron
     queue.run(() => 1, { ...QUIET, concurrency: 0 }),
     InvalidError,
   );
+  await net.close();
+});
+
+test("a step that is recorded is not run again, and its name is used once in an attempt", async () => {
+  const { queue, documents } = newSpace();
+  await queue.put([1, 2], { id: "t" });
+  const ran: string[] = [];
+
+  const report = await queue.run(async (task: Task<number[]>) => {
+    const sums = await Promise.all(
+      task.payload.map((number) =>
+        task.step(`part/${number}`, () => {
+          ran.push(`part/${number}`);
+          return { sum: number * 10, ratio: new Float(1) };
+        }),
+      ),
+    );
+    await task.transact("count", [{ do: "put", key: `count/${ran.length}`, value: sums.length }]);
+    await assert.rejects(
+      task.step("count", () => 1),
+      InvalidError,
+    );
+    if (task.attempt === 1) throw new Error("the worker fails here");
+    return sums.map((each) => each.sum);
+  }, QUIET);
+
+  assert.deepEqual([report.completed, report.failed, ran.sort()], [1, 1, ["part/1", "part/2"]]);
+  assert.deepEqual(await queue.result("t"), [10, 20]);
+  assert.deepEqual(
+    (await all(documents.list({ values: false }))).map((each) => each.key),
+    ["count/2"],
+  );
+  assert.deepEqual((await queue.steps("t")).map((step) => [step.name, step.kind]).at(-1), [
+    "count",
+    "transact",
+  ]);
+  await queue.rerun("t", { from_step: "part/1", as_id: "again" });
+  await queue.run((task) => task.step("part/1", () => "anew"), QUIET);
+  assert.equal(await queue.result("again"), "anew");
+});
+
+test("a step with once whose end is unknown waits for a person", async () => {
+  const { queue } = newSpace();
+  await queue.put(5, { id: "t", max_attempts: 2 });
+  const pay = (task: Task): Promise<unknown> =>
+    task.step("pay", () => Promise.reject(new Error("no answer from the bank")), { once: true });
+
+  await queue.run(pay, QUIET);
+  assert.match((await queue.get("t")).error ?? "", /StepUnknownError/);
+  await queue.settle("t", "pay", { result: { paid: 5 } });
+  await queue.requeue(["t"]);
+  await queue.run(pay, QUIET);
+
+  assert.deepEqual(await queue.result("t"), { paid: 5 });
+});
+
+test("a task that waits for a message, a task, a person and a time holds no worker", async () => {
+  const { queue, approvals } = newSpace();
+  await queue.put("Ann", { id: "trip" });
+  const trip = async (task: Task): Promise<unknown> => {
+    if (task.kind === "part") return `${String(task.payload)} is booked`;
+    const ids = [
+      await task.spawn("flight", "flight", { kind: "part" }),
+      await task.spawn("hotel", "hotel", { kind: "part" }),
+    ];
+    const booked = await task.results<string>(ids);
+    const message = await task.receive<string>("confirmed");
+    const answer = await task.ask("go", "Go?", { subject: { booked }, expires_s: 600 });
+    const none = await task.receive("never", { timeout_s: 0.01 });
+    await task.sleep("a moment", 0.05);
+    await task.sleep("until then", new Date(0));
+    return { booked, message, approved: answer.approved, subject: answer.subject, none };
+  };
+
+  const first = await queue.run(trip, QUIET);
+  assert.deepEqual([first.completed, first.waiting, (await queue.get("trip")).state], [2, 2, "waiting"]);
+  await queue.send("trip", "confirmed", "yes");
+  await queue.run(trip, QUIET);
+  const asked = await approvals.get("trip/go");
+  const ann = connect({ on_behalf_of: "ann" }).space(queue.space).approvals;
+  await ann.answer(asked, true);
+  await queue.run(trip, QUIET);
+
+  const booked = ["flight is booked", "hotel is booked"];
+  assert.deepEqual(await queue.result("trip"), {
+    booked,
+    message: "yes",
+    approved: true,
+    subject: { booked },
+  });
+  assert.equal((await queue.get("trip")).attempt, 1);
+});
+
+test("a handler that catches its suspension is told of, and completes nothing", async () => {
+  const { queue } = newSpace();
+  await queue.put(1, { id: "t" });
+  const told: string[] = [];
+
+  const report = await queue.run(
+    async (task) => {
+      await task.receive("go").catch(() => {});
+      await assert.rejects(
+        task.step("more", () => 1),
+        Suspended,
+      );
+      return "done";
+    },
+    { ...QUIET, onError: (error) => told.push(String(error)) },
+  );
+
+  assert.deepEqual([report.waiting, report.completed, told.length], [1, 0, 1]);
+  assert.match(told[0] ?? "", /caught Suspended/);
+  assert.equal((await queue.get("t")).state, "waiting");
+});
+
+test("a handler returns its task for later, without using an attempt", async () => {
+  const { queue } = newSpace();
+  await queue.put(1, { id: "t" });
+
+  const report = await queue.run((task) => task.later(60), QUIET);
+
+  assert.equal(report.released, 1);
+  const { state, attempt } = await queue.get("t");
+  assert.deepEqual([state, attempt], ["waiting", 0]);
+});
+
+test("steps and ends whose replies are lost are recorded once", async () => {
+  const net = await network((name, count) =>
+    name.startsWith("POST /v1/task/") && count % 2 === 0 ? "lose" : undefined,
+  );
+  const { queue, name } = newSpace();
+  await queue.put(1, { id: "t" });
+  let ran = 0;
+
+  const report = await connect({}, net.url)
+    .space(name)
+    .queue.run(async (task) => {
+      for (const step of ["a", "b", "c"]) await task.step(step, () => (ran += 1), { once: step === "b" });
+      await task.transact("count", [{ do: "append", events: [1] }]);
+      return ran;
+    }, QUIET);
+
+  assert.deepEqual([report.completed, ran, await queue.result("t")], [1, 3, 3]);
+  assert.equal((await newSpace().events.page()).items.length, 0);
+  assert.equal((await connect().space(name).events.page()).items.length, 1);
   await net.close();
 });
