@@ -1,8 +1,8 @@
 """Build the TypeScript client in `clients/typescript`, and its tests, if a file of them has changed.
 
-`make setup` does not need it: the tests of the client and its page build it when they run. It needs Node 20 or
-newer and npm. The types of the API are generated from the OpenAPI document by each build, so they cannot differ
-from it; a change of the API that breaks the client does not compile.
+`make setup` does not need it: the tests of the client and its page build it when they run. It needs Node 20
+or newer and npm. The types of the API are generated from the OpenAPI document by each build, so they cannot
+differ from it; a change of the API that breaks the client does not compile.
 """
 
 from __future__ import annotations

@@ -76,7 +76,13 @@ async def serving_page(results: asyncio.Queue[Any]) -> AsyncGenerator[str]:
 def test_a_page_uses_documents_streams_tasks_and_replies(chromium: str, client: Path, tmp_path: Path) -> None:
     async def use() -> Any:
         results = asyncio.Queue[Any]()
-        options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+        options = (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+        )
         async with serving_page(results) as address:
             words = [chromium, *options, f"--user-data-dir={tmp_path}", address]
             with (tmp_path / "browser.log").open("w") as log:

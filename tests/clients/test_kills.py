@@ -1,4 +1,4 @@
-"""A worker in TypeScript completes each task once, and repeats no step, while it and its server are killed."""
+"""A worker in TypeScript completes each task once, and repeats no step, whatever processes are killed."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ class Company:
             name = f"notes-{self.kills['workers'] + len(self.workers)}"
             words = ["node", CLIENT / "build" / "work_on_steps.js", SPACE, self.folder / name]
             environment = {**os.environ, **self.backend.environment}
-            self.workers.append(
-                subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
-            )
+            self.workers.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True))
 
     def kill_one(self) -> None:
         """Kill a worker, or the server, and start another one."""

@@ -1,15 +1,11 @@
-"""The TypeScript client in Node, against a real server: its own tests, and values that come back as they were."""
+"""The TypeScript client in Node, against a real server: its own tests."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
 
-import keepstate
 from tests.clients.conftest import Backend, node
 from tools.client import CLIENT
 

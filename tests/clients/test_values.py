@@ -19,13 +19,12 @@ from tests.values.sameness import same
 from tests.values.strategies import values
 from tools.client import CLIENT
 
+names = st.integers(0, 99).map(str) | st.sampled_from(["__proto__", "toJSON", "@typ", "a", "-1", "01"])
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.integers(-100, 100).map(float) | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(
-        st.integers(0, 99).map(str) | st.sampled_from(["__proto__", "toJSON", "@typ", "a", "-1", "01"]), inner, max_size=6
-    ),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(names, inner, max_size=6),
     max_leaves=20,
-)  # fmt: skip
+)
 """What JavaScript cannot tell apart, or sorts: whole floats, and keys that are numbers."""
 
 

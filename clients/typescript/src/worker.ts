@@ -77,6 +77,9 @@ export class Worker {
   };
   private readonly running = new Map<Task, Promise<void>>();
   private readonly stopping = new AbortController();
+  private readonly stopped = new Promise<void>((resolve) => {
+    this.stopping.signal.addEventListener("abort", () => resolve());
+  });
   private readonly kinds: string[] | null;
   private readonly onError: (error: unknown, task?: Task) => void;
 
@@ -133,7 +136,7 @@ export class Worker {
     while (!this.isStopping) {
       const free = concurrency - this.running.size;
       if (free === 0) {
-        await Promise.race([...this.running.values(), this.stopped()]);
+        await Promise.race([...this.running.values(), this.stopped]);
         continue;
       }
       let found: Task[];
@@ -167,13 +170,6 @@ export class Worker {
 
   private get isStopping(): boolean {
     return this.stopping.signal.aborted;
-  }
-
-  private async stopped(): Promise<void> {
-    if (this.isStopping) return;
-    await new Promise<void>((resolve) => {
-      this.stopping.signal.addEventListener("abort", () => resolve(), { once: true });
-    });
   }
 
   private start(task: Task): void {

@@ -16,9 +16,12 @@ async function use(ks: Keepstate): Promise<object> {
   for await (const event of space.events.follow()) if (seen.push(event.data) === 3) break;
 
   await space.queue.put("a", { id: "t" });
-  const report = await space.queue.run((task: Task<string>) => task.step("shout", () => task.payload.toUpperCase()), {
-    idle_s: 0.2,
-  });
+  const report = await space.queue.run(
+    (task: Task<string>) => task.step("shout", () => task.payload.toUpperCase()),
+    {
+      idle_s: 0.2,
+    },
+  );
 
   const talk = ks.conversation("page");
   const kinds: string[] = [];
@@ -39,7 +42,9 @@ async function use(ks: Keepstate): Promise<object> {
     { flush_s: 0.02 },
   );
   const stranger = new Keepstate(location.origin, { key: "ks_wrong" }).space("page");
-  const refused = await stranger.documents.get("n").catch((error: unknown) => error instanceof UnauthenticatedError);
+  const refused = await stranger.documents
+    .get("n")
+    .catch((error: unknown) => error instanceof UnauthenticatedError);
   return {
     n: await space.documents.get("n"),
     values: String(Object.values((await space.documents.get<object>("values")) ?? {})),
@@ -53,8 +58,10 @@ async function use(ks: Keepstate): Promise<object> {
   };
 }
 
-const answer = await use(new Keepstate(location.origin, { key: location.hash.slice(1) })).catch((error: unknown) => ({
-  error: String(error),
-  stack: (error as Error).stack,
-}));
+const answer = await use(new Keepstate(location.origin, { key: location.hash.slice(1) })).catch(
+  (error: unknown) => ({
+    error: String(error),
+    stack: (error as Error).stack,
+  }),
+);
 await fetch("/result", { method: "POST", body: JSON.stringify(answer) });
