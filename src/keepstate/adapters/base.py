@@ -306,16 +306,15 @@ class BoundSpace:
 
         Args:
             space: This space, of a handle.
-            revision: The revision of a write that was applied. Only each one that `log_kept` divides shortens the log. Without
-                it, the log keeps its last revision only.
+            revision: The revision of a write that was applied. Only one that `log_kept` divides shortens the
+                log. Without it, the log keeps its last revision only.
         """
-        if not self._adapter.shortens_logs or (revision is not None and revision % self._adapter.log_kept):
+        kept = self._adapter.log_kept
+        if not self._adapter.shortens_logs or (revision is not None and revision % kept):
             return
         try:
             store = await space.executor.store()
             if isinstance(store, TrimsLogs):
-                await store.trim(
-                    space.executor.stored_name, keep=1 if revision is None else self._adapter.log_kept
-                )
+                await store.trim(space.executor.stored_name, keep=1 if revision is None else kept)
         except KeepstateError as error:
             _log.warning("the log of space %r was not shortened: %s", self.name, error)

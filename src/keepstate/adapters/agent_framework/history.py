@@ -182,7 +182,6 @@ class KeepstateHistoryProvider(Adapter, HistoryProvider):
             session_id: The id of the session.
             state: The state of the provider in the session.
         """
-
         bound = self.space_of(session_id, state)
 
         async def work(space: Space) -> None:
