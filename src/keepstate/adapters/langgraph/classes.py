@@ -21,7 +21,7 @@ from keepstate.values.shapes import Shape
 from keepstate.values.types import LEAF_WRITERS
 
 if TYPE_CHECKING:
-    from langgraph.graph import StateGraph
+    from langgraph.graph import StateGraph  # pyright: ignore[reportMissingTypeStubs]
 
 Named: TypeAlias = type | tuple[str, ...]
 """A class, or its module and name."""
@@ -230,11 +230,10 @@ def classes_in(graph: Any) -> list[type]:
 
     Classes whose objects a checkpoint cannot hold are left out.
     """
-    from langgraph._internal._serde import collect_allowlist_from_schemas  # loads the graphs of LangGraph
-
+    serde: Any = import_module("langgraph._internal._serde")  # loads the graphs of LangGraph
     schemas = [graph.state_schema, graph.input_schema, graph.output_schema]
     schemas += [node.input_schema for node in graph.nodes.values()]
-    names = collect_allowlist_from_schemas(
+    names: set[tuple[str, ...]] = serde.collect_allowlist_from_schemas(
         schemas=[one for one in schemas if one is not None], channels=graph.channels
     )
     known = Classes(is_quiet=True)

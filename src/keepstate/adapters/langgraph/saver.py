@@ -397,9 +397,9 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         importing._state = self._state.with_values(self._state.values)
         importing._state.interrupts = None
         checkpoint = one.found.checkpoint
-        line = one.found.config["configurable"].get("checkpoint_ns", "")
+        where = one.found.config.get("configurable", {})
         before = (one.found.parent_config or {}).get("configurable", {}).get("checkpoint_id")
-        named = {"thread_id": one.found.config["configurable"]["thread_id"], "checkpoint_ns": line}
+        named = {"thread_id": where["thread_id"], "checkpoint_ns": where.get("checkpoint_ns", "")}
         own: RunnableConfig = {"configurable": {**named, "checkpoint_id": checkpoint["id"]}}
         for task in one.tasks:  # before the checkpoint, so that no reader sees an incomplete one
             await importing._put_writes(own, task.writes, task.task_id, task.task_path)(handle)
