@@ -148,10 +148,12 @@ class Keepstate:
     Attributes:
         tenant_id: The tenant whose spaces the handle names, or None.
         author: The author of writes by the handle, or None.
+        observer: The observer of its operations, or None.
     """
 
     tenant_id: str | None
     meta: Callable[[], Mapping[str, str]] | None
+    observer: Observer | None
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class Keepstate:
         self._lender: Keepstate | None = None
         self._indexes: _index.Index | None = None
         self._blocking: dict[str, Keepstate] = {}
-        self._observer = observe
+        self.observer = observe
         self.observation = None if observe is None else _observe(self, observe)
 
     def __repr__(self) -> str:
@@ -193,7 +195,7 @@ class Keepstate:
             "meta": self.meta,
             "read": self._read,
             "pickle": self._pickle,
-            "observe": self._observer,
+            "observe": self.observer,
         }
 
     # ---- opening and closing
@@ -228,11 +230,6 @@ class Keepstate:
         finally:
             self.runner.close()
             await self._source.close()
-
-    @property
-    def observer(self) -> Observer | None:
-        """The observer of the handle's operations."""
-        return self._observer
 
     @property
     def url(self) -> str:
