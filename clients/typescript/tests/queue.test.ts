@@ -78,10 +78,10 @@ describe("tasks and workers", { concurrency: 6 }, () => {
     const report = await queue.run(
       async (task) => {
         await task.heartbeat({ done: 0.5 });
-        await wait(3500);
+        await wait(6000);
         return (await queue.get(task.id)).progress;
       },
-      { ...QUIET, lease_s: 1.5 },
+      { ...QUIET, lease_s: 4 },
     );
 
     assert.equal(report.completed, 1);
