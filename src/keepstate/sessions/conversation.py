@@ -16,6 +16,7 @@ from keepstate.engine.kernel.arguments import (
     single_use,
 )
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable, check_unreadable
 from keepstate.engine.usage.amounts import Usage
 from keepstate.engine.usage.spends import Spend
 from keepstate.errors import InvalidError
@@ -213,7 +214,12 @@ class Conversation:
             yield item
 
     async def page(
-        self, *, before: int | str | None = None, after: int | str | None = None, limit: int = 50
+        self,
+        *,
+        before: int | str | None = None,
+        after: int | str | None = None,
+        limit: int = 50,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[Entry]:
         """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
 
@@ -221,9 +227,13 @@ class Conversation:
             before: Only entries before this number; a page's `previous` leads to the entries in front of it.
             after: Only entries after this number; a page's `next` leads to the entries behind it.
             limit: The largest number of entries. Without `after`, the page has the last ones.
+            unreadable: With `skip`, a message that cannot be read is left out, and the page is shorter. With
+                `raw`, its entry says why, in `unreadable`.
         """
         limits.admit_count("limit", limit)
-        return await self._store.page(_number_in("after", after), _number_in("before", before), limit)
+        check_unreadable(unreadable)
+        last, first = _number_in("after", after), _number_in("before", before)
+        return await self._store.page(last, first, limit, unreadable)
 
     async def window(self, size: int = 10) -> list[Message]:
         """Return the newest messages, whole and in order, whatever their number of tokens."""

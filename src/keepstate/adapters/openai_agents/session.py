@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 from keepstate.adapters.base import Adapter, outlast_cancellation
-from keepstate.adapters.openai_agents.items import ItemBatch, ItemDocuments, items_in
+from keepstate.adapters.items import ItemBatch, ItemDocuments, items_at
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.joint_work import run_in_transaction
@@ -16,8 +16,7 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AlreadyExistsError, ClosedError, MissingExtraError
 from keepstate.names import DEFAULT_URL
-from keepstate.sessions.namespace import HEAD, HeadRecord, generation_prefix
-from keepstate.stores.protocol import Store, TrimsLogs
+from keepstate.stores.protocol import Store
 
 if TYPE_CHECKING:
     from agents.run_context import RunContextWrapper
@@ -39,8 +38,6 @@ Items: TypeAlias = list[TResponseInputItem]
 
 _SNAPSHOT: Final[Any] = getattr(sdk, "_CompactionSnapshot", None)
 """A class that is private to the SDK. Without it, the SDK replaces all items by `_atomic_replace_items`."""
-_PACKING: Final = ("memory", "sqlite")
-"""Stores whose logs are shortened when documents are packed. They send no batch again, as servers may."""
 
 
 class SessionClosedError(ClosedError, RuntimeError):
@@ -98,7 +95,6 @@ class KeepstateSession(Adapter):
             SessionSettings() if session_settings is None else coerce_session_settings(session_settings)
         )
         self._owner, self._shares, self._is_closed = owner, False, False
-        self._packs = not record and self._handles.url.startswith(_PACKING)
         self._begin(session_id)
 
     def _begin(self, session_id: str) -> None:
@@ -148,7 +144,7 @@ class KeepstateSession(Adapter):
         if last == 0:
             return []
         if at is not None:
-            items = await self._space.call(lambda space: self._items_at(space, at))
+            items = await self._space.call(lambda space: items_at(space, at))
             return items if last is None else items[-last:]
 
         return await self._read(last)
@@ -169,11 +165,7 @@ class KeepstateSession(Adapter):
             return
         plain = ItemBatch(items)
 
-        async def add(documents: ItemDocuments) -> bool:
-            return await documents.add(plain, packs=self._packs)
-
-        if await self._write(add, "add items"):
-            await self._space.call(_shorten_log)
+        await self._write(lambda documents: documents.add(plain, packs=self.shortens_logs), "add items")
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove and return the last item; None if there is none.
@@ -281,11 +273,6 @@ class KeepstateSession(Adapter):
         await copied._write(add, f"fork {self.session_id}")
         return copied
 
-    async def _items_at(self, space: Space, at: Revision) -> Items:
-        documents = await space.at(at)
-        head = documents.get(HEAD)
-        return items_in(documents, generation_prefix("", head.life)) if isinstance(head, HeadRecord) else []
-
     # ---- how
 
     async def _read(self, last: int | None) -> Items:
@@ -306,8 +293,7 @@ class KeepstateSession(Adapter):
 
         async def sweep(space: Space) -> None:
             await self.life(space).sweep()
-            if self._packs:
-                await _shorten_log(space)
+            await self._space.shorten_log(space)
 
         await self._space.call(sweep)
 
@@ -326,10 +312,3 @@ class KeepstateSession(Adapter):
         self._is_closed = True
         if not self._shares:
             await super().aclose()
-
-
-async def _shorten_log(space: Space) -> None:
-    """Remove all but the last revision from the log of a space, on a store that can do it."""
-    store = await space.executor.store()
-    if isinstance(store, TrimsLogs):
-        await store.trim(space.executor.stored_name)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Unpack
 
 from keepstate._finish import entered, finish, finish_each
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.engine.usage.amounts import Usage
 from keepstate.sessions import conversation as sessions
 from keepstate.sessions.entries import Entry
@@ -289,7 +290,12 @@ class Conversation(Twin[sessions.Conversation]):
         return finish_each(self._inner.items(after=after))
 
     def page(
-        self, *, before: int | str | None = None, after: int | str | None = None, limit: int = 50
+        self,
+        *,
+        before: int | str | None = None,
+        after: int | str | None = None,
+        limit: int = 50,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[Entry]:
         """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
 
@@ -297,8 +303,10 @@ class Conversation(Twin[sessions.Conversation]):
             before: Only entries before this number; a page's `previous` leads to the entries in front of it.
             after: Only entries after this number; a page's `next` leads to the entries behind it.
             limit: The largest number of entries. Without `after`, the page has the last ones.
+            unreadable: With `skip`, a message that cannot be read is left out, and the page is shorter. With
+                `raw`, its entry says why, in `unreadable`.
         """
-        return finish(self._inner.page(before=before, after=after, limit=limit))
+        return finish(self._inner.page(before=before, after=after, limit=limit, unreadable=unreadable))
 
     def window(self, size: int = 10) -> list[Message]:
         """Return the newest messages, whole and in order, whatever their number of tokens."""
