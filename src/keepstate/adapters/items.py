@@ -7,7 +7,7 @@ item/<number>    a list of items, of which the first has this number
 
 Each call adds documents. On an embedded store, the documents of 64 calls are then packed into one, so that
 thousands of items are read as dozens of documents, which the codec compresses. Packing writes each item a
-second time, and the log has the replaced documents; so it is done where the caller shortens the log.
+second time, and the log has the replaced documents; so it is done where logs are kept short.
 
 An item is stored as the plain data that JSON makes of it, as the frameworks' own stores do.
 """
@@ -25,12 +25,9 @@ from keepstate.engine.history.revisions import Revision
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.sessions.namespace import HEAD as GENERATIONS
 from keepstate.sessions.namespace import HeadRecord, generation_prefix
-from keepstate.stores.protocol import TrimsLogs
 
 HEAD: Final = "items"
 ITEMS: Final = "item/"
-PACKING: Final = ("memory", "sqlite")
-"""Stores whose logs are shortened when documents are packed. They send no batch again, as servers may."""
 _DIGITS: Final = 12
 """Digits of a number, so that names sort in order."""
 _CALLS: Final = 64
@@ -102,11 +99,10 @@ class ItemDocuments:
         last = await self._last(await self.head(), limit)
         return [item for _, items in last for item in items][-limit:]
 
-    async def add(self, items: ItemBatch, *, packs: bool = False) -> bool:
-        """Add items, and return whether documents were packed before that."""
+    async def add(self, items: ItemBatch, *, packs: bool = False) -> None:
+        """Add items. With `packs`, many small documents become a few large ones before that."""
         head = await self.head()
-        is_full = packs and head.calls >= _CALLS
-        if is_full:
+        if packs and head.calls >= _CALLS:
             await self._pack(head)
         whole = items.size_bytes > _IN_PIECES_BYTES
         at_once = len(items) if whole else max(_PIECE, -(-len(items) // _PIECES))
@@ -116,7 +112,6 @@ class ItemDocuments:
             head.calls += 1
         head.size_bytes += items.size_bytes
         await self._put(head)
-        return is_full
 
     async def pop(self) -> Any:
         """Remove and return the last item; None if there is none."""
@@ -182,10 +177,3 @@ async def items_at(space: Space, at: Revision) -> list[Any]:
     prefix = generation_prefix("", head.life) + ITEMS
     names = sorted(name for name in documents if name.startswith(prefix))
     return [item for name in names for item in cast("list[Any]", documents[name])]
-
-
-async def shorten_log(space: Space) -> None:
-    """Remove all but the last revision from the log of a space, on a store that can do it."""
-    store = await space.executor.store()
-    if isinstance(store, TrimsLogs):
-        await store.trim(space.executor.stored_name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from keepstate.cli import exits
 from keepstate.cli.display import fields_of, plain, shown, write_json, write_table
 from keepstate.cli.session import PLAIN, Session, require_space
 from keepstate.engine.space.erasure import Erased
-from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.export import Exported
 from keepstate.errors import InvalidError, NotFoundError
 
 _TENANT = ("id",)
@@ -43,17 +43,6 @@ async def tenants(
     if not session.json:
         write_table(("tenant",), rows)
     return exits.OK
-
-
-async def each_tenant(ks: Keepstate) -> AsyncGenerator[Keepstate]:
-    """Yield the handle of each tenant that has data."""
-    after: str | None = None
-    while True:
-        page = await ks.tenants(after=after, limit=_AT_ONCE)
-        for tenant in page:
-            yield ks.tenant(tenant.id)
-        if (after := page.next) is None:
-            return
 
 
 async def size(space: str | None = None, *, session: Session = PLAIN) -> int:
@@ -180,12 +169,28 @@ async def export_tenant(file: Path, *, session: Session = PLAIN) -> int:
     """
     _require_tenant(session)
     async with session.opened() as ks:
-        done = await ks.export(file)
-    report = fields_of(done, "spaces", "entries", "size_bytes", "sha256")
+        _write_exported(session, await ks.export(file))
+    return exits.OK
+
+
+async def export_owner(owner: str, file: Path, *, session: Session = PLAIN) -> int:
+    """Write the sessions, memories and state of one owner into a new file; import-tenant reads it.
+
+    Args:
+        owner: The user, as find shows it.
+        file: The file, which must not exist.
+    """
+    async with session.opened() as ks:
+        _write_exported(session, await ks.export(file, owner=owner))
+    return exits.OK
+
+
+def _write_exported(session: Session, done: Exported) -> None:
+    report = fields_of(done, "spaces", "entries", "size_bytes", "sha256", "not_included")
     text = f"{done.spaces:,} spaces with {done.entries:,} entries written, {done.size_bytes:,} bytes"
     lines = [text, *(f"the archive {path} is named only" for path in done.archives)]
+    lines += [f"not included: {what}" for what in done.not_included]
     _write_report(session, report | {"archives": [str(path) for path in done.archives]}, lines)
-    return exits.OK
 
 
 async def import_tenant(file: Path, *, session: Session = PLAIN) -> int:

@@ -16,10 +16,11 @@ from keepstate.engine.kernel.arguments import (
     single_use,
 )
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable, check_unreadable
 from keepstate.engine.usage.amounts import Usage
 from keepstate.engine.usage.spends import Spend
 from keepstate.errors import InvalidError
-from keepstate.sessions import following, forks, replies, word_search
+from keepstate.sessions import following, forks, replies, reply_calls, word_search
 from keepstate.sessions.context_fit import ordered
 from keepstate.sessions.conversation_documents import make_rules
 from keepstate.sessions.conversation_store import ConversationStore, check_limit
@@ -30,6 +31,7 @@ from keepstate.sessions.forms.given import GivenMessage, check_message
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sessions.namespace import Namespace
 from keepstate.sessions.replies import Reply
+from keepstate.sessions.reply_calls import ReplyClaim, ReplyProgress
 from keepstate.values import limits
 
 _MESSAGES_AT_ONCE: Final = 400
@@ -212,7 +214,12 @@ class Conversation:
             yield item
 
     async def page(
-        self, *, before: int | str | None = None, after: int | str | None = None, limit: int = 50
+        self,
+        *,
+        before: int | str | None = None,
+        after: int | str | None = None,
+        limit: int = 50,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[Entry]:
         """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
 
@@ -220,9 +227,13 @@ class Conversation:
             before: Only entries before this number; a page's `previous` leads to the entries in front of it.
             after: Only entries after this number; a page's `next` leads to the entries behind it.
             limit: The largest number of entries. Without `after`, the page has the last ones.
+            unreadable: With `skip`, a message that cannot be read is left out, and the page is shorter. With
+                `raw`, its entry says why, in `unreadable`.
         """
         limits.admit_count("limit", limit)
-        return await self._store.page(_number_in("after", after), _number_in("before", before), limit)
+        check_unreadable(unreadable)
+        last, first = _number_in("after", after), _number_in("before", before)
+        return await self._store.page(last, first, limit, unreadable)
 
     async def window(self, size: int = 10) -> list[Message]:
         """Return the newest messages, whole and in order, whatever their number of tokens."""
@@ -296,6 +307,64 @@ class Conversation:
         """
         async with replies.speak(self._store, id, author, flush_s, lease_s, spend) as reply:
             yield reply
+
+    async def begin_reply(
+        self, *, id: str | None = None, author: str | None = None, lease_s: float = 30
+    ) -> ReplyClaim:
+        """Begin a reply whose writer has no object between two calls, and return its claim.
+
+        For a server, and for a writer in another process. `reply` is simpler where one block writes it all.
+        Unless each `extend_reply` comes within `lease_s`, the next follower or reply ends it as failed.
+
+        Args:
+            id: The id of the reply and of its message; by default a random one.
+            author: The author; by default, that of the space.
+            lease_s: Seconds until the lease of the reply expires.
+
+        Raises:
+            AlreadyExistsError: The conversation has a message with this id.
+            ConflictError: Another reply is being written.
+            InvalidError: The conversation is inside a transaction.
+        """
+        return await reply_calls.begin(self._store, id, author, lease_s)
+
+    async def extend_reply(
+        self, claim: ReplyClaim, text: str = "", *, lease_s: float | None = 30
+    ) -> ReplyProgress:
+        """Add text to a reply and renew its lease. Sent again with the same claim, it is added once.
+
+        Args:
+            claim: The claim that the last call has returned.
+            text: The text; none to renew the lease alone.
+            lease_s: Seconds until the lease expires; None leaves it.
+
+        Raises:
+            ConflictError: The claim is not that of the last call.
+            LeaseLostError: The lease expired, so the reply was ended as failed.
+        """
+        return await reply_calls.extend(self._store, claim, text, lease_s)
+
+    async def end_reply(
+        self,
+        claim: ReplyClaim,
+        how: Literal["done", "failed"] = "done",
+        *,
+        text: str = "",
+        meta: Mapping[str, Any] | None = None,
+    ) -> ReplyProgress:
+        """End a reply: it becomes a message. One that was stopped stays stopped.
+
+        Args:
+            claim: The claim that the last call has returned.
+            how: `done`, or `failed`: then no model sees it.
+            text: The last piece of text.
+            meta: Notes that are stored with the message.
+
+        Raises:
+            ConflictError: The claim is not that of the last call, for `done`.
+            LeaseLostError: The lease expired, so the reply was ended as failed.
+        """
+        return await reply_calls.end(self._store, claim, how, text, meta or {})
 
     async def stop(self, *, by: str) -> bool:
         """End the reply that is being written, in whatever process, and return whether there was one.

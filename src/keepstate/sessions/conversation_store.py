@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.engine.usage.amounts import Usage
@@ -349,7 +350,9 @@ class ConversationStore:
         found = await documents.read(record, numbers)
         return [(number, found[number]) for number in numbers if number in found]
 
-    async def page(self, after: int | None, before: int | None, limit: int) -> Page[Entry]:
+    async def page(
+        self, after: int | None, before: int | None, limit: int, unreadable: IfUnreadable
+    ) -> Page[Entry]:
         """Return a page of entries in order: the first after a number, otherwise the last before one."""
         documents = await self.current()
         if documents is None:
@@ -360,7 +363,7 @@ class ConversationStore:
             numbers = record.last_numbers(end, limit)
         else:
             numbers = record.first_numbers(after + 1, end, limit)
-        found = await documents.read_records(record, numbers)
+        found = await documents.read_records(record, numbers, unreadable)
         if not numbers:
             return Page()
         return Page(

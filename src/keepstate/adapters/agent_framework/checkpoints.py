@@ -18,7 +18,6 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypedDict, cast
 
 from keepstate.adapters.base import Adapter, outlast_cancellation
-from keepstate.adapters.items import PACKING, shorten_log
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
@@ -46,8 +45,6 @@ _OF: Final = "of/"
 _CHAIN: Final = "chain/"
 _BEGIN: Final = datetime(1, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_SHORTENED: Final = 64
-"""Number of changes of a space after which its log is shortened, as the commits have all that it tells."""
 _PAGE: Final = 200
 """Number of checkpoints that one batch deletes."""
 
@@ -109,7 +106,7 @@ class KeepstateCheckpointStorage(Adapter):
     ) -> None:
         super().__init__(store, tenant=tenant, author=author, encryption=encryption)
         self._allowed = _check_types(allowed_checkpoint_types)
-        self._shares, self._packs = False, self._handles.url.startswith(PACKING)
+        self._shares = False
         self._begin(context_id, owner)
 
     def _begin(self, context_id: str, owner: str | None) -> None:
@@ -175,11 +172,9 @@ class KeepstateCheckpointStorage(Adapter):
             await tx.documents.put(_listed(record), id)
 
         try:
-            done = await self._space.transact(save)
+            await self._space.transact(save)
         except InvalidError as error:
             raise WorkflowCheckpointException(f"checkpoint {id!r} cannot be stored: {error}") from error
-        if self._packs and done.revision % _SHORTENED == 0:
-            await self._space.call(shorten_log)
         return id
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from keepstate.adapters.base import Adapter, BoundSpace, outlast_cancellation
-from keepstate.adapters.items import PACKING, ItemBatch, ItemDocuments, items_at, shorten_log
+from keepstate.adapters.items import ItemBatch, ItemDocuments, items_at
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
@@ -90,7 +90,6 @@ class KeepstateHistoryProvider(Adapter, HistoryProvider):
         )
         self.skip_excluded = skip_excluded
         self._owner = owner
-        self._packs = not record and self._handles.url.startswith(PACKING)
 
     def space_of(self, session_id: str | None, state: Mapping[str, Any] | None = None) -> BoundSpace:
         """Return the space of a session; its `name` is for `ks.space(name)` and the command line.
@@ -165,18 +164,16 @@ class KeepstateHistoryProvider(Adapter, HistoryProvider):
         space = self.space_of(session_id, state)
         given = ItemBatch([message.to_dict() for message in messages])
 
-        async def add(tx: Transaction) -> bool:
+        async def add(tx: Transaction) -> None:
             documents = ItemDocuments(tx, await self.life(tx).to_write(tx))
             # One more than there may be to repeat: whether the session has more decides about the rest.
             last = list(map(Message.from_dict, await documents.read(len(given) + 1)))
             new = len(filter_new_messages(last, messages))
-            if not new:
-                return False
-            some = given if new == len(given) else ItemBatch(given[len(given) - new :])
-            return await documents.add(some, packs=self._packs)
+            if new:
+                some = given if new == len(given) else ItemBatch(given[len(given) - new :])
+                await documents.add(some, packs=self.shortens_logs)
 
-        if (await space.transact(add, message="add messages")).value:
-            await space.call(shorten_log)
+        await space.transact(add, message="add messages")
 
     async def clear(self, session_id: str, *, state: dict[str, Any] | None = None) -> None:
         """Remove all messages of a session, however many: it is empty at once.
@@ -185,11 +182,11 @@ class KeepstateHistoryProvider(Adapter, HistoryProvider):
             session_id: The id of the session.
             state: The state of the provider in the session.
         """
+        bound = self.space_of(session_id, state)
 
         async def work(space: Space) -> None:
             await self.life(space).end()
             await self.life(space).sweep()
-            if self._packs:
-                await shorten_log(space)
+            await bound.shorten_log(space)
 
-        await outlast_cancellation(self.space_of(session_id, state).call(work))
+        await outlast_cancellation(bound.call(work))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self, cast
 from weakref import WeakKeyDictionary
 
 from keepstate.adapters.base import Adapter, outlast_cancellation
-from keepstate.adapters.items import PACKING, shorten_log
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
@@ -39,8 +38,6 @@ with warnings.catch_warnings():
 
 
 _SESSION: Final = "session"
-_SHORTENED: Final = 16
-"""Number of changes after which the log of a session is shortened, as each one has the whole session."""
 
 
 class _Read(NamedTuple):
@@ -75,6 +72,7 @@ class KeepstateSessionStore(Adapter, _FrameworkStore):
     """
 
     kind: ClassVar[str] = "agent-sessions"
+    log_kept: ClassVar[int] = 8  # each change has the whole session
 
     def __init__(
         self,
@@ -92,7 +90,6 @@ class KeepstateSessionStore(Adapter, _FrameworkStore):
         )
         self._owner, self._shares = owner, False
         self._read = WeakKeyDictionary[AgentSession, dict[str, _Read]]()
-        self._packs = not record and self._handles.url.startswith(PACKING)
 
     def of(self, owner: str) -> Self:
         """Return the store of the sessions of another owner, with the same handles, without a call to it.
@@ -173,8 +170,6 @@ class KeepstateSessionStore(Adapter, _FrameworkStore):
                 space=name,
             )
         self._remember(session, name, _Read(done.value, done.revision))
-        if self._packs and done.revision % _SHORTENED == 0:
-            await space.call(shorten_log)
 
     async def update(
         self, session_id: str, change: Callable[[AgentSession], Awaitable[None] | None]

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 from keepstate.adapters.base import Adapter, outlast_cancellation
-from keepstate.adapters.items import PACKING, ItemBatch, ItemDocuments, items_at, shorten_log
+from keepstate.adapters.items import ItemBatch, ItemDocuments, items_at
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.joint_work import run_in_transaction
@@ -95,7 +95,6 @@ class KeepstateSession(Adapter):
             SessionSettings() if session_settings is None else coerce_session_settings(session_settings)
         )
         self._owner, self._shares, self._is_closed = owner, False, False
-        self._packs = not record and self._handles.url.startswith(PACKING)
         self._begin(session_id)
 
     def _begin(self, session_id: str) -> None:
@@ -166,11 +165,7 @@ class KeepstateSession(Adapter):
             return
         plain = ItemBatch(items)
 
-        async def add(documents: ItemDocuments) -> bool:
-            return await documents.add(plain, packs=self._packs)
-
-        if await self._write(add, "add items"):
-            await self._space.call(shorten_log)
+        await self._write(lambda documents: documents.add(plain, packs=self.shortens_logs), "add items")
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove and return the last item; None if there is none.
@@ -298,8 +293,7 @@ class KeepstateSession(Adapter):
 
         async def sweep(space: Space) -> None:
             await self.life(space).sweep()
-            if self._packs:
-                await shorten_log(space)
+            await self._space.shorten_log(space)
 
         await self._space.call(sweep)
 

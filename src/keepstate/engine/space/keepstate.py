@@ -27,18 +27,19 @@ from keepstate.engine.kernel.arguments import (
     check_space_name,
     check_tenant,
     check_text,
+    parse_space_cursor,
     reject_with,
     require_instance,
 )
 from keepstate.engine.kernel.grants import checks_for, read_record, set_quota
 from keepstate.engine.kernel.large_values import collect_parts
-from keepstate.engine.kernel.observation import Observation, Observer, Operation, observe
+from keepstate.engine.kernel.observation import Observation, Observer, Operation, check_observer, observe
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.kernel.quotas import Quota
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.kernel.subjects import Subject
 from keepstate.engine.space.space import Space, SpaceSize
-from keepstate.errors import CorruptError, InvalidError, NotAllowedError, UnsupportedError
+from keepstate.errors import InvalidError, NotAllowedError, UnsupportedError
 from keepstate.names import ALL, OWN, TenantScope
 from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, ReportsLastChange, Store
 from keepstate.values import codec, limits
@@ -51,13 +52,17 @@ if TYPE_CHECKING:
     from keepstate.engine.space import erasure as _erasure
     from keepstate.engine.space import export as _export
     from keepstate.engine.space import owner_erasure as _owner_erasure
+    from keepstate.engine.space import owner_export as _owner_export
     from keepstate.engine.space import queues as _queues
+    from keepstate.engine.usage import ledger as _usage
     from keepstate.values import pickles as _pickles
 else:
     defer_imports(
         globals(),
         _erasure="keepstate.engine.space.erasure",
         _owner_erasure="keepstate.engine.space.owner_erasure",
+        _owner_export="keepstate.engine.space.owner_export",
+        _usage="keepstate.engine.usage.ledger",
         _export="keepstate.engine.space.export",
         _index="keepstate.engine.index.index",
         _objects="keepstate.engine.history.objects",
@@ -143,10 +148,12 @@ class Keepstate:
     Attributes:
         tenant_id: The tenant whose spaces the handle names, or None.
         author: The author of writes by the handle, or None.
+        observer: The observer of its operations, or None.
     """
 
     tenant_id: str | None
     meta: Callable[[], Mapping[str, str]] | None
+    observer: Observer | None
 
     def __init__(
         self,
@@ -170,7 +177,7 @@ class Keepstate:
         self._lender: Keepstate | None = None
         self._indexes: _index.Index | None = None
         self._blocking: dict[str, Keepstate] = {}
-        self._observer = observe
+        self.observer = observe
         self.observation = None if observe is None else _observe(self, observe)
 
     def __repr__(self) -> str:
@@ -188,7 +195,7 @@ class Keepstate:
             "meta": self.meta,
             "read": self._read,
             "pickle": self._pickle,
-            "observe": self._observer,
+            "observe": self.observer,
         }
 
     # ---- opening and closing
@@ -427,7 +434,7 @@ class Keepstate:
                     yield self.tenant_id, name
             return
         self._require_administrator("tenant=ALL lists the spaces of all tenants")
-        owner, behind = _parse_cursor(after)
+        owner, behind = parse_space_cursor(after)
         if owner is None:
             async with aclosing(self._names(under, behind)) as found:
                 async for name in found:
@@ -612,12 +619,20 @@ class Keepstate:
                 size_bytes += sum(part.size_bytes for part in parts)
         return SpaceSize(entries, size_bytes)
 
-    async def set_quota(self, quota: Quota | None) -> None:
-        """Bound what each space of the tenant may hold, in every process, from the return of this call on.
+    @property
+    def usage(self) -> _usage.UsageLedger:
+        """The usage of the tenant, in its space `usage`: what was spent `within` it, and its budgets."""
+        return self.space(names.USAGE_SPACE).usage
 
-        A batch that would exceed it raises `QuotaExceededError` and writes nothing. The check is exact. It
-        costs two reads for each batch of writes, and a batch for each present space in this call. What is
-        over the quota already stays, and may shrink.
+    async def set_quota(self, quota: Quota | None) -> None:
+        """Bound what the tenant may hold, in every process, from the return of this call on.
+
+        A batch that would exceed it raises `QuotaExceededError` and writes nothing. What each space may hold
+        is exact. It costs two reads for each batch of writes, and a batch for each present space in this
+        call. What is over the quota already stays, and may shrink.
+
+        Totals of all spaces are exact for what one process writes. Of other processes, a process learns by
+        counting again, after a second and a millisecond for each space. Its first write reads all sizes.
 
         The number of `spaces` is not exact: writers that make new spaces at the same time may exceed it. It
         costs a listing of the tenant's spaces before the first write to a new one, and nothing after that.
@@ -679,23 +694,34 @@ class Keepstate:
         """
         return await _owner_erasure.erase_owner(self, self.tenant_id, owner)
 
-    async def export(self, path: str | PathLike[str]) -> _export.Exported:
-        """Write all spaces of the tenant into a new file of JSON lines, readable by its owner only.
+    async def export(self, path: str | PathLike[str], *, owner: str | None = None) -> _export.Exported:
+        """Write all spaces of the tenant, or what is of one owner, into a new file of JSON lines.
 
-        Each space is of one revision, with its history and its events, without its log and its leases. Spaces
-        may be of different moments.
+        Only the user of this process may read the file. Each space is of one revision, with its history and
+        its events, without its log and its leases. Spaces may be of different moments.
+
+        With `owner`, the file has what `erase_owner` erases: the spaces of this owner whole, and from shared
+        spaces the documents, events and usage of the owner's sessions, memories and state. A handle without a
+        tenant covers spaces of no tenant. Cost: a few reads of each space, and all of each space with
+        something of the owner.
 
         Args:
             path: The file, which must not exist.
+            owner: The owner, as `find` shows it. Default: the whole tenant.
+
+        Returns:
+            The counts, and with `owner` what is not in the file, in words.
 
         Raises:
             AlreadyExistsError: The file exists.
             ConflictError: Writers changed a space all the time while it was read. Nothing was written.
-            InvalidError: The handle has no tenant.
+            InvalidError: The handle has no tenant, and no owner is given.
             UnsupportedError: The store is encrypted.
         """
-        tenant, name = self._require_tenant("export"), check_path("path", path)
-        return await _export.export_tenant(await self.opened(), tenant, name)
+        name = check_path("path", path)
+        if owner is not None:
+            return await _owner_export.export_owner(self, self.tenant_id, owner, name)
+        return await _export.export_tenant(await self.opened(), self._require_tenant("export"), name)
 
     async def import_(self, path: str | PathLike[str]) -> _export.Imported:
         """Import a file that `export` wrote into this tenant, which must have no data.
@@ -849,26 +875,9 @@ class Keepstate:
         return self._cache
 
 
-def _parse_cursor(after: str | None) -> tuple[str | None, str | None]:
-    """Return the tenant and the name of the last space of a page of all tenants."""
-    if after is None:
-        return None, None
-    try:
-        return names.parts_of(after)
-    except CorruptError as error:
-        raise InvalidError(
-            f"`after` is {after!a}; give `next` of a page of list_spaces(tenant=ALL)"
-        ) from error
-
-
 def _observe(ks: Keepstate, observer: Observer) -> Observation:
     """Make a handle tell the observer of its operations."""
-    for call in ("begin", "end"):
-        if not callable(getattr(observer, call, None)):
-            raise InvalidError(
-                f"`observe` is a {type(observer).__name__} without {call}(); give an Observer, which has "
-                "begin() and end()"
-            )
+    check_observer(observer)
     observe(ks, "keepstate", _INNER_CALLS)
     return Observation(observer, ks.clock)
 

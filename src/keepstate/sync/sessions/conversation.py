@@ -10,6 +10,7 @@ from typing import Any, Literal, Unpack
 
 from keepstate._finish import entered, finish, finish_each
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.engine.usage.amounts import Usage
 from keepstate.sessions import conversation as sessions
 from keepstate.sessions.entries import Entry
@@ -17,6 +18,7 @@ from keepstate.sessions.following import ChatChange
 from keepstate.sessions.forms.conversion import BaseMessage, ModelContext, ModelMessage
 from keepstate.sessions.forms.given import GivenMessage
 from keepstate.sessions.messages import Message, estimate_tokens
+from keepstate.sessions.reply_calls import ReplyClaim, ReplyProgress
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.sessions.replies import Reply
 from keepstate.sync.spends import Spend
@@ -288,7 +290,12 @@ class Conversation(Twin[sessions.Conversation]):
         return finish_each(self._inner.items(after=after))
 
     def page(
-        self, *, before: int | str | None = None, after: int | str | None = None, limit: int = 50
+        self,
+        *,
+        before: int | str | None = None,
+        after: int | str | None = None,
+        limit: int = 50,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[Entry]:
         """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
 
@@ -296,8 +303,10 @@ class Conversation(Twin[sessions.Conversation]):
             before: Only entries before this number; a page's `previous` leads to the entries in front of it.
             after: Only entries after this number; a page's `next` leads to the entries behind it.
             limit: The largest number of entries. Without `after`, the page has the last ones.
+            unreadable: With `skip`, a message that cannot be read is left out, and the page is shorter. With
+                `raw`, its entry says why, in `unreadable`.
         """
-        return finish(self._inner.page(before=before, after=after, limit=limit))
+        return finish(self._inner.page(before=before, after=after, limit=limit, unreadable=unreadable))
 
     def window(self, size: int = 10) -> list[Message]:
         """Return the newest messages, whole and in order, whatever their number of tokens."""
@@ -371,6 +380,62 @@ class Conversation(Twin[sessions.Conversation]):
             )
         ) as inner:
             yield Reply(inner)
+
+    def begin_reply(
+        self, *, id: str | None = None, author: str | None = None, lease_s: float = 30
+    ) -> ReplyClaim:
+        """Begin a reply whose writer has no object between two calls, and return its claim.
+
+        For a server, and for a writer in another process. `reply` is simpler where one block writes it all.
+        Unless each `extend_reply` comes within `lease_s`, the next follower or reply ends it as failed.
+
+        Args:
+            id: The id of the reply and of its message; by default a random one.
+            author: The author; by default, that of the space.
+            lease_s: Seconds until the lease of the reply expires.
+
+        Raises:
+            AlreadyExistsError: The conversation has a message with this id.
+            ConflictError: Another reply is being written.
+            InvalidError: The conversation is inside a transaction.
+        """
+        return finish(self._inner.begin_reply(id=id, author=author, lease_s=lease_s))
+
+    def extend_reply(self, claim: ReplyClaim, text: str = "", *, lease_s: float | None = 30) -> ReplyProgress:
+        """Add text to a reply and renew its lease. Sent again with the same claim, it is added once.
+
+        Args:
+            claim: The claim that the last call has returned.
+            text: The text; none to renew the lease alone.
+            lease_s: Seconds until the lease expires; None leaves it.
+
+        Raises:
+            ConflictError: The claim is not that of the last call.
+            LeaseLostError: The lease expired, so the reply was ended as failed.
+        """
+        return finish(self._inner.extend_reply(claim, text, lease_s=lease_s))
+
+    def end_reply(
+        self,
+        claim: ReplyClaim,
+        how: Literal["done", "failed"] = "done",
+        *,
+        text: str = "",
+        meta: Mapping[str, Any] | None = None,
+    ) -> ReplyProgress:
+        """End a reply: it becomes a message. One that was stopped stays stopped.
+
+        Args:
+            claim: The claim that the last call has returned.
+            how: `done`, or `failed`: then no model sees it.
+            text: The last piece of text.
+            meta: Notes that are stored with the message.
+
+        Raises:
+            ConflictError: The claim is not that of the last call, for `done`.
+            LeaseLostError: The lease expired, so the reply was ended as failed.
+        """
+        return finish(self._inner.end_reply(claim, how, text=text, meta=meta))
 
     def stop(self, *, by: str) -> bool:
         """End the reply that is being written, in whatever process, and return whether there was one.
