@@ -1,0 +1,204 @@
+"""The pages of four stores in a real browser, served by a process, and a loop for tests that are coroutines.
+
+Each test has a context of its own, without anything that another one left. At its end it fails if the
+console has an error, if the policy of the page was broken, or if stored text ran as a script.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from tests.browser import desk, hostile
+from tests.browser.conversations import generate
+from tests.browser_fixtures import Chromium
+from tests.processes import Program
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, ConsoleMessage, Page, Response
+
+STORES = ("desk", "conversations", "hostile", "demo")
+CONVERSATIONS = 40
+WAIT_MS = 15_000
+STATUS = re.compile(r"status of (\d+)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in the loop of the browser."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    wanted = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+    chromium: Chromium = pyfuncitem.funcargs["chromium"]
+    chromium.run(test(**wanted))
+    return True
+
+
+@dataclass
+class Stores:
+    """The process that serves the stores.
+
+    Attributes:
+        addresses: The address of the server of each store.
+        urls: The URL of each store.
+    """
+
+    process: Program
+    addresses: dict[str, str] = field(default_factory=dict)
+    urls: dict[str, str] = field(default_factory=dict)
+    demo: Program | None = None
+
+    def ask(self, store: str, **asked: Any) -> Any:
+        """Send a line to the process, and return what it answers."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"store": store, **asked}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def link(self, store: str, **key: Any) -> str:
+        """Return a link that lets one browser in, once."""
+        return self.addresses[store] + str(self.ask(store, **key))
+
+    @asynccontextmanager
+    async def client(self, store: str, name: str = "ann", **key: Any) -> AsyncGenerator[httpx.AsyncClient]:
+        """Yield a client that acts for a browser: with a cookie, as the page has it."""
+        base = self.addresses[store]
+        async with httpx.AsyncClient(base_url=base, timeout=30) as client:
+            path, _, secret = str(self.ask(store, name=name, **key)).partition("#")
+            (await client.post(path, json={"secret": secret})).raise_for_status()
+            yield client
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    """The stores, served by one process."""
+    folder = tmp_path_factory.mktemp("stores")
+    (folder / "conversations.db.json").write_text(json.dumps(generate(CONVERSATIONS)), encoding="utf-8")
+    words = ("-m", "tests.processes.serve_inspector", folder, *STORES)
+    modules = ("langgraph.graph", "uvicorn", "keepstate.server")
+    found = Stores(Program(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, modules=modules))
+    assert found.process.stdin is not None and found.process.stdout is not None
+    told = json.loads(found.process.stdout.readline())
+    found.addresses = {name: each["url"] for name, each in told.items()}
+    found.urls = {name: each["store"] for name, each in told.items()}
+    yield found
+    found.process.stdin.close()
+    found.process.wait(60)
+    found.process.stdout.close()
+
+
+@dataclass
+class Tabs:
+    """Opens pages, and listens to what goes wrong in them.
+
+    Attributes:
+        allowed: Statuses of answers that a test provokes; the console names each as an error.
+    """
+
+    chromium: Chromium
+    stores: Stores
+    allowed: set[int] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+    contexts: list[BrowserContext] = field(default_factory=list)
+    sessions: dict[str, list[Any]] = field(default_factory=dict)
+
+    async def open(
+        self,
+        store: str = "desk",
+        place: str = "",
+        *,
+        width: int = 1280,
+        height: int = 800,
+        scheme: Any = "light",
+        key: dict[str, Any] | None = None,
+        bypass_csp: bool = False,
+        waits: bool = True,
+    ) -> Page:
+        """Return a page of a store, at a place: what follows `#` in its address."""
+        context = await self.chromium.browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme=scheme,
+            reduced_motion="reduce",
+            bypass_csp=bypass_csp,
+            base_url=self.stores.addresses[store],
+            permissions=["clipboard-read", "clipboard-write"],
+            timezone_id="UTC",
+            locale="en-GB",
+        )
+        self.contexts.append(context)
+        context.set_default_timeout(WAIT_MS)
+        await self._let_in(context, store, key or {})
+        page = await context.new_page()
+        if store == "desk":
+            await page.clock.set_fixed_time(desk.NOW)
+        self.listen(page)
+        await page.goto(f"/#{place}")
+        if waits:
+            await loaded(page)
+        return page
+
+    async def again(self, page: Page, place: str) -> Page:
+        """Return a second tab of the same browser."""
+        second = await page.context.new_page()
+        self.listen(second)
+        await second.goto(f"/#{place}")
+        await loaded(second)
+        return second
+
+    async def _let_in(self, context: BrowserContext, store: str, key: dict[str, Any]) -> None:
+        """Give a browser the cookie that a link gives."""
+        path, _, secret = str(self.stores.ask(store, **key)).partition("#")
+        answer = await context.request.post(path, data={"secret": secret})
+        assert answer.status == 204, await answer.text()
+
+    def listen(self, page: Page) -> None:
+        """Note everything that no page may do."""
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.wrong.append(f"uncaught: {error}"))
+        page.on("response", self._on_response)
+        page.on("dialog", lambda dialog: self.wrong.append(f"dialog: {dialog.message}"))
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type not in ("error", "warning"):
+            return
+        status = STATUS.search(message.text)
+        if not (status and int(status[1]) in self.allowed):
+            self.wrong.append(f"{message.type}: {message.text} at {message.location}")
+
+    def _on_response(self, response: Response) -> None:
+        if response.status >= 500 and response.status not in self.allowed:
+            self.wrong.append(f"{response.status}: {response.url}")
+
+    async def close(self) -> None:
+        """Close the pages; fails if something went wrong in one of them."""
+        for context in self.contexts:
+            for page in context.pages:
+                if await page.evaluate(f"() => window.{hostile.MARK} ?? ({{}}).polluted"):
+                    self.wrong.append("stored text ran as a script")
+            await context.close()
+        assert self.wrong == []
+
+
+@pytest.fixture
+def tabs(chromium: Chromium, stores: Stores) -> Iterator[Tabs]:
+    """Pages of a test; closed at its end, which fails it if something went wrong in them."""
+    found = Tabs(chromium, stores)
+    yield found
+    chromium.run(found.close())
+
+
+async def loaded(page: Page) -> None:
+    """Wait until the first data of the view is shown."""
+    from playwright.async_api import expect
+
+    await expect(page.get_by_role("main")).to_have_attribute("aria-busy", "false", timeout=WAIT_MS)
