@@ -1,7 +1,7 @@
 """Conversations of a tool-calling agent at a travel desk, made from a seed in the form of a benchmark.
 
-The form is that of a file with many runs: `{task_id, trial, reward, info, traj: [message, ...]}`. Its messages are
-those of the chat-completions format.
+The form is that of a file with many runs: `{task_id, trial, reward, info, traj: [message, ...]}`. Its
+messages are those of the chat-completions format.
 """
 
 from __future__ import annotations

@@ -42,9 +42,10 @@ const response = await fetch("open", {
   headers: { "content-type": "application/json" },
   body: JSON.stringify({ secret }),
 });
-said.textContent = response.ok
-  ? "This browser may use the server now."
-  : "The link was used before, or has expired. Print a new one with: keepstate serve --open";
+if (response.ok) location.replace("./");
+else
+  said.textContent =
+    "The link was used before, or has expired. Print a new one with: keepstate serve --open";
 """
 
 
