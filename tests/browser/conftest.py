@@ -6,14 +6,18 @@ console has an error, if the policy of the page was broken, or if stored text ra
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import re
 import subprocess
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -24,11 +28,12 @@ from tests.browser_fixtures import Chromium
 from tests.processes import Program
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, ConsoleMessage, Page, Response
+    from playwright.async_api import BrowserContext, ConsoleMessage, Page, Request, Response
 
 STORES = ("desk", "conversations", "hostile", "demo")
 CONVERSATIONS = 40
 WAIT_MS = 15_000
+QUIET_S = 0.06
 STATUS = re.compile(r"status of (\d+)")
 
 
@@ -82,9 +87,16 @@ class Stores:
 @pytest.fixture(scope="session")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
     """The stores, served by one process."""
-    folder = tmp_path_factory.mktemp("stores")
+    with serve_stores(tmp_path_factory.mktemp("stores"), STORES) as found:
+        yield found
+
+
+@contextmanager
+def serve_stores(folder: Path, names: Sequence[str]) -> Iterator[Stores]:
+    """Yield stores in a folder, served by one process."""
+    folder.mkdir(exist_ok=True)
     (folder / "conversations.db.json").write_text(json.dumps(generate(CONVERSATIONS)), encoding="utf-8")
-    words = ("-m", "tests.processes.serve_inspector", folder, *STORES)
+    words = ("-m", "tests.processes.serve_inspector", folder, *names)
     modules = ("langgraph.graph", "uvicorn", "keepstate.server")
     found = Stores(Program(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, modules=modules))
     assert found.process.stdin is not None and found.process.stdout is not None
@@ -95,6 +107,25 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
     found.process.stdin.close()
     found.process.wait(60)
     found.process.stdout.close()
+
+
+@dataclass
+class Waited:
+    """The requests of a page that have no answer yet, without its streams, and when the last one changed."""
+
+    open: set[Request] = field(default_factory=set)
+    since_s: float = field(default_factory=time.monotonic)
+
+    def begin(self, request: Request) -> None:
+        """Note a request."""
+        if not is_stream(request.url):
+            self.open.add(request)
+            self.since_s = time.monotonic()
+
+    def end(self, request: Request) -> None:
+        """Note that a request has ended."""
+        self.open.discard(request)
+        self.since_s = time.monotonic()
 
 
 @dataclass
@@ -163,6 +194,10 @@ class Tabs:
 
     def listen(self, page: Page) -> None:
         """Note everything that no page may do."""
+        waited = page.keepstate_waited = Waited()  # type: ignore[attr-defined]
+        page.on("request", waited.begin)
+        page.on("requestfinished", waited.end)
+        page.on("requestfailed", waited.end)
         page.on("console", self._on_console)
         page.on("pageerror", lambda error: self.wrong.append(f"uncaught: {error}"))
         page.on("response", self._on_response)
@@ -186,7 +221,7 @@ class Tabs:
                 if await page.evaluate(f"() => window.{hostile.MARK} ?? ({{}}).polluted"):
                     self.wrong.append("stored text ran as a script")
             await context.close()
-        assert self.wrong == []
+        assert self.wrong == [], "\n".join(self.wrong)
 
 
 @pytest.fixture
@@ -197,8 +232,18 @@ def tabs(chromium: Chromium, stores: Stores) -> Iterator[Tabs]:
     chromium.run(found.close())
 
 
-async def loaded(page: Page) -> None:
-    """Wait until the first data of the view is shown."""
-    from playwright.async_api import expect
+def is_stream(url: str) -> bool:
+    """Return whether an address is that of a stream, which does not end."""
+    return urlsplit(url).path.endswith(("/follow", "/watch"))
 
-    await expect(page.get_by_role("main")).to_have_attribute("aria-busy", "false", timeout=WAIT_MS)
+
+async def loaded(page: Page) -> None:
+    """Wait until the page is shown, and waits for no answer."""
+    await page.get_by_role("main").wait_for()
+    waited: Waited = page.keepstate_waited  # type: ignore[attr-defined]
+    async with asyncio.timeout(WAIT_MS / 1000):
+        while True:
+            await page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))")
+            if not waited.open and time.monotonic() - waited.since_s > QUIET_S:
+                return
+            await asyncio.sleep(0.01)
