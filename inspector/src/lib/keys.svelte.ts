@@ -3,6 +3,8 @@
    A binding is one key, such as "m" or "ArrowRight", or two in turn, such as "g t". Keys without a modifier
    can be turned off, as WCAG 2.1.4 asks for. They never act in a field in which people type. */
 
+import { untrack } from "svelte";
+
 type Binding = { keys: string; label: string; run: () => void };
 
 let bindings = $state.raw<readonly Binding[]>([]);
@@ -19,9 +21,9 @@ export function listBindings(): readonly Binding[] {
 export function bindKeys(map: Record<string, [label: string, run: () => void]>): void {
   $effect(() => {
     const added = Object.entries(map).map(([keys, [label, run]]) => ({ keys, label, run }));
-    bindings = [...bindings, ...added];
+    bindings = [...untrack(() => bindings), ...added];
     return () => {
-      bindings = bindings.filter((each) => !added.includes(each));
+      bindings = untrack(() => bindings).filter((each) => !added.includes(each));
     };
   });
 }

@@ -28,6 +28,7 @@ _LINK_S: Final = 600
 _PAGE: Final = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
+<link rel="icon" href="data:,">
 <title>keepstate</title>
 <p id="said">This page needs JavaScript.</p>
 <p><a href="openapi.json">The operations of this server</a></p>
