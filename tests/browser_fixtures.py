@@ -27,6 +27,8 @@ BROWSER = find_browser()
 TESTS = Path(__file__).parent
 IN_CI = os.environ.get("CI", "") not in {"", "0", "false"}
 FONTS = TESTS / "browser" / "fonts.conf"
+HAS_FONTS = any(Path("/usr/share/fonts").rglob("Inter-Regular.*"))
+NO_FONTS = "the font Inter is not in /usr/share/fonts. On Debian: apt install fonts-inter fonts-dejavu-core"
 OPTIONS = (
     *("--disable-background-timer-throttling", "--disable-renderer-backgrounding"),
     *("--force-color-profile=srgb", "--font-render-hinting=none", "--disable-lcd-text", "--hide-scrollbars"),
@@ -89,11 +91,18 @@ def chromium() -> Iterator[Chromium]:
     found.close()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--new-pictures", action="store_true", help="renew the pictures of the documents")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that need a browser where there is none; in CI they fail."""
-    if BROWSER is not None or IN_CI:
+    if IN_CI:
         return
-    unselected = [item for item in items if "chromium" in getattr(item, "fixturenames", ())]
+    lacks = [
+        name for name, there in {"chromium": BROWSER is not None, "pictures": HAS_FONTS}.items() if not there
+    ]
+    unselected = [item for item in items if not set(lacks).isdisjoint(getattr(item, "fixturenames", ()))]
     if unselected:
         items[:] = [item for item in items if item not in set(unselected)]
         config.hook.pytest_deselected(items=unselected)
@@ -106,5 +115,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     is_asked = any(
         path.is_relative_to(folder) or folder.is_relative_to(path) for path in asked for folder in folders
     )
-    if BROWSER is None and is_asked and not (config.getoption("--quick") or config.getoption("--serverless")):
-        terminalreporter.write_line(f"NOT RUN, the tests in a browser: {NO_BROWSER}", red=True, bold=True)
+    is_left_out = BROWSER is None or not HAS_FONTS
+    if is_left_out and is_asked and not (config.getoption("--quick") or config.getoption("--serverless")):
+        told = (
+            f"the tests in a browser: {NO_BROWSER}"
+            if BROWSER is None
+            else f"the tests of pictures: {NO_FONTS}"
+        )
+        terminalreporter.write_line(f"NOT RUN, {told}", red=True, bold=True)

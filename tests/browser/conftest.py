@@ -12,7 +12,7 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ import pytest
 
 from tests.browser import desk, hostile
 from tests.browser.conversations import generate
+from tests.browser.pictures import Pictures
 from tests.browser_fixtures import Chromium
 from tests.processes import Program
 
@@ -247,3 +248,34 @@ async def loaded(page: Page) -> None:
             if not waited.open and time.monotonic() - waited.since_s > QUIET_S:
                 return
             await asyncio.sleep(0.01)
+
+
+async def go(page: Page, place: str) -> None:
+    """Go to a place as a link does, and wait until it is shown."""
+    await page.evaluate("(place) => { location.hash = place; }", place)
+    await loaded(page)
+
+
+async def walk(page: Page, places: Mapping[str, str]) -> AsyncGenerator[tuple[Page, str, str]]:
+    """Yield a page at each of the places, with the text that it must show there."""
+    for place, text in places.items():
+        await go(page, place)
+        yield page, place, text
+
+
+@pytest.fixture
+def pictures(
+    chromium: Chromium, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Pictures]:
+    """The pictures of the documents."""
+    renews: bool = request.config.getoption("--new-pictures")
+    found = Pictures(chromium.browser, tmp_path_factory.mktemp("pictures"), renews)
+    yield found
+    chromium.run(found.close())
+
+
+@pytest.fixture(scope="session")
+def demo(stores: Stores) -> Program:
+    """The demo, which begins to work on its store."""
+    words = ("-m", "examples.demo", "--most", 40, "--workers", 2, "--keep", "--url", stores.urls["demo"])
+    return Program(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.browser.conftest import STORES, Tabs, loaded, serve_stores
 from tests.browser_fixtures import Chromium
@@ -20,7 +21,7 @@ def main(folder: str, store: str, *places: str) -> None:
     assert store in STORES, STORES
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
-    with serve_stores(to / "stores", (store,)) as stores:
+    with TemporaryDirectory() as made, serve_stores(Path(made), (store,)) as stores:
         chromium = Chromium()
         tabs = Tabs(chromium, stores)
         try:

@@ -21,6 +21,7 @@ from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import runner_of
 from keepstate.cli.imports import import_
 from keepstate.cli.session import Session as CommandSession
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.server import Key, Keys, Server, create_app
 from keepstate.server.keys import RIGHTS, rights_of
 from keepstate.server.running import RunningServer, bind
@@ -47,6 +48,8 @@ async def fill(name: str, path: str, store: SqliteStore, clock: StoreClock) -> N
     async with keepstate.open(store, author="agent") as ks:
         match name:
             case "desk":
+                # The clock of the handle, too: what a process supposes of the store's time follows it.
+                ks.__class__ = type("ClockedKeepstate", (Keepstate,), {"clock": property(lambda _: clock)})
                 await threads.fill(ks, clock)
                 await desk.fill(ks, clock)
             case "hostile":
