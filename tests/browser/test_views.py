@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 AXE = TESTS.parent / "inspector" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 RUN_AXE = """([rules, only]) => axe.run(document, { runOnly: only ?? rules, resultTypes: ["violations"] })
-  .then(({ violations }) => violations.map(({ id, nodes }) =>
-    id + ": " + nodes.slice(0, 3).map(({ html, failureSummary }) => html.slice(0, 160) + " " + failureSummary).join(" | ")))"""
+  .then(({ violations }) => violations.map(({ id, nodes }) => id + ": " + nodes.slice(0, 3)
+    .map(({ html, failureSummary }) => html.slice(0, 160) + " " + failureSummary).join(" | ")))"""
 TOO_WIDE = """() => [...document.querySelectorAll("*")]
   .filter((each) => each.getBoundingClientRect().right > innerWidth + 1 && each.checkVisibility())
-  .filter((each) => { for (let up = each; up; up = up.parentElement)
-    if (/auto|scroll|hidden|clip/.test(getComputedStyle(up).overflowX) && up !== each) return false; return true; })
+  .filter((each) => {
+    for (let up = each.parentElement; up; up = up.parentElement)
+      if (/auto|scroll|hidden|clip/.test(getComputedStyle(up).overflowX)) return false;
+    return true;
+  })
   .map((each) => each.outerHTML.slice(0, 120))"""
 
 

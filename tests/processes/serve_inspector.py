@@ -1,7 +1,7 @@
 """Serves stores with their pages, each on a port of its own, until its input ends: `FOLDER NAME…`.
 
-The stores are `demo`, empty until the demo runs on it; `desk` and its threads, whose clock stands;
-`conversations`, imported from the file next to it; and `hostile`. First it prints a line of
+The stores are `desk` and `errands`, with the desk and its threads, whose clock stands; `conversations`,
+imported from the file next to it; `hostile`; and others, which are empty. First it prints a line of
 JSON with the address of each server and the URL of its store. Then it answers lines: `{"store", "rights",
 "tenant", "name"}` by a link that lets one browser in, `{"store", "advance"}` by moving the clock of the desk.
 """
@@ -47,7 +47,7 @@ async def fill(name: str, path: str, store: SqliteStore, clock: StoreClock) -> N
     """Fill a store that is empty."""
     async with keepstate.open(store, author="agent") as ks:
         match name:
-            case "desk":
+            case "desk" | "errands":
                 # The clock of the handle, too: what a process supposes of the store's time follows it.
                 ks.__class__ = type("ClockedKeepstate", (Keepstate,), {"clock": property(lambda _: clock)})
                 await threads.fill(ks, clock)
@@ -67,7 +67,7 @@ async def serve(folder: Path, names: list[str]) -> None:
         for name in names:
             clock = StoreClock(desk.BEGIN, seed=1)
             path = str(folder / f"{name}.db")
-            standing: Clock = clock if name == "desk" else SYSTEM_CLOCK
+            standing: Clock = clock if name in ("desk", "errands") else SYSTEM_CLOCK
             store = SqliteStore(path, durability="normal", runner=runner_of("async"), clock=standing)
             await store.open()
             stack.push_async_callback(store.close)
