@@ -126,7 +126,7 @@ async def test_a_space_is_found_and_opened_without_a_mouse(chromium: Chromium, t
     await page.keyboard.type("session/")
     spaces = page.get_by_role("listbox", name="Spaces")
     await expect(spaces.get_by_role("option")).to_have_count(9)
-    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp", "Enter")  # the first one enters the list:
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp", "Enter"):  # the first enters the list
         await page.keyboard.press(key)
     await loaded(page)
 
