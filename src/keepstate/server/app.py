@@ -42,6 +42,7 @@ from keepstate.server.operations import (
     tasks,
 )
 from keepstate.server.problems import RefusedError, respond_to
+from keepstate.server.static_files import StaticFiles
 from keepstate.server.store_calls import StoreScope
 from keepstate.server.store_endpoint import StoreApp, store_app
 from keepstate.server.table import JSON, Operation
@@ -64,7 +65,7 @@ APPROVALS: Final = "/approvals"
 STORE: Final = "/store"
 """The path of the store protocol, for `keepstate.open("http://…")`."""
 KEYLESS: Final = ("/healthz", "/readyz", "/openapi.json", OPEN, SCRIPT, APPROVALS)
-"""The paths that answer without a key."""
+"""The paths that answer without a key, besides those of the inspector's files."""
 _READY_S: Final = 1.0
 
 
@@ -78,7 +79,13 @@ class Server:
     """
 
     def __init__(
-        self, ks: Keepstate, keys: Keys, signer: Signer | None, limits: Limits, hosts: Collection[str]
+        self,
+        ks: Keepstate,
+        keys: Keys,
+        signer: Signer | None,
+        limits: Limits,
+        hosts: Collection[str],
+        files: StaticFiles,
     ) -> None:
         self._ks, self.keys, self.metrics = ks, keys, Metrics()
         self.is_draining = False
@@ -95,6 +102,7 @@ class Server:
                 Route(OPEN, self._sessions.page, methods=["GET"]),
                 Route(OPEN, self._sessions.exchange, methods=["POST"]),
                 Route(SCRIPT, self._sessions.script),
+                *(Route(path, files.answer) for path in files.paths),
                 *([] if signer is None else [Route(APPROVALS, _AtRoot(link_app(ks, signer=signer)))]),
             ],
             exception_handlers={HTTPException: _answer_exception},
@@ -107,7 +115,7 @@ class Server:
             services,
             self._sessions,
             hosts=hosts,
-            keyless=KEYLESS,
+            keyless=(*KEYLESS, *files.paths),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -228,6 +236,7 @@ def create_app(
     keys: Keys,
     signer: Signer | None = None,
     limits: Limits | None = None,
+    inspector: bool = True,
     allow_hosts: Collection[str] = (),
 ) -> Server:
     """Return the server of a store, as an ASGI application.
@@ -239,6 +248,7 @@ def create_app(
         keys: The keys that it accepts.
         signer: The signer of links to approvals; without one, `/approvals` does not exist.
         limits: Limits of sizes, times and rates.
+        inspector: Whether to serve the inspector, the page for browsers, at `/`.
         allow_hosts: The names of the server, besides those of the loopback interface.
 
     Raises:
@@ -252,7 +262,8 @@ def create_app(
         raise InvalidError(f'{ks!r} reads objects of classes; open it with values="builtin" for a server')
     if limits is not None:
         require_instance("limits", limits, Limits)
-    return Server(ks, keys, signer, limits or Limits(), allow_hosts)
+    files = StaticFiles(has_inspector=inspector)
+    return Server(ks, keys, signer, limits or Limits(), allow_hosts, files)
 
 
 @cache

@@ -28,6 +28,7 @@ _LINK_S: Final = 600
 _PAGE: Final = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
+<link rel="icon" href="data:,">
 <title>keepstate</title>
 <p id="said">This page needs JavaScript.</p>
 <p><a href="openapi.json">The operations of this server</a></p>
@@ -42,9 +43,10 @@ const response = await fetch("open", {
   headers: { "content-type": "application/json" },
   body: JSON.stringify({ secret }),
 });
-said.textContent = response.ok
-  ? "This browser may use the server now."
-  : "The link was used before, or has expired. Print a new one with: keepstate serve --open";
+if (response.ok) location.replace("./");
+else
+  said.textContent =
+    "The link was used before, or has expired. Print a new one with: keepstate serve --open";
 """
 
 

@@ -26,7 +26,8 @@ from keepstate.server.problems import RefusedError, respond_to
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
+    "base-uri 'none'; frame-ancestors 'none'; form-action 'none'; "
+    "require-trusted-types-for 'script'; trusted-types svelte-trusted-html"
 )
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
