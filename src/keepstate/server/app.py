@@ -33,6 +33,7 @@ from keepstate.server.openapi import describe
 from keepstate.server.operations import (
     approvals,
     batches,
+    branches,
     conversations,
     documents,
     events,
@@ -57,6 +58,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *approvals.OPERATIONS,
     *conversations.OPERATIONS,
     *history.OPERATIONS,
+    *branches.OPERATIONS,
 )
 """The table. Only what stands here can be done."""
 APPROVALS: Final = "/approvals"
