@@ -191,8 +191,9 @@ class Tabs:
         return second
 
     async def _let_in(self, context: BrowserContext, store: str, key: dict[str, Any]) -> None:
-        """Give a browser the cookie that a link gives."""
-        path, _, secret = str(self.stores.ask(store, **key)).partition("#")
+        """Give a browser the cookie that a link gives, or the secret of a stored key."""
+        told = str(self.stores.ask(store, **key))
+        path, secret = ("/open", told) if "stored" in key else told.split("#")
         answer = await context.request.post(path, data={"secret": secret})
         assert answer.status == 204, await answer.text()
 
@@ -244,12 +245,14 @@ def is_stream(url: str) -> bool:
 
 async def loaded(page: Page) -> None:
     """Wait until the page is shown, and waits for no answer."""
-    await page.get_by_role("main").wait_for()
+    main = page.get_by_role("main")
+    await main.wait_for()
     waited: Waited = page.keepstate_waited  # type: ignore[attr-defined]
     async with asyncio.timeout(WAIT_MS / 1000):
         while True:
             await page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))")
-            if not waited.open and time.monotonic() - waited.since_s > QUIET_S:
+            is_quiet = not waited.open and time.monotonic() - waited.since_s > QUIET_S
+            if is_quiet and await main.get_attribute("aria-busy") != "true":
                 return
             await asyncio.sleep(0.01)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from playwright.async_api import expect
 
 from tests.browser import desk, hostile
-from tests.browser.conftest import Tabs, go, loaded
+from tests.browser.conftest import WAIT_MS, Tabs, go, loaded
 from tests.browser.places import DESK, place
 from tests.browser_fixtures import Chromium
 
@@ -55,6 +55,20 @@ async def test_a_browser_without_a_session_is_told_how_to_get_one(chromium: Chro
 
     await expect(page.get_by_role("alert").filter(has_text="This browser is not let in")).to_be_visible()
     await expect(page.get_by_text("refund")).to_have_count(0)
+
+
+async def test_a_key_that_is_revoked_ends_the_open_page_within_a_second(
+    chromium: Chromium, tabs: Tabs
+) -> None:
+    page = await tabs.open("workshop", key={"stored": True, "name": "temporary", "tenant": "revoked"})
+    tabs.allowed |= {401}
+    await expect(page.get_by_text("Nothing waits for you.")).to_be_visible()
+
+    tabs.stores.ask("workshop", revoke=True, name="temporary")
+
+    told = page.get_by_role("alert").filter(has_text="This browser is not let in")
+    await expect(told).to_be_visible(timeout=WAIT_MS)
+    await expect(page.get_by_text("Nothing waits for you.")).to_have_count(0)
 
 
 async def test_the_policy_stops_code_that_is_not_of_the_page(chromium: Chromium, tabs: Tabs) -> None:

@@ -3,7 +3,8 @@
 The stores are `desk` and `errands`, with the desk and its threads, whose clock stands; `conversations`,
 imported from the file next to it; `hostile`; and others, which are empty. First it prints a line of
 JSON with the address of each server and the URL of its store. Then it answers lines: `{"store", "rights",
-"tenant", "name"}` by a link that lets one browser in, `{"store", "advance"}` by moving the clock of the desk.
+"tenant", "name"}` by a link that lets one browser in, with `"stored"` by the secret of a new key, with `"revoke"`
+by revoking it; and `{"store", "advance"}` by moving the clock of the desk.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ async def answer(served: dict[str, Served], asked: dict[str, Any]) -> Any:
     key = Key(
         asked.get("name", "ann"), rights_of(asked.get("rights", IN_BROWSER)), tenant=asked.get("tenant")
     )
+    if asked.get("revoke"):
+        return await one.keys.revoke(key.name)
     if asked.get("stored"):
         return await one.keys.add(key)
     return one.app.make_link(key)
