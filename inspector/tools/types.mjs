@@ -4,7 +4,8 @@
 import { readFileSync, writeFileSync } from "node:fs";
 
 const folder = new URL("..", import.meta.url);
-const described = JSON.parse(readFileSync(new URL("../docs/reference/openapi.json", folder), "utf8"));
+const document = process.env.KEEPSTATE_OPENAPI ?? new URL("../docs/reference/openapi.json", folder);
+const described = JSON.parse(readFileSync(document, "utf8"));
 
 function typeOf(schema = {}) {
   if (schema.$ref) return schema.$ref.split("/").at(-1);

@@ -31,26 +31,28 @@ export class RequestError extends Error {
   }
 }
 
-type Options = { ifMatch?: string | null | undefined; signal?: AbortSignal | undefined };
+type Options = { ifMatch?: string | null | undefined; onBehalfOf?: string | undefined; signal?: AbortSignal | undefined };
 type Query<Name extends OperationName> = Operations[Name]["query"];
 type Body<Name extends OperationName> = Operations[Name]["body"];
 
 /** Send one request.
  *  @param ifMatch A version: the write fails with the code `precondition_failed` unless it is the current
- *  one. Null: it fails if the thing exists. */
+ *  one. Null: it fails if the thing exists.
+ *  @param onBehalfOf The person who acts; the author of the write is then the key and the person. */
 export async function ask<Name extends OperationName>(
   name: Name,
   query: Query<Name>,
   ...rest: Body<Name> extends undefined ? [options?: Options] : [body: Body<Name>, options?: Options]
 ): Promise<Answer<Name>> {
   const [method, path] = split(name);
-  const hasBody = method !== "GET" && method !== "DELETE" && !BODILESS.has(name);
+  const hasBody = method !== "GET" && method !== "DELETE" && !(name in BODILESS);
   const body = hasBody ? rest[0] : undefined;
   const options = ((hasBody ? rest[1] : rest[0]) ?? {}) as Options;
   const headers: Record<string, string> = {};
   if (hasBody) headers["content-type"] = method === "PATCH" ? "application/merge-patch+json" : "application/json";
   if (options.ifMatch === null) headers["if-none-match"] = "*";
   else if (options.ifMatch !== undefined) headers["if-match"] = `"${options.ifMatch}"`;
+  if (options.onBehalfOf) headers["on-behalf-of"] = encodeURIComponent(options.onBehalfOf);
   const response = await send(path + search(query), {
     method,
     headers,
@@ -61,8 +63,14 @@ export async function ask<Name extends OperationName>(
   return (await response.json()) as Answer<Name>;
 }
 
-/** Operations that write without a body. */
-const BODILESS: ReadonlySet<OperationName> = new Set(["POST /v1/conversation/stop"] as const);
+type Bodiless = { [Name in OperationName]: Body<Name> extends undefined ? Name & `POST ${string}` : never }[OperationName];
+/** Operations that post without a body. The type names each of them. */
+const BODILESS: Record<Bodiless, true> = {
+  "POST /v1/conversation/stop": true,
+  "POST /v1/schedule/pause": true,
+  "POST /v1/schedule/resume": true,
+  "POST /v1/schedule/run": true,
+};
 
 export type LiveState = "live" | "waiting";
 

@@ -1,6 +1,7 @@
 /* A value that the server answers, read again when what it depends on changes. */
 import { RequestError } from "./api.ts";
-import { reportError } from "./status.svelte.ts";
+import { untrack } from "svelte";
+import { reportError, status } from "./status.svelte.ts";
 
 /** Make it while a component initialises: `const page = new Loaded((signal) => ask(…, { signal }))`. What the
  *  function reads before its first `await` is followed; null means that nothing is to be read now. */
@@ -22,20 +23,31 @@ export class Loaded<T> {
         return;
       }
       this.isLoading = true;
+      let isFirst = untrack(() => this.value === undefined && this.error === undefined);
+      const settle = () => {
+        if (isFirst) status.reading -= 1;
+        isFirst = false;
+      };
+      if (isFirst) untrack(() => (status.reading += 1));
       reading.then(
         (value) => {
           if (aborter.signal.aborted) return;
+          settle();
           this.value = value;
           this.error = undefined;
           this.isLoading = false;
         },
         (error: unknown) => {
           if (aborter.signal.aborted) return;
+          settle();
           this.error = reportError(error);
           this.isLoading = false;
         },
       );
-      return () => aborter.abort();
+      return () => {
+        untrack(settle);
+        aborter.abort();
+      };
     });
   }
 

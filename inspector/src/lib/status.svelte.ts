@@ -7,6 +7,8 @@ export const status = $state({
   isError: false,
   /** True once the server refused the browser's session. */
   isLockedOut: false,
+  /** How many parts of the view wait for their first answer. */
+  reading: 0,
 });
 
 let timer = 0;

@@ -55,7 +55,16 @@ export function stateSource(space: string, ref: string): Source {
 }
 
 function isContainer(value: unknown): value is object {
-  return typeof value === "object" && value !== null;
+  return typeof value === "object" && value !== null && scalar(value) === null;
+}
+
+/** Return the text and the type of a single value without a JSON type, such as an instant or a large
+ *  integer; null for other values. */
+export function scalar(value: unknown): [text: string, type: string] | null {
+  if (typeof value !== "object" || value === null) return null;
+  const { "@type": type, value: inner, ...rest } = value as Record<string, unknown>;
+  if (typeof type !== "string" || Object.keys(rest).length > 0 || inner === null) return null;
+  return ["string", "number", "boolean"].includes(typeof inner) ? [String(inner), type] : null;
 }
 
 function kindOf(value: object): string {

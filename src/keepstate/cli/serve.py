@@ -51,6 +51,9 @@ async def serve(
     open: Annotated[
         bool, Parameter(negative="", help="Print a link that lets one browser in, once, for ten minutes.")
     ] = False,
+    open_as: Annotated[
+        str, Parameter(help="The person whom --open lets in: the author of what is written in the page.")
+    ] = _BROWSER,
     signer: Annotated[
         str | None, Parameter(help="MODULE:NAME of the Signer of links to approvals; serves /approvals.")
     ] = None,
@@ -62,17 +65,18 @@ async def serve(
 ) -> int:
     """Serve the store over HTTP until SIGTERM or Ctrl-C, for clients that have a key.
 
-    Without a key only `/healthz`, `/readyz`, `/openapi.json`, the link of `--open` and links to approvals
-    answer.
+    Without a key only `/healthz`, `/readyz`, `/openapi.json`, the inspector's files, the link of `--open` and
+    links to approvals answer. With `--tenant`, the link of `--open` shows the spaces of that tenant.
     """
-    session.reject_tenant()
+    if not open:
+        session.reject_tenant()
     session.load()
     _require_extra()
     found = None if signer is None else import_named(signer, "MODULE:SIGNER")
     if drain_s < 0:
         raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
     limits = _limits.Limits(rate=rate)
-    async with session.opened(makes=True) as ks:
+    async with replace(session, tenant=None).opened(makes=True) as ks:
         made = _app.create_app(
             ks, keys=_keys.Keys(ks), signer=found, limits=limits, allow_hosts=(*allow_host, *_names(host))
         )
@@ -83,7 +87,8 @@ async def serve(
             link = None
             if open:
                 rights = _keys.rights_of([each for each in _keys.RIGHTS if each != "store"])
-                link = f"http://{place}{made.make_link(_keys.Key(_BROWSER, rights))}"
+                key = _keys.Key(open_as, rights, session.tenant)
+                link = f"http://{place}{made.make_link(key)}"
             tell = partial(_tell, session, f"http://{place}", ks.url, link)
             server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
             await server.serve([listener])

@@ -91,7 +91,7 @@ class Server:
         self.is_draining = False
         self._stopping = asyncio.Event()
         self._ready: tuple[float, bool] | None = None
-        self._sessions = BrowserSessions(ks.clock, limits)
+        self._sessions = BrowserSessions(keys, ks.clock, limits)
         self._services = services = ServerParts(ks, keys, limits, self.metrics, self._stopping)
         app = Starlette(
             routes=[

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keepstate.server.browser_sessions import COOKIE, BrowserSessions
+from keepstate.server.browser_sessions import BrowserSessions, cookie_name
 from keepstate.server.dispatch import GRANT, OPERATION, ServerParts
 from keepstate.server.keys import Grant
 from keepstate.server.limits import Bucket
@@ -121,7 +121,7 @@ class Guard:
                 return None
             return self._services.keys.find(secret.strip())
         cookies: dict[str, Any] = cookie_parser(headers.get("cookie", ""))
-        secret = cookies.get(COOKIE, "")
+        secret = cookies.get(cookie_name(headers["host"]), "")
         return self._sessions.find(secret) if secret else None
 
     def _take_token(self, grant: Grant) -> None:
