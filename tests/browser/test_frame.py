@@ -29,11 +29,11 @@ async def test_the_link_of_the_command_lets_one_browser_in_once(
     serving = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert serving.stdout is not None
     link = json.loads(serving.stdout.readline())["open"]
+    context, other = [await chromium.browser.new_context() for _ in range(2)]
+    tabs.contexts += [context, other]
+    page, stranger = await context.new_page(), await other.new_page()
+    tabs.listen(page)
     try:
-        context, other = [await chromium.browser.new_context() for _ in range(2)]
-        tabs.contexts += [context, other]
-        page, stranger = await context.new_page(), await other.new_page()
-        tabs.listen(page)
         await page.goto(link)
         await expect(page.get_by_text("Nothing waits for you.")).to_be_visible()
         assert "#" not in page.url.rstrip("#")
@@ -42,6 +42,7 @@ async def test_the_link_of_the_command_lets_one_browser_in_once(
         await stranger.goto(link)
         await expect(stranger.get_by_text("used before, or has expired")).to_be_visible()
     finally:
+        await page.close()
         serving.send_signal(15)
         assert serving.wait(30) == 0
         serving.stdout.close()
@@ -53,8 +54,13 @@ async def test_a_browser_without_a_session_is_told_how_to_get_one(chromium: Chro
     await page.context.clear_cookies()
     await page.reload()
 
-    await expect(page.get_by_role("alert").filter(has_text="This browser is not let in")).to_be_visible()
+    await expect(page.get_by_role("heading", name="This browser is not let in")).to_be_visible()
     await expect(page.get_by_text("refund")).to_have_count(0)
+    secret = str(tabs.stores.ask("desk", stored=True, name="pasted"))
+    await page.get_by_role("textbox", name="show a key").fill(secret)
+    await page.get_by_role("button", name="Enter").click()
+    await expect(page.get_by_role("article", name="How much may I refund?")).to_be_visible()
+    assert secret not in await page.evaluate("() => JSON.stringify([{...localStorage}, document.cookie])")
 
 
 async def test_a_key_that_is_revoked_ends_the_open_page_within_a_second(
@@ -66,7 +72,7 @@ async def test_a_key_that_is_revoked_ends_the_open_page_within_a_second(
 
     tabs.stores.ask("workshop", revoke=True, name="temporary")
 
-    told = page.get_by_role("alert").filter(has_text="This browser is not let in")
+    told = page.get_by_role("heading", name="This browser is not let in")
     await expect(told).to_be_visible(timeout=WAIT_MS)
     await expect(page.get_by_text("Nothing waits for you.")).to_have_count(0)
 

@@ -3,8 +3,8 @@
 The stores are `desk` and `errands`, with the desk and its threads, whose clock stands; `conversations`,
 imported from the file next to it; `hostile`; and others, which are empty. First it prints a line of
 JSON with the address of each server and the URL of its store. Then it answers lines: `{"store", "rights",
-"tenant", "name"}` by a link that lets one browser in, with `"stored"` by the secret of a new key, with `"revoke"`
-by revoking it; and `{"store", "advance"}` by moving the clock of the desk.
+"tenant", "name"}` by a link that lets one browser in; with `"stored"` by the secret of a new key; with
+`"revoke"` by revoking it. `{"store", "advance"}` moves the clock of the desk.
 """
 
 from __future__ import annotations
