@@ -176,9 +176,13 @@ class PageQuery(ConversationQuery, frozen=True, kw_only=True):
 
 
 class FollowQuery(ConversationQuery, frozen=True, kw_only=True):
-    """All messages, and then each change as it comes; with `deltas`, replies while they are written."""
+    """All messages, and then each change as it comes; with `deltas`, replies while they are written.
+
+    It goes on behind the position `after`, or behind the message with the number `after_number`.
+    """
 
     after: Cursor | None = None
+    after_number: Annotated[int, msgspec.Meta(ge=0)] | None = None
     deltas: bool = True
 
 
@@ -256,7 +260,7 @@ async def stop_reply(call: Call, query: ConversationQuery) -> StopResult:
 
 async def follow_conversation(call: Call, query: FollowQuery) -> AsyncIterator[StreamEvent]:
     """Yield all messages, and then each change."""
-    after = call.last_event_id or query.after
+    after = call.last_event_id or query.after or query.after_number
     async for change in (await _conversation(call, query)).follow(after=after, deltas=query.deltas):
         yield StreamEvent(_change(change), change.position, short=_cut(change))
 
