@@ -37,8 +37,12 @@ from keepstate.server.operations import (
     conversations,
     documents,
     events,
+    health,
     history,
+    queues,
+    schedules,
     spaces,
+    steps,
     tasks,
 )
 from keepstate.server.problems import RefusedError, respond_to
@@ -54,10 +58,14 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *documents.OPERATIONS,
     *events.OPERATIONS,
     *tasks.OPERATIONS,
+    *steps.OPERATIONS,
+    *queues.OPERATIONS,
+    *schedules.OPERATIONS,
     *batches.OPERATIONS,
     *approvals.OPERATIONS,
     *conversations.OPERATIONS,
     *history.OPERATIONS,
+    *health.OPERATIONS,
     *administration.OPERATIONS,
 )
 """The table. Only what stands here can be done."""
