@@ -30,7 +30,7 @@ export const VIEWS: readonly View[] = [
   { name: "inbox", title: "Inbox", key: "i", scope: "store", component: Inbox },
   { name: "find", title: "Find", key: "f", scope: "store", component: Find },
   { name: "store", title: "Store", key: "s", scope: "store", component: Store },
-  { name: "conversation", title: "Conversation", key: "c", scope: "space", component: Conversation, suits: (space) => space.startsWith("session/") },
+  { name: "conversation", title: "Conversation", key: "c", scope: "space", component: Conversation, suits: (space) => /^(session|thread|run)\//.test(space) },
   { name: "thread", title: "Thread", key: "l", scope: "space", component: Thread, suits: (space) => space.startsWith("thread/") },
   { name: "timeline", title: "Timeline", key: "t", scope: "space", component: Timeline },
   { name: "tasks", title: "Tasks", key: "q", scope: "space", component: Tasks },
@@ -43,5 +43,5 @@ export const VIEWS: readonly View[] = [
 
 /** Return the view that a space opens with. */
 export function firstView(space: string): string {
-  return VIEWS.find((each) => each.suits?.(space))?.name ?? "documents";
+  return space.startsWith("session/") ? "conversation" : space.startsWith("thread/") ? "thread" : "documents";
 }

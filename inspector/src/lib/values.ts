@@ -45,11 +45,11 @@ export function stateSource(space: string, ref: string): Source {
   return {
     key: `${space}\n${ref}`,
     read: async (path, after, limit, signal) => {
-      const query = { space, ref, path: JSON.stringify(path), after, limit };
+      const query = { space, ref, path: JSON.stringify(path), after: after ? after - 1 : undefined, limit };
       const state = await ask("GET /v1/history/state", query, { signal });
       if (state.kind === "value") return { kind: "value", value: state.value, count: 0, members: [], next: null };
       const members = (state.items ?? []) as Member[];
-      return { kind: state.kind, count: state.count ?? members.length, members, next: state.next ?? null };
+      return { kind: state.kind, count: state.count ?? members.length, members, next: typeof state.next === "number" ? state.next + 1 : null };
     },
   };
 }

@@ -34,6 +34,7 @@ from keepstate.server.operations import (
     administration,
     approvals,
     batches,
+    branches,
     conversations,
     documents,
     events,
@@ -65,6 +66,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *approvals.OPERATIONS,
     *conversations.OPERATIONS,
     *history.OPERATIONS,
+    *branches.OPERATIONS,
     *health.OPERATIONS,
     *administration.OPERATIONS,
 )

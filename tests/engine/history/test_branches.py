@@ -138,3 +138,21 @@ async def test_what_reuses_objects_stands_on_the_branch_that_leads_to_them(histo
 
     changed = (await store.changes(space, revision)).items
     assert [change.key for change in changed] == [layout.named_key(layout.BRANCHES, "main")]
+
+
+async def test_the_latest_commits_of_all_branches_come_before_their_parents(history: History) -> None:
+    assert await history.latest() == []
+    for n in range(5):
+        await history.commit({"n": n})
+    await history.branch("try", "main#2")
+    await history.commit({"n": 1, "tried": True}, branch="try")
+    await history.tag("v1", "main#3")
+    head = await history.merge("try", into="main")
+
+    found = await history.latest()
+
+    places = {commit.id: place for place, commit in enumerate(found)}
+    assert len(found) == 7 and found[0] == head
+    assert all(places[commit.id] < places[parent] for commit in found for parent in commit.parents)
+    assert [commit.number for commit in found if commit.branch == "try"] == [3]
+    assert [commit.id for commit in await history.latest(3)] == [commit.id for commit in found[:3]]

@@ -6,7 +6,8 @@ No jump leads over the number of a graft, because the ground there may be pruned
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from heapq import heappop, heappush
 
 import msgspec
@@ -295,6 +296,47 @@ async def merge_bases(session: HistorySession, ours: bytes, theirs: bytes) -> li
             marks |= _BELOW
         await painting.step(place, marks)
     return sorted(bases)
+
+
+async def latest(session: HistorySession, heads: Iterable[bytes], limit: int) -> list[At]:
+    """Return the latest commits among some commits and their ancestors, each before its parents.
+
+    The order is that of their times. A commit whose parents say a later time comes before them all the same.
+    """
+    found: dict[bytes, At] = {}
+    heap: list[tuple[int, int, bytes]] = []
+
+    async def add(id: bytes) -> None:
+        if id not in seen:
+            seen.add(id)
+            record = await session.record(id)
+            heappush(heap, (-record.created_ms, -record.generation, id))
+
+    seen: set[bytes] = set()
+    for head in heads:
+        await add(head)
+    while heap and len(found) < limit:
+        id = heappop(heap)[2]
+        found[id] = await at(session, id)
+        for parent in await session.parents(id):
+            await add(parent)
+    return await _children_first(session, found)
+
+
+async def _children_first(session: HistorySession, found: Mapping[bytes, At]) -> list[At]:
+    parents = {id: [each for each in await session.parents(id) if each in found] for id in found}
+    children = Counter(parent for each in parents.values() for parent in each)
+    rank = {id: rank for rank, id in enumerate(found)}
+    ready = sorted((rank[id], id) for id in found if not children[id])
+    ordered: list[At] = []
+    while ready:
+        _, id = heappop(ready)
+        ordered.append(found[id])
+        for parent in parents[id]:
+            children[parent] -= 1
+            if not children[parent]:
+                heappush(ready, (rank[parent], parent))
+    return ordered
 
 
 class MergedCommits:
