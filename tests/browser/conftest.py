@@ -260,7 +260,6 @@ async def loaded(page: Page) -> None:
         await asyncio.sleep(0.01)
 
 
-
 async def go(page: Page, place: str) -> None:
     """Go to a place as a link does, and wait until it is shown."""
     await page.evaluate("(place) => { location.hash = place; }", place)
