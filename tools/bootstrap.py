@@ -4,6 +4,9 @@
 only the bench or only some tests use into folders of it. `--pythons` prints a line for each minor
 version that keepstate supports: the oldest Python of it on this machine and its path, or `absent`.
 
+It also looks for a Chromium, in which the tests of the inspector run. On a Debian where it is run by root, it
+installs the package with the fonts of the pictures. Elsewhere it says what to install, and goes on.
+
 It also builds the inspector, the page of the server, with the machine's Node or with that of a wheel. Without
 either the server runs without the page, and the set-up says so.
 
@@ -40,10 +43,16 @@ READY = VENV / ".ready"
 LOCK = ROOT / "requirements-dev.txt"
 TELL_VERSION = "import platform; print(platform.python_version())"
 KIT = ROOT / "packages" / "keepstate-testing"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER_PACKAGES = ("chromium", "fonts-inter", "fonts-dejavu-core")
 INSPECTOR = ROOT / "inspector"
 PAGE = ROOT / "src" / "keepstate" / "inspector" / "static" / "index.html"
 OLDEST_NODE = 20
 MADE_FROM = (ROOT / "pyproject.toml", KIT / "pyproject.toml", LOCK, pathlib.Path(__file__).resolve())
+NO_BROWSER = (
+    "no Chromium was found, so the tests of the inspector cannot run. Install one (on Debian: apt install "
+    f"{' '.join(BROWSER_PACKAGES)}), or name one by KEEPSTATE_CHROMIUM=PATH."
+)
 
 
 class SetupError(Exception):
@@ -65,6 +74,7 @@ def make_venv() -> int:
         enter_python()
         say(f"making {VENV.name} with Python {version_text(*sys.version_info[:2])} from {LOCK.name}")
         fill()
+        bring_browser()
     except SetupError as error:
         say(str(error))
         return 1
@@ -229,6 +239,30 @@ def fill() -> None:
     # Our own build needs only what the lock has just brought: nothing is fetched that has no hash.
     ourselves = ("--no-deps", "--no-build-isolation", "--editable", ROOT, "--editable", KIT)
     run(uv, "pip", "install", "--quiet", "--python", PYTHON, *ourselves, **settings)
+
+
+def find_browser() -> "str | None":
+    """Return the path of a Chromium: the one that KEEPSTATE_CHROMIUM names, or the first on the path."""
+    named = os.environ.get("KEEPSTATE_CHROMIUM")
+    return named or next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def bring_browser() -> None:
+    """Install a Chromium if none is found, where apt can; says so where it cannot."""
+    if find_browser():
+        return
+    if shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0:
+        say("installing " + ", ".join(BROWSER_PACKAGES))
+        quietly = ("apt-get", "--quiet=2", "-o", "Dpkg::Use-Pty=0")
+        with tempfile.TemporaryFile() as output:
+            for words in (("update",), ("install", "--yes", "--no-install-recommends", *BROWSER_PACKAGES)):
+                settings = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+                subprocess.run((*quietly, *words), env=settings, stdout=output, stderr=output, check=False)
+            if find_browser():
+                return
+            output.seek(0)
+            say("apt says: " + "; ".join(output.read().decode(errors="replace").splitlines()[-3:]))
+    say(NO_BROWSER)
 
 
 def find_uv() -> "tuple[str, dict[str, str]]":

@@ -1,5 +1,6 @@
 /* The registry of views: the only list of what the page can show. A new view is a file in `views/` and a row. */
 import type { Component } from "svelte";
+import About from "./views/About.svelte";
 import Branches from "./views/Branches.svelte";
 import Compare from "./views/Compare.svelte";
 import Conversation from "./views/Conversation.svelte";
@@ -37,6 +38,7 @@ export const VIEWS: readonly View[] = [
   { name: "branches", title: "Branches", key: "b", scope: "space", component: Branches },
   { name: "compare", title: "What if", key: "w", scope: "space", component: Compare },
   { name: "events", title: "Events", key: "e", scope: "space", component: Events },
+  { name: "about", title: "Space", key: "a", scope: "space", component: About },
 ];
 
 /** Return the view that a space opens with. */

@@ -134,3 +134,63 @@ def test_another_python_is_set_up_in_a_folder_of_its_own() -> None:
     told = subprocess.run([words[0], "-c", module, *words[1:]], capture_output=True, text=True, check=True)
 
     assert told.stdout.strip().endswith("/.venv-of-nothing/bin/python")
+
+
+def test_a_browser_is_the_one_that_is_named_or_the_first_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("KEEPSTATE_CHROMIUM", raising=False)
+    assert bootstrap.find_browser() is None
+    executable(tmp_path / "google-chrome", "")
+    assert bootstrap.find_browser() == str(tmp_path / "google-chrome")
+    executable(tmp_path / "chromium", "")
+    assert bootstrap.find_browser() == str(tmp_path / "chromium")
+
+    monkeypatch.setenv("KEEPSTATE_CHROMIUM", "/opt/chromium")
+
+    assert bootstrap.find_browser() == "/opt/chromium"
+
+
+@pytest.mark.parametrize("installs", [True, False])
+def test_root_on_debian_installs_a_browser_and_says_so_if_it_cannot(
+    installs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = "cp $0 $(dirname $0)/chromium" if installs else "echo no such mirror"
+    executable(tmp_path / "apt-get", f'echo "$@" >> {tmp_path}/words\n{done}\n')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.delenv("KEEPSTATE_CHROMIUM", raising=False)
+    monkeypatch.setattr(bootstrap, "BROWSERS", ("chromium",))
+    monkeypatch.setattr(bootstrap.shutil, "which", lambda name: bootstrap_path(tmp_path, name))
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 0)
+
+    bootstrap.bring_browser()
+
+    words = (tmp_path / "words").read_text(encoding="utf-8")
+    said = capsys.readouterr().err
+    assert "update" in words and "install --yes --no-install-recommends chromium fonts-inter" in words
+    assert (bootstrap.NO_BROWSER in said, "no such mirror" in said) == (not installs, not installs)
+
+
+def test_a_person_without_rights_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executable(tmp_path / "apt-get", f"touch {tmp_path}/called\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("KEEPSTATE_CHROMIUM", raising=False)
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 1000)
+
+    bootstrap.bring_browser()
+
+    assert not (tmp_path / "called").exists()
+    assert "apt install chromium fonts-inter" in capsys.readouterr().err
+
+
+def executable(path: Path, does: str) -> None:
+    path.write_text(f"#!/bin/sh\n{does}", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def bootstrap_path(folder: Path, name: str) -> str | None:
+    """Return what is in a folder, because the machine may have a browser of its own."""
+    return str(folder / name) if (folder / name).exists() else None

@@ -1,7 +1,7 @@
 /* A value that the server answers, read again when what it depends on changes. */
 import { RequestError } from "./api.ts";
 import { untrack } from "svelte";
-import { reportError, status } from "./status.svelte.ts";
+import { beginReading, reportError } from "./status.svelte.ts";
 
 /** Make it while a component initialises: `const page = new Loaded((signal) => ask(…, { signal }))`. What the
  *  function reads before its first `await` is followed; null means that nothing is to be read now. */
@@ -23,12 +23,8 @@ export class Loaded<T> {
         return;
       }
       this.isLoading = true;
-      let isFirst = untrack(() => this.value === undefined && this.error === undefined);
-      const settle = () => {
-        if (isFirst) status.reading -= 1;
-        isFirst = false;
-      };
-      if (isFirst) untrack(() => (status.reading += 1));
+      const isFirst = untrack(() => this.value === undefined && this.error === undefined);
+      const settle = isFirst ? beginReading() : () => undefined;
       reading.then(
         (value) => {
           if (aborter.signal.aborted) return;
@@ -45,7 +41,7 @@ export class Loaded<T> {
         },
       );
       return () => {
-        untrack(settle);
+        settle();
         aborter.abort();
       };
     });

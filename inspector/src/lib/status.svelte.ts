@@ -1,4 +1,5 @@
 /* What the frame shows of the page itself: notices, errors, and whether the browser is still let in. */
+import { untrack } from "svelte";
 import { RequestError } from "./api.ts";
 
 export const status = $state({
@@ -10,6 +11,16 @@ export const status = $state({
   /** How many parts of the view wait for their first answer. */
   reading: 0,
 });
+
+/** Note that a part of the view waits for its first answer. Returns what ends that, at most once. */
+export function beginReading(): () => void {
+  let isOpen = true;
+  untrack(() => (status.reading += 1));
+  return () => {
+    if (isOpen) untrack(() => (status.reading -= 1));
+    isOpen = false;
+  };
+}
 
 let timer = 0;
 

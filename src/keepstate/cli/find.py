@@ -11,9 +11,9 @@ from keepstate.cli import exits
 from keepstate.cli.display import counted, fields_of, plain, said, seconds, write_json, write_table
 from keepstate.cli.maintenance import read_since
 from keepstate.cli.session import PLAIN, Session
-from keepstate.cli.tenants import each_tenant
 from keepstate.engine.index.rows import Found
 from keepstate.engine.kernel.subjects import KINDS
+from keepstate.engine.space.health import each_tenant
 from keepstate.errors import InvalidError
 from keepstate.names import ALL, OWN
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,6 @@ from keepstate.cli import exits
 from keepstate.cli.display import fields_of, plain, shown, write_json, write_table
 from keepstate.cli.session import PLAIN, Session, require_space
 from keepstate.engine.space.erasure import Erased
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 
 _TENANT = ("id",)
@@ -43,17 +42,6 @@ async def tenants(
     if not session.json:
         write_table(("tenant",), rows)
     return exits.OK
-
-
-async def each_tenant(ks: Keepstate) -> AsyncGenerator[Keepstate]:
-    """Yield the handle of each tenant that has data."""
-    after: str | None = None
-    while True:
-        page = await ks.tenants(after=after, limit=_AT_ONCE)
-        for tenant in page:
-            yield ks.tenant(tenant.id)
-        if (after := page.next) is None:
-            return
 
 
 async def size(space: str | None = None, *, session: Session = PLAIN) -> int:

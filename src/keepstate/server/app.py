@@ -31,14 +31,19 @@ from keepstate.server.limits import Limits
 from keepstate.server.metrics import Metrics
 from keepstate.server.openapi import describe
 from keepstate.server.operations import (
+    administration,
     approvals,
     batches,
     branches,
     conversations,
     documents,
     events,
+    health,
     history,
+    queues,
+    schedules,
     spaces,
+    steps,
     tasks,
 )
 from keepstate.server.problems import RefusedError, respond_to
@@ -54,11 +59,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *documents.OPERATIONS,
     *events.OPERATIONS,
     *tasks.OPERATIONS,
+    *steps.OPERATIONS,
+    *queues.OPERATIONS,
+    *schedules.OPERATIONS,
     *batches.OPERATIONS,
     *approvals.OPERATIONS,
     *conversations.OPERATIONS,
     *history.OPERATIONS,
     *branches.OPERATIONS,
+    *health.OPERATIONS,
+    *administration.OPERATIONS,
 )
 """The table. Only what stands here can be done."""
 APPROVALS: Final = "/approvals"

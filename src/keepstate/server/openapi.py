@@ -70,6 +70,8 @@ def _entry(row: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
         "parameters": [*_parameters(row), *_headers(row)],
         "responses": responses,
     }
+    if row.also:
+        entry["x-rights-besides"] = [*row.also]
     if row.body is not None:
         entry["requestBody"] = {"required": True, "content": {row.media: {"schema": schema_of[row.body]}}}
     return entry

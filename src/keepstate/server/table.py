@@ -189,6 +189,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         takes_key: Whether the request may have an `Idempotency-Key`.
         is_wait: Whether it may wait for something to happen. It then ends with its key, and with the server.
         is_audited: Whether the operation is written to the audit stream before it runs.
+        also: Rights that the key needs besides.
     """
 
     method: Method
@@ -206,6 +207,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     takes_key: bool = False
     is_wait: bool = False
     is_audited: bool = False
+    also: tuple[Right, ...] = ()
 
     @property
     def is_read(self) -> bool:
@@ -233,10 +235,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
         The answer is the same for a space that does not exist.
         """
-        if not key.allows(self.right):
-            raise RefusedError(
-                403, "forbidden", f"the key {key.name!r} does not have the right {self.right!r}"
-            )
+        for right in (self.right, *self.also):
+            if not key.allows(right):
+                raise RefusedError(
+                    403, "forbidden", f"the key {key.name!r} does not have the right {right!r}"
+                )
         if not query.is_reached_by(key):
             raise RefusedError(
                 403, "forbidden", f"the key {key.name!r} reaches spaces under {key.under!r} only"

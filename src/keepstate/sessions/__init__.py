@@ -18,6 +18,7 @@ from keepstate.sessions.messages import estimate_tokens
 from keepstate.sessions.namespace import ANY_USER
 from keepstate.sessions.questions import Question
 from keepstate.sessions.replies import Reply
+from keepstate.sessions.reply_calls import ReplyClaim, ReplyProgress
 from keepstate.sessions.session import Session
 from keepstate.sessions.session_records import SessionContext, SessionMoment, TaskState
 from keepstate.sessions.session_watch import SessionChange
@@ -41,6 +42,8 @@ __all__ = [
     "Question",
     "ModelContext",
     "Reply",
+    "ReplyClaim",
+    "ReplyProgress",
     "Session",
     "SessionChange",
     "SessionContext",

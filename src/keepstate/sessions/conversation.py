@@ -20,7 +20,7 @@ from keepstate.engine.kernel.positions import Page
 from keepstate.engine.usage.amounts import Usage
 from keepstate.engine.usage.spends import Spend
 from keepstate.errors import InvalidError
-from keepstate.sessions import following, forks, replies, word_search
+from keepstate.sessions import following, forks, replies, reply_calls, word_search
 from keepstate.sessions.context_fit import ordered
 from keepstate.sessions.conversation_documents import make_rules
 from keepstate.sessions.conversation_store import ConversationStore, check_limit
@@ -32,6 +32,7 @@ from keepstate.sessions.forms.given import GivenMessage, check_message
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sessions.namespace import Namespace
 from keepstate.sessions.replies import Reply
+from keepstate.sessions.reply_calls import ReplyClaim, ReplyProgress
 from keepstate.values import limits
 
 _MESSAGES_AT_ONCE: Final = 400
@@ -308,6 +309,64 @@ class Conversation:
         """
         async with replies.speak(self._store, id, author, flush_s, lease_s, spend) as reply:
             yield reply
+
+    async def begin_reply(
+        self, *, id: str | None = None, author: str | None = None, lease_s: float = 30
+    ) -> ReplyClaim:
+        """Begin a reply whose writer has no object between two calls, and return its claim.
+
+        For a server, and for a writer in another process. `reply` is simpler where one block writes it all.
+        Unless each `extend_reply` comes within `lease_s`, the next follower or reply ends it as failed.
+
+        Args:
+            id: The id of the reply and of its message; by default a random one.
+            author: The author; by default, that of the space.
+            lease_s: Seconds until the lease of the reply expires.
+
+        Raises:
+            AlreadyExistsError: The conversation has a message with this id.
+            ConflictError: Another reply is being written.
+            InvalidError: The conversation is inside a transaction.
+        """
+        return await reply_calls.begin(self._store, id, author, lease_s)
+
+    async def extend_reply(
+        self, claim: ReplyClaim, text: str = "", *, lease_s: float | None = 30
+    ) -> ReplyProgress:
+        """Add text to a reply and renew its lease. Sent again with the same claim, it is added once.
+
+        Args:
+            claim: The claim that the last call has returned.
+            text: The text; none to renew the lease alone.
+            lease_s: Seconds until the lease expires; None leaves it.
+
+        Raises:
+            ConflictError: The claim is not that of the last call.
+            LeaseLostError: The lease expired, so the reply was ended as failed.
+        """
+        return await reply_calls.extend(self._store, claim, text, lease_s)
+
+    async def end_reply(
+        self,
+        claim: ReplyClaim,
+        how: Literal["done", "failed"] = "done",
+        *,
+        text: str = "",
+        meta: Mapping[str, Any] | None = None,
+    ) -> ReplyProgress:
+        """End a reply: it becomes a message. One that was stopped stays stopped.
+
+        Args:
+            claim: The claim that the last call has returned.
+            how: `done`, or `failed`: then no model sees it.
+            text: The last piece of text.
+            meta: Notes that are stored with the message.
+
+        Raises:
+            ConflictError: The claim is not that of the last call, for `done`.
+            LeaseLostError: The lease expired, so the reply was ended as failed.
+        """
+        return await reply_calls.end(self._store, claim, how, text, meta or {})
 
     async def stop(self, *, by: str) -> bool:
         """End the reply that is being written, in whatever process, and return whether there was one.

@@ -15,6 +15,7 @@ from keepstate.engine.queue import queue as engine
 from keepstate.engine.queue.claim_requests import Match
 from keepstate.engine.queue.queue import Claim
 from keepstate.engine.queue.retry import Retry
+from keepstate.engine.queue.step_calls import RecordedStep
 from keepstate.engine.queue.tasks import DONE_KEPT_MS, IfPresent, Put
 from keepstate.sync.rules import RuleControl
 from keepstate.sync.step_control import StepControl
@@ -271,6 +272,50 @@ class Queue(
             LeaseLostError: This claim no longer holds the task.
         """
         finish(self._inner.release(inner_of(task) if isinstance(task, Task) else task))
+
+    def attach(self, claim: Claim, *, lease_s: float = 60) -> Task:
+        """Return the task that a claim holds, for a worker that has only the claim.
+
+        Use one object for one attempt: only it knows which names of steps the attempt has used.
+
+        Args:
+            claim: The id of the task and the token of its claim.
+            lease_s: The default of the object's heartbeats. The lease itself stays.
+
+        Raises:
+            LeaseLostError: The claim no longer holds the task.
+        """
+        return Task(finish(self._inner.attach(claim, lease_s=lease_s)))
+
+    def begin_step(self, claim: Claim, name: str, *, once: bool = False) -> RecordedStep:
+        """Return the recorded result of a step, or let a worker elsewhere run it and call `record_step`.
+
+        Again under the same claim, it gives the same answer. A worker uses each name once in an attempt.
+
+        Args:
+            claim: The id of the task and the token of its claim.
+            name: The name of the step.
+            once: Record the intent first. If the attempt ends before the result is recorded, the next one
+                gets `StepUnknownError` until `settle`.
+
+        Raises:
+            InvalidError: The task has too many steps, or another kind of step with this name.
+            LeaseLostError: The claim no longer holds the task.
+            StepUnknownError: The step was begun with `once`, and whether it was done is unknown.
+        """
+        return finish(self._inner.begin_step(claim, name, once=once))
+
+    def record_step(self, claim: Claim, name: str, result: object) -> RecordedStep:
+        """Record the result of a step that a worker elsewhere has run, and return the recorded one.
+
+        A result that is recorded already stays.
+
+        Raises:
+            InvalidError: As for `begin_step`, or the result cannot be stored.
+            LeaseLostError: The claim no longer holds the task. Nothing was recorded.
+            StepUnknownError: Another attempt has begun the step with `once`.
+        """
+        return finish(self._inner.record_step(claim, name, result))
 
 
 class Task(TaskSteps[engine.Task]):

@@ -10,14 +10,18 @@ from typing import TypeVar
 
 from keepstate._finish import finish
 from keepstate.engine.queue import rules as engine
-from keepstate.engine.queue.rules import Limit
+from keepstate.engine.queue.rules import ActiveRules, Limit
 from keepstate.sync.twin import Twin
 
 Inner = TypeVar("Inner", bound=engine.RuleControl)
 
 
 class RuleControl(Twin[Inner]):
-    """Changes the rules of the queue of a space, or of a transaction on it."""
+    """Reads and changes the rules of the queue of a space, or of a transaction on it."""
+
+    def rules(self) -> ActiveRules:
+        """Return the rules that hold now: pauses, limits and aging."""
+        return finish(self._inner.rules())
 
     def configure(self, *, limits: Sequence[Limit] = (), aging_s: float | None = None) -> None:
         """Set the rules of the queue, stored for all workers, instead of those set before.

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from keepstate._finish import finish
 from keepstate.engine.queue import step_control as engine
+from keepstate.engine.queue.step_calls import RecordedStep
 from keepstate.engine.queue.step_records import Step
 from keepstate.sync.twin import Twin
 
@@ -25,6 +26,14 @@ class StepControl(Twin[Inner]):
             NotFoundError: No task has this id.
         """
         return finish(self._inner.steps(id))
+
+    def step_result(self, id: str, name: str) -> RecordedStep:
+        """Return a step of a task with its result; `is_done` is False while it has none.
+
+        Raises:
+            NotFoundError: The task does not exist, or has no such step.
+        """
+        return finish(self._inner.step_result(id, name))
 
     def settle(self, id: str, name: str, result: object) -> None:
         """Tell the result of a step with `once` that was begun, and whose end is unknown.

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from keepstate._finish import finish
+from keepstate.engine.documents.documents import MISSING, Missing
 from keepstate.engine.queue import task_control as engine
 from keepstate.engine.queue.tasks import Put
 from keepstate.sync.twin import Twin
@@ -73,21 +74,30 @@ class TaskControl(Twin[Inner]):
         """
         return finish(self._inner.requeue(*ids, kind=kind, since=since, limit=limit))
 
-    def rerun(self, id: str, *, from_step: str | None = None, as_id: str | None = None) -> Put:
+    def rerun(
+        self,
+        id: str,
+        *,
+        from_step: str | None = None,
+        result: object | Missing = MISSING,
+        as_id: str | None = None,
+    ) -> Put:
         """Run an ended task again, with the same payload, and without its steps.
 
         Args:
             id: The id of the task.
             from_step: Keep the steps that were recorded before this one, and run again from there. A copy
                 takes at most 400 steps of 4 MiB in all.
+            result: Keep this step too, with this result instead of its own. The handler gets it.
             as_id: Run a copy under this id instead, whatever the state of the task. If the id has a task
                 already, it is kept, and `added` is False.
 
         Raises:
+            InvalidError: `result` is given without `from_step`, or for a step that sleeps or asks.
             NotFoundError: No task has this id, or the task has no such step.
             TransitionError: The task has not ended, and `as_id` is not given.
         """
-        return finish(self._inner.rerun(id, from_step=from_step, as_id=as_id))
+        return finish(self._inner.rerun(id, from_step=from_step, result=result, as_id=as_id))
 
     def remove(self, id: str) -> bool:
         """Delete a task that has ended, and return whether it existed. Its id can be used again.

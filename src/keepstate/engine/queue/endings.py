@@ -24,7 +24,7 @@ from keepstate.engine.queue.followers import (
 )
 from keepstate.engine.queue.messages import drop_messages
 from keepstate.engine.queue.slots import release_slots
-from keepstate.engine.queue.step_records import copy_steps, erase_steps, keep_steps
+from keepstate.engine.queue.step_records import StepEdit, copy_steps, erase_steps, keep_steps
 from keepstate.engine.queue.tasks import EndState, IfPresent, Put, TaskRecord, TaskState
 from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError, TransitionError
 from keepstate.stores.protocol import Entry
@@ -292,7 +292,7 @@ async def find_dead(executor: Executor, *, kind: str | None, since_ms: int, limi
 
 
 async def rerun_task(
-    executor: Executor, unit: Unit, task_id: str, as_id: str | None, number: int
+    executor: Executor, unit: Unit, task_id: str, as_id: str | None, number: int, edit: StepEdit | None = None
 ) -> Put | None:
     """Run a task again, or a copy of it under another id; see `Queue.rerun`.
 
@@ -302,6 +302,7 @@ async def rerun_task(
         task_id: The id of the task.
         as_id: The id of the copy, if one is wanted.
         number: The number of the first step that is not kept.
+        edit: A new result of a kept step.
 
     Returns:
         None if the batch has only deleted or changed some of many steps.
@@ -323,6 +324,8 @@ async def rerun_task(
         put = await put_task(executor, unit, fresh, copied, "keep")
         if put.added and number:
             await copy_steps(executor, unit, record, number, into=as_id, life_ms=await unit.now_ms())
+        if put.added and edit is not None:
+            await edit.write(unit)
         return put
     if record.state not in tasks.ENDED or record.is_followed:
         raise TransitionError(
@@ -344,6 +347,8 @@ async def rerun_task(
                 wanted="ready",
             )
         return None
+    if edit is not None:
+        await edit.write(unit, life_ms=record.put_at_ms)
     if record.has_result:
         unit.delete(tasks.result_key(task_id))
     ended = attempts_key(task_id)

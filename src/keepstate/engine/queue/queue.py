@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
 from keepstate._deferral import defer_imports
+from keepstate.engine.documents.record import decode_value
 from keepstate.engine.kernel.arguments import (
     check_delay_ms,
     check_duration_ms,
@@ -28,7 +29,7 @@ from keepstate.engine.kernel.arguments import (
 from keepstate.engine.kernel.executor import Executor, OwnedHome
 from keepstate.engine.kernel.shield import finish_despite_cancel
 from keepstate.engine.kernel.store_abilities import LossDetector
-from keepstate.engine.kernel.stored import shorten
+from keepstate.engine.kernel.stored import corrupt_error
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import followers, tasks
 from keepstate.engine.queue.attempts import attempts_key, note_attempt
@@ -46,6 +47,7 @@ from keepstate.engine.queue.messages import unread
 from keepstate.engine.queue.queue_cache import QueueCache
 from keepstate.engine.queue.retry import Retry
 from keepstate.engine.queue.rules import RuleControl
+from keepstate.engine.queue.step_calls import RecordedStep, StepCalls, lost_error
 from keepstate.engine.queue.step_control import StepControl
 from keepstate.engine.queue.step_memory import StepMemory
 from keepstate.engine.queue.steps import BeginTransaction, TaskSteps
@@ -666,6 +668,73 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
 
         await finish_despite_cancel(self._executor.runner, once)
 
+    # ---- a holder elsewhere
+
+    async def attach(self, claim: Claim, *, lease_s: float = 60) -> Task:
+        """Return the task that a claim holds, for a worker that has only the claim.
+
+        Use one object for one attempt: only it knows which names of steps the attempt has used.
+
+        Args:
+            claim: The id of the task and the token of its claim.
+            lease_s: The default of the object's heartbeats. The lease itself stays.
+
+        Raises:
+            LeaseLostError: The claim no longer holds the task.
+        """
+        require_instance("claim", claim, Claim)
+        check_duration_ms("lease_s", lease_s)
+        losses = await self._executor.loss_detector()
+        task_key, payload_key = tasks.task_key(claim.id), tasks.payload_key(claim.id)
+
+        async def work(unit: Unit) -> tuple[TaskRecord, bytes]:
+            entry, payload = await unit.read(task_key, payload_key)
+            record = None if entry is None else self._record(entry)
+            if record is None or record.token != claim.token or record.state != "claimed":
+                raise self._lost_error(claim, record)
+            if payload is None:
+                raise corrupt_error(f"task {claim.id!r} of {self._executor.name!r}", "its payload is lost")
+            return record, await unit.value(payload)
+
+        record, stored = (await self._executor.run(work))[0]
+        payload = decode_value(self._executor, payload_key, stored)
+        return Task(self, record, payload, lease_s, losses, stored_payload=stored)
+
+    async def begin_step(self, claim: Claim, name: str, *, once: bool = False) -> RecordedStep:
+        """Return the recorded result of a step, or let a worker elsewhere run it and call `record_step`.
+
+        Again under the same claim, it gives the same answer. A worker uses each name once in an attempt.
+
+        Args:
+            claim: The id of the task and the token of its claim.
+            name: The name of the step.
+            once: Record the intent first. If the attempt ends before the result is recorded, the next one
+                gets `StepUnknownError` until `settle`.
+
+        Raises:
+            InvalidError: The task has too many steps, or another kind of step with this name.
+            LeaseLostError: The claim no longer holds the task.
+            StepUnknownError: The step was begun with `once`, and whether it was done is unknown.
+        """
+        check_flag("once", once)
+        return await self._step_calls(claim, name).begin(once=once)
+
+    async def record_step(self, claim: Claim, name: str, result: object) -> RecordedStep:
+        """Record the result of a step that a worker elsewhere has run, and return the recorded one.
+
+        A result that is recorded already stays.
+
+        Raises:
+            InvalidError: As for `begin_step`, or the result cannot be stored.
+            LeaseLostError: The claim no longer holds the task. Nothing was recorded.
+            StepUnknownError: Another attempt has begun the step with `once`.
+        """
+        return await self._step_calls(claim, name).record(result)
+
+    def _step_calls(self, claim: Claim, name: str) -> StepCalls:
+        require_instance("claim", claim, Claim)
+        return StepCalls(self._executor, claim.id, claim.token, name)
+
     async def change_steps(
         self,
         task: Task,
@@ -711,21 +780,9 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
         return record, entry.version
 
     def _lost_error(self, task: Task | Claim, record: TaskRecord | None) -> LeaseLostError:
-        now = "deleted"
-        if record is not None:
-            now = record.state if record.token == task.token else "claimed by another worker"
-            if record.token == task.token and record.state == "cancelled":
-                if isinstance(task, Task):
-                    task.cancelled = True
-                by = f" by {shorten(record.cancelled_by)}" if record.cancelled_by else ""
-                now = f"cancelled{by}{f': {shorten(record.error)}' if record.error else ''}"
-        return LeaseLostError(
-            f"task {task.id!r} of {self._executor.name!r} is no longer held by this claim (now: {now}). "
-            "Stop working on it",
-            space=self._executor.name,
-            name=task.id,
-            token=task.token,
-        )
+        if isinstance(task, Task) and record is not None and record.token == task.token:
+            task.cancelled = task.cancelled or record.state == "cancelled"
+        return lost_error(self._executor, task.id, task.token, record)
 
     def _record(self, entry: Entry) -> TaskRecord:
         return decode_task(self._executor, entry)

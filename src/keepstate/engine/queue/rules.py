@@ -212,11 +212,44 @@ async def note_listed_kinds(unit: Unit) -> None:
     unit.subjects |= {subject_in(CARRIED, entry) for entry in page.entries}
 
 
+@dataclass(frozen=True, slots=True)
+class ActiveRules:
+    """The rules of a queue at one revision.
+
+    Attributes:
+        is_paused: Whether the whole queue is paused.
+        paused_kinds: The kinds that are paused by themselves, sorted.
+        limits: The limits given to `configure`.
+        aging_s: The seconds of waiting that count as one point of priority, or None.
+    """
+
+    is_paused: bool
+    paused_kinds: tuple[str, ...]
+    limits: tuple[Limit, ...]
+    aging_s: float | None
+
+
 class RuleControl:
-    """Changes the rules of the queue of a space, or of a transaction on it."""
+    """Reads and changes the rules of the queue of a space, or of a transaction on it."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
+
+    async def rules(self) -> ActiveRules:
+        """Return the rules that hold now: pauses, limits and aging."""
+        found, _ = await self._executor.run(read_rules)
+        limits = [
+            Limit(
+                running=rule.running,
+                starts=rule.starts,
+                per_s=rule.per_ms / 1000,
+                kind=rule.kind,
+                each_key=rule.each_key,
+            )
+            for rule in found.limits
+        ]
+        aging_s = None if found.aging_ms is None else found.aging_ms / 1000
+        return ActiveRules(found.is_paused, found.paused, tuple(limits), aging_s)
 
     async def configure(self, *, limits: Sequence[Limit] = (), aging_s: float | None = None) -> None:
         """Set the rules of the queue, stored for all workers, instead of those set before.

@@ -12,6 +12,7 @@ from keepstate.engine.kernel.stored import shorten, to_datetime
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.listings import decode_task
+from keepstate.engine.queue.step_calls import RecordedStep, read_step
 from keepstate.engine.queue.step_records import (
     Step,
     StepRecord,
@@ -48,6 +49,15 @@ class StepControl:
         """
         tasks.task_key(id)
         return await list_steps(self._executor, id)
+
+    async def step_result(self, id: str, name: str) -> RecordedStep:
+        """Return a step of a task with its result; `is_done` is False while it has none.
+
+        Raises:
+            NotFoundError: The task does not exist, or has no such step.
+        """
+        tasks.task_key(id)
+        return await read_step(self._executor, id, name)
 
     async def settle(self, id: str, name: str, result: object) -> None:
         """Tell the result of a step with `once` that was begun, and whose end is unknown.

@@ -297,11 +297,34 @@ async def copy_steps(
         write_step(unit, key, msgspec.structs.replace(step, life_ms=life_ms), value)
 
 
-async def number_of(executor: Executor, unit: Unit, record: TaskRecord, name: str) -> int | None:
-    """Return the number of a step of a task, or None if it has none of this name."""
-    key = step_key(record.id, name)
-    entry = await unit.get(key)
+@dataclass(frozen=True, slots=True)
+class StepEdit:
+    """A new result of a recorded step, for a task that runs again.
+
+    Attributes:
+        key: The key of the step in the task that runs.
+        row: The step as it was recorded.
+        stored: The new result, encoded for the key.
+    """
+
+    key: bytes
+    row: StepRecord
+    stored: bytes
+
+    async def write(self, unit: Unit, life_ms: int | None = None) -> None:
+        """Write the step as done with the new result; for a copy of its task, in the life that begins now."""
+        now_ms = await unit.now_ms()
+        row = msgspec.structs.replace(
+            self.row, state="done", at_ms=now_ms, life_ms=now_ms if life_ms is None else life_ms
+        )
+        if not write_step(unit, self.key, row, self.stored).is_apart and self.row.is_apart:
+            unit.delete(value_key(self.key))
+
+
+async def find_step(executor: Executor, unit: Unit, record: TaskRecord, name: str) -> StepRecord | None:
+    """Return a recorded step of a task, or None if it has none of this name."""
+    entry = await unit.get(step_key(record.id, name))
     if entry is None:
         return None
-    step = decode_step(entry.value, f"step {name!r} of task {record.id!r} of {executor.name!r}")
-    return step.number if step.life_ms == record.put_at_ms else None
+    row = decode_step(entry.value, f"step {name!r} of task {record.id!r} of {executor.name!r}")
+    return row if row.life_ms == record.put_at_ms else None

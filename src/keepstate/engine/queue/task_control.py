@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
+from keepstate.engine.documents.documents import MISSING, Missing
 from keepstate.engine.kernel.arguments import check_moment_ms, check_name, check_text
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.stored import shorten
@@ -22,7 +23,14 @@ from keepstate.engine.queue.endings import (
 )
 from keepstate.engine.queue.listings import decode_task
 from keepstate.engine.queue.messages import send_message
-from keepstate.engine.queue.step_records import erase_steps, has_many_steps, number_of, step_key
+from keepstate.engine.queue.step_records import (
+    StepEdit,
+    StepRecord,
+    erase_steps,
+    find_step,
+    has_many_steps,
+    step_key,
+)
 from keepstate.engine.queue.tasks import ENDED, Put
 from keepstate.errors import InvalidError, NotFoundError, TransitionError
 from keepstate.values import limits
@@ -115,45 +123,70 @@ class TaskControl:
             number += len((await self._executor.run(work))[0])
         return number
 
-    async def rerun(self, id: str, *, from_step: str | None = None, as_id: str | None = None) -> Put:
+    async def rerun(
+        self,
+        id: str,
+        *,
+        from_step: str | None = None,
+        result: object | Missing = MISSING,
+        as_id: str | None = None,
+    ) -> Put:
         """Run an ended task again, with the same payload, and without its steps.
 
         Args:
             id: The id of the task.
             from_step: Keep the steps that were recorded before this one, and run again from there. A copy
                 takes at most 400 steps of 4 MiB in all.
+            result: Keep this step too, with this result instead of its own. The handler gets it.
             as_id: Run a copy under this id instead, whatever the state of the task. If the id has a task
                 already, it is kept, and `added` is False.
 
         Raises:
+            InvalidError: `result` is given without `from_step`, or for a step that sleeps or asks.
             NotFoundError: No task has this id, or the task has no such step.
             TransitionError: The task has not ended, and `as_id` is not given.
         """
         tasks.task_key(id)
         if as_id is not None:
             tasks.task_key(as_id)
-        number = 0 if from_step is None else await self._number_of(id, from_step)
+        number, edit = 0, None
+        if from_step is not None:
+            row = await self._recorded(id, from_step)
+            number = row.number
+            if result is not MISSING:
+                number += 1
+                edit = self._edit(id if as_id is None else as_id, from_step, row, result)
+        elif result is not MISSING:
+            raise InvalidError("`result` is that of a step; name the step by `from_step`")
         await self._tell_followers([id])
         put: Put | None = None
         while put is None:
             put, _ = await self._executor.run(
-                lambda unit: rerun_task(self._executor, unit, id, as_id, number)
+                lambda unit: rerun_task(self._executor, unit, id, as_id, number, edit)
             )
         return put
 
-    async def _number_of(self, id: str, step: str) -> int:
+    def _edit(self, id: str, name: str, row: StepRecord, result: object) -> StepEdit:
+        if row.kind in ("sleep", "ask"):
+            raise InvalidError(
+                f"step {shorten(name)!r} of task {id!r} is of kind {row.kind!r}: it has no result"
+            )
+        key = step_key(id, name)
+        return StepEdit(key, row, self._executor.encode(result, key))
+
+    async def _recorded(self, id: str, step: str) -> StepRecord:
         step_key(id, step)
 
-        async def work(unit: Unit) -> int:
+        async def work(unit: Unit) -> StepRecord:
             entry = await unit.get(tasks.task_key(id))
-            number = None
+            row = None
             if entry is not None:
-                number = await number_of(self._executor, unit, decode_task(self._executor, entry), step)
-            if number is None:
+                row = await find_step(self._executor, unit, decode_task(self._executor, entry), step)
+            if row is None:
                 raise NotFoundError(
                     f"task {id!r} of {self._executor.name!r} has no step {shorten(step)!r}; see steps()"
                 )
-            return number
+            return row
 
         return (await self._executor.run(work))[0]
 

@@ -178,7 +178,10 @@ class Queues:
             cursor = msgspec.msgpack.decode(packed, type=_Cursor)
         except (ValueError, msgspec.MsgspecError) as error:
             raise InvalidError(f"`after` is {after!a:.100}; give `next` of a page of dead()") from error
-        if (cursor.under, cursor.scope) != (self._under, self._scope.name):
+        # A cursor comes from outside: what it names is judged like what a caller names.
+        is_foreign = self._scope is OWN and cursor.tenant != self._ks.tenant_id
+        is_beyond = self._under and not f"{cursor.space}/".startswith(f"{self._under.rstrip('/')}/")
+        if (cursor.under, cursor.scope) != (self._under, self._scope.name) or is_foreign or is_beyond:
             raise InvalidError("`after` belongs to a listing of other queues; give `next` of a page of these")
         return cursor
 

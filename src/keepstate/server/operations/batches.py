@@ -86,12 +86,21 @@ class LeaseClaim(Body, frozen=True, kw_only=True):
     token: Token
 
 
+class StepClaim(Body, frozen=True, kw_only=True):
+    """The step of a claimed task that a batch is. The key needs the right `work` too."""
+
+    id: Label
+    token: Token
+    name: Label
+
+
 class Batch(Body, frozen=True, kw_only=True):
-    """Operations that apply together, in order."""
+    """Operations that apply together, in order: as a step of a task exactly once."""
 
     operations: Annotated[list[Part], msgspec.Meta(min_length=1, max_length=400)]
     message: Annotated[str, msgspec.Meta(max_length=65_536)] = ""
     lease: LeaseClaim | None = None
+    step: StepClaim | None = None
 
 
 class BatchResult(msgspec.Struct, frozen=True):
@@ -161,7 +170,8 @@ class LeasesQuery(InSpace, frozen=True, kw_only=True):
 
 async def apply_batch(call: Call, query: InSpace, body: Batch) -> Applied:
     """Apply operations together."""
-    if any(isinstance(part, CompletePart) for part in body.operations) and not call.key.allows("work"):
+    is_work = body.step is not None or any(isinstance(part, CompletePart) for part in body.operations)
+    if is_work and not call.key.allows("work"):
         raise RefusedError(403, "forbidden", f"the key {call.key.name!r} does not have the right 'work'")
     space = call.space(query)
     if body.message:
@@ -170,11 +180,15 @@ async def apply_batch(call: Call, query: InSpace, body: Batch) -> Applied:
     async def work(tx: Transaction) -> list[BatchResult]:
         return [await _apply(call, tx, part) for part in body.operations]
 
+    if sum(each is not None for each in (body.lease, body.step, call.idempotency_key)) > 1:
+        raise RefusedError(
+            422, "invalid", "a batch takes a lease, a step or an Idempotency-Key; give one of them"
+        )
+    if body.step is not None:
+        return await _apply_as_step(space, body.step, work)
     if body.lease is None:
         results, revision = await write_once(call, space, "applyBatch", work, list[BatchResult])
         return Applied(revision, results)
-    if call.idempotency_key is not None:
-        raise RefusedError(422, "invalid", "a batch with a lease takes no Idempotency-Key; give one of them")
     return await _apply_fenced(space, body.lease, work)
 
 
@@ -190,6 +204,19 @@ async def _apply_fenced(space: Space, held: LeaseClaim, work: Any) -> Applied:
         except ConflictError as conflict:
             if not conflict.retryable:
                 raise
+
+
+async def _apply_as_step(space: Space, step: StepClaim, work: Any) -> Applied:
+    """Apply a batch together with its step; if the step is recorded, return the recorded results."""
+    transactions: list[Transaction] = []
+
+    async def apply(tx: Transaction) -> Any:
+        transactions.append(tx)
+        return msgspec.to_builtins(await work(tx))
+
+    task = await space.queue.attach(Claim(step.id, step.token))
+    results = msgspec.convert(await task.transact(step.name, apply), list[BatchResult])
+    return Applied(transactions[-1].revision if transactions else 0, results)
 
 
 async def _apply(call: Call, tx: Transaction, part: Part) -> BatchResult:

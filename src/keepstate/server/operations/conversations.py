@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from keepstate.server.operations.history import Ref
-from keepstate.server.operations.values import Body, read_value, show
+from keepstate.server.operations.tasks import Token
+from keepstate.server.operations.values import Body, Seconds, read_value, show
 from keepstate.server.table import (
     Call,
     Cursor,
@@ -22,7 +23,7 @@ from keepstate.server.table import (
     Operation,
     StreamEvent,
 )
-from keepstate.sessions import ANY_USER, Conversation, Session
+from keepstate.sessions import ANY_USER, Conversation, ReplyClaim, ReplyProgress, Session
 from keepstate.sessions.entries import Entry
 from keepstate.sessions.following import ChatChange
 
@@ -101,6 +102,44 @@ class AppendedMessage(msgspec.Struct, frozen=True):
     """The number of a message."""
 
     number: int
+
+
+class ReplyRequest(Body, frozen=True, kw_only=True):
+    """A reply to begin. It fails unless text or nothing is added to it every `lease_s` seconds."""
+
+    id: Label | None = None
+    lease_s: Seconds = 30
+
+
+class ReplyState(msgspec.Struct, frozen=True):
+    """The proof that the caller writes a reply, for the next call; `status` is None until it has ended."""
+
+    id: str
+    token: int
+    position: str
+    status: Literal["done", "stopped", "failed"] | None = None
+
+
+class HeldReply(Body, frozen=True, kw_only=True):
+    """The proof of the last call, and the next piece of text."""
+
+    id: Label
+    token: Token
+    position: Annotated[str, msgspec.Meta(min_length=1, max_length=20, pattern="^[0-9]+$")]
+    text: Annotated[str, msgspec.Meta(max_length=1_048_576)] = ""
+
+
+class ReplyDelta(HeldReply, frozen=True, kw_only=True):
+    """A piece of text, and the seconds until the next one."""
+
+    lease_s: Seconds = 30
+
+
+class ReplyEnd(HeldReply, frozen=True, kw_only=True):
+    """The last piece of text, and notes to store with the message. A failed reply is seen by no model."""
+
+    how: Literal["done", "failed"] = "done"
+    meta: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict[str, msgspec.Raw])
 
 
 class StopResult(msgspec.Struct, frozen=True):
@@ -185,6 +224,35 @@ async def merge_fork(call: Call, query: ConversationQuery, body: ForkMergeReques
     return MergedFork(1, number)
 
 
+async def begin_reply(call: Call, query: ConversationQuery, body: ReplyRequest) -> ReplyState:
+    """Begin a reply, which followers read while it is written."""
+    talk = await _conversation(call, query)
+    claim = await talk.begin_reply(id=body.id, author=call.author, lease_s=body.lease_s)
+    return _proof(ReplyProgress(claim))
+
+
+async def extend_reply(call: Call, query: ConversationQuery, body: ReplyDelta) -> ReplyState:
+    """Add a piece of text to a reply, and renew its lease."""
+    talk = await _conversation(call, query)
+    return _proof(await talk.extend_reply(_claim(body), body.text, lease_s=body.lease_s))
+
+
+async def end_reply(call: Call, query: ConversationQuery, body: ReplyEnd) -> ReplyState:
+    """End a reply: it becomes a message."""
+    talk = await _conversation(call, query)
+    meta = {name: read_value(raw) for name, raw in body.meta.items()}
+    return _proof(await talk.end_reply(_claim(body), body.how, text=body.text, meta=meta))
+
+
+def _claim(body: HeldReply) -> ReplyClaim:
+    return ReplyClaim(body.id, body.token, int(body.position))
+
+
+def _proof(progress: ReplyProgress) -> ReplyState:
+    claim = progress.claim
+    return ReplyState(claim.id, claim.token, str(claim.position), progress.status)
+
+
 async def stop_reply(call: Call, query: ConversationQuery) -> StopResult:
     """End the reply that is being written."""
     return StopResult(await (await _conversation(call, query)).stop(by=call.author))
@@ -257,6 +325,21 @@ OPERATIONS = (
         method="GET", path="/v1/conversation/follow", name="followConversation",
         summary="Follow a conversation, with replies while they are written.", right="read",
         query=FollowQuery, run=follow_conversation, answer=ConversationChange, is_stream=True,
+    ),
+    Operation(
+        method="POST", path="/v1/conversation/reply", name="beginReply",
+        summary="Begin a reply, which followers read while it is written.", right="write",
+        query=ConversationQuery, run=begin_reply, answer=ReplyState, body=ReplyRequest,
+    ),
+    Operation(
+        method="POST", path="/v1/conversation/reply/extend", name="extendReply",
+        summary="Add a piece of text to a reply, and renew its lease.", right="write",
+        query=ConversationQuery, run=extend_reply, answer=ReplyState, body=ReplyDelta,
+    ),
+    Operation(
+        method="POST", path="/v1/conversation/reply/end", name="endReply",
+        summary="End a reply: it becomes a message.", right="write", query=ConversationQuery,
+        run=end_reply, answer=ReplyState, body=ReplyEnd,
     ),
     Operation(
         method="POST", path="/v1/conversation/stop", name="stopReply",

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from keepstate.engine.documents.documents import MISSING
 from keepstate.engine.queue.queue import Claim, Queue
 from keepstate.engine.queue.tasks import TaskInfo, TaskState
 from keepstate.engine.space.space import Transaction
@@ -19,6 +20,7 @@ from keepstate.server.table import Call, Cursor, InSpace, Instant, Label, Note, 
 
 Wait = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)]
 Token = Annotated[int, msgspec.Meta(ge=0)]
+Kind = Annotated[str, msgspec.Meta(max_length=200)]
 Priority = Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)]
 
 
@@ -58,7 +60,7 @@ class NewTask(Body, frozen=True, kw_only=True):
 
     payload: msgspec.Raw
     id: Label | None = None
-    kind: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    kind: Kind = ""
     key: Label | None = None
     priority: Priority = 0
     delay_s: Delay = 0
@@ -85,9 +87,7 @@ class ClaimRequest(Body, frozen=True, kw_only=True):
     worker: Label | None = None
     count: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     wait_s: Wait = 0
-    kinds: (
-        Annotated[list[Annotated[str, msgspec.Meta(max_length=200)]], msgspec.Meta(max_length=100)] | None
-    ) = None
+    kinds: Annotated[list[Kind], msgspec.Meta(max_length=100)] | None = None
 
 
 class ClaimedTask(msgspec.Struct, frozen=True):
@@ -151,9 +151,27 @@ class ChangeResult(msgspec.Struct, frozen=True):
 
 
 class RequeueRequest(Body, frozen=True, kw_only=True):
-    """Dead tasks to make ready again."""
+    """Dead tasks to make ready again: by their ids, or of a kind or since a time, those that died first."""
 
-    ids: Annotated[list[Label], msgspec.Meta(min_length=1, max_length=100)]
+    ids: Annotated[tuple[Label, ...], msgspec.Meta(max_length=100)] = ()
+    kind: Kind | None = None
+    since: Instant | None = None
+    limit: PageLimit = 1_000
+
+
+class RerunRequest(Body, frozen=True, kw_only=True):
+    """An ended task to run again. `result` replaces that of the step `from_step`, which is then kept."""
+
+    id: Label
+    from_step: Label | None = None
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    as_id: Label | None = None
+
+
+class LaterRequest(HeldTask, frozen=True, kw_only=True):
+    """A claimed task to return for some seconds."""
+
+    seconds: Delay
 
 
 class RequeueResult(msgspec.Struct, frozen=True):
@@ -236,7 +254,7 @@ async def list_tasks(call: Call, query: TasksQuery) -> TaskPage:
         unreadable="raw",
     )
     more = found[-1].cursor if len(found) == query.limit else None
-    return TaskPage([_task(info) for info in found], more)
+    return TaskPage([show_task(info) for info in found], more)
 
 
 async def get_task(call: Call, query: TaskQuery) -> Task:
@@ -244,7 +262,7 @@ async def get_task(call: Call, query: TaskQuery) -> Task:
     info = await call.space(query).queue.get(query.id, payload=True)
     if info is None:
         raise NotFoundError(f"task {query.id!r} does not exist in space {query.space!r}")
-    return _task(info)
+    return show_task(info)
 
 
 async def put_task(call: Call, query: InSpace, body: NewTask) -> PutTask:
@@ -356,7 +374,25 @@ async def cancel_task(call: Call, query: InSpace, body: CancelRequest) -> Change
 
 async def requeue_tasks(call: Call, query: InSpace, body: RequeueRequest) -> RequeueResult:
     """Make dead tasks ready again."""
-    return RequeueResult(await call.space(query).queue.requeue(*body.ids))
+    found = await call.space(query).queue.requeue(
+        *body.ids, kind=body.kind, since=body.since, limit=body.limit
+    )
+    return RequeueResult(found)
+
+
+async def rerun_task(call: Call, query: InSpace, body: RerunRequest) -> PutTask:
+    """Run an ended task again, or a copy of any task."""
+    edit = MISSING if isinstance(body.result, msgspec.UnsetType) else read_value(body.result)
+    put = await call.space(query).queue.rerun(
+        body.id, from_step=body.from_step, result=edit, as_id=body.as_id
+    )
+    return PutTask(put.id, put.added, put.state)
+
+
+async def postpone_task(call: Call, query: InSpace, body: LaterRequest) -> Done:
+    """Return a task to the queue for some seconds."""
+    await call.space(query).queue.suspend(Claim(body.id, body.token), body.seconds)
+    return Done()
 
 
 async def send_message(call: Call, query: InSpace, body: TaskMessage) -> ChangeResult:
@@ -365,7 +401,8 @@ async def send_message(call: Call, query: InSpace, body: TaskMessage) -> ChangeR
     return ChangeResult(await queue.send(body.id, body.name, read_value(body.value), send_id=body.send_id))
 
 
-def _task(info: TaskInfo) -> Task:
+def show_task(info: TaskInfo) -> Task:
+    """Return a task as it is sent."""
     return Task(
         info.id,
         info.state,
@@ -412,6 +449,16 @@ OPERATIONS = (
         method="POST", path="/v1/tasks/requeue", name="requeueTasks",
         summary="Make dead tasks ready again.", right="write", query=InSpace, run=requeue_tasks,
         answer=RequeueResult, body=RequeueRequest,
+    ),
+    Operation(
+        method="POST", path="/v1/task/rerun", name="rerunTask",
+        summary="Run an ended task again, from a step and with an edited result if wanted.", right="write",
+        query=InSpace, run=rerun_task, answer=PutTask, body=RerunRequest,
+    ),
+    Operation(
+        method="POST", path="/v1/task/later", name="postponeTask",
+        summary="Return a claimed task for some seconds, without using an attempt.", right="work",
+        query=InSpace, run=postpone_task, answer=Done, body=LaterRequest,
     ),
     Operation(
         method="GET", path="/v1/task", name="getTask", summary="Read a task with its payload.",

@@ -19,6 +19,7 @@ from keepstate.sessions.forks import Fork
 from keepstate.sessions.forms.conversion import BaseMessage, ModelContext, ModelMessage
 from keepstate.sessions.forms.given import GivenMessage
 from keepstate.sessions.messages import Message, estimate_tokens
+from keepstate.sessions.reply_calls import ReplyClaim, ReplyProgress
 from keepstate.sync.binding import Resource, StorageOptions
 from keepstate.sync.sessions.replies import Reply
 from keepstate.sync.spends import Spend
@@ -383,6 +384,62 @@ class Conversation(Twin[sessions.Conversation]):
             )
         ) as inner:
             yield Reply(inner)
+
+    def begin_reply(
+        self, *, id: str | None = None, author: str | None = None, lease_s: float = 30
+    ) -> ReplyClaim:
+        """Begin a reply whose writer has no object between two calls, and return its claim.
+
+        For a server, and for a writer in another process. `reply` is simpler where one block writes it all.
+        Unless each `extend_reply` comes within `lease_s`, the next follower or reply ends it as failed.
+
+        Args:
+            id: The id of the reply and of its message; by default a random one.
+            author: The author; by default, that of the space.
+            lease_s: Seconds until the lease of the reply expires.
+
+        Raises:
+            AlreadyExistsError: The conversation has a message with this id.
+            ConflictError: Another reply is being written.
+            InvalidError: The conversation is inside a transaction.
+        """
+        return finish(self._inner.begin_reply(id=id, author=author, lease_s=lease_s))
+
+    def extend_reply(self, claim: ReplyClaim, text: str = "", *, lease_s: float | None = 30) -> ReplyProgress:
+        """Add text to a reply and renew its lease. Sent again with the same claim, it is added once.
+
+        Args:
+            claim: The claim that the last call has returned.
+            text: The text; none to renew the lease alone.
+            lease_s: Seconds until the lease expires; None leaves it.
+
+        Raises:
+            ConflictError: The claim is not that of the last call.
+            LeaseLostError: The lease expired, so the reply was ended as failed.
+        """
+        return finish(self._inner.extend_reply(claim, text, lease_s=lease_s))
+
+    def end_reply(
+        self,
+        claim: ReplyClaim,
+        how: Literal["done", "failed"] = "done",
+        *,
+        text: str = "",
+        meta: Mapping[str, Any] | None = None,
+    ) -> ReplyProgress:
+        """End a reply: it becomes a message. One that was stopped stays stopped.
+
+        Args:
+            claim: The claim that the last call has returned.
+            how: `done`, or `failed`: then no model sees it.
+            text: The last piece of text.
+            meta: Notes that are stored with the message.
+
+        Raises:
+            ConflictError: The claim is not that of the last call, for `done`.
+            LeaseLostError: The lease expired, so the reply was ended as failed.
+        """
+        return finish(self._inner.end_reply(claim, how, text=text, meta=meta))
 
     def stop(self, *, by: str) -> bool:
         """End the reply that is being written, in whatever process, and return whether there was one.
