@@ -14,5 +14,6 @@ export default defineConfig({
     modulePreload: false,
     reportCompressedSize: false,
     cssCodeSplit: false,
+    rolldownOptions: { checks: { pluginTimings: false } },
   },
 });

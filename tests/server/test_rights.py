@@ -39,7 +39,7 @@ NEEDS = {
         receiveMessage spawnTask awaitResults askStep
     """,
     "answer": "answer",
-    "admin": "dropSpace listTenants getHealth listKeys",
+    "admin": "dropSpace listTenants getHealth listKeys revokeKey getSizeOfTenant",
 }
 """The right that each operation needs, as the pages say it."""
 BESIDES = {"spawnTask": ("write",), "awaitResults": ("read",), "askStep": ("write",)}
@@ -97,7 +97,7 @@ BODIES: dict[str, Any] = {
 }
 GIVEN = {
     "space": "run/1", "key": "plan", "session": "talk", "id": "t", "name": "b", "a": "main", "b": "main",
-    "path": '["plan"]',
+    "path": '["plan"]', "tenant": "acme",
     "source": "b",
 }  # fmt: skip
 """Values of the parameters that operations require."""
