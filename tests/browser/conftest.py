@@ -248,13 +248,16 @@ async def loaded(page: Page) -> None:
     main = page.get_by_role("main")
     await main.wait_for()
     waited: Waited = page.keepstate_waited  # type: ignore[attr-defined]
-    async with asyncio.timeout(WAIT_MS / 1000):
-        while True:
-            await page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))")
-            is_quiet = not waited.open and time.monotonic() - waited.since_s > QUIET_S
-            if is_quiet and await main.get_attribute("aria-busy") != "true":
-                return
-            await asyncio.sleep(0.01)
+    until_s = time.monotonic() + WAIT_MS / 1000
+    while True:
+        await page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))")
+        is_busy = await main.get_attribute("aria-busy") == "true"
+        if not is_busy and not waited.open and time.monotonic() - waited.since_s > QUIET_S:
+            return
+        assert time.monotonic() < until_s, (
+            f"{page.url} is {'busy' if is_busy else 'quiet'} and waits for {[each.url for each in waited.open]}"
+        )
+        await asyncio.sleep(0.01)
 
 
 async def go(page: Page, place: str) -> None:

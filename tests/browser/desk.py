@@ -17,7 +17,7 @@ from keepstate import Retry, Session
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.testing.clocks import StoreClock
-from tests.browser.conversations import generate
+from tests.browser.conversations import CITIES, generate
 
 BEGIN = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
 NOW = datetime(2026, 3, 2, 10, 42, tzinfo=UTC)
@@ -135,9 +135,9 @@ async def _talk(ks: Keepstate, clock: StoreClock) -> None:
     )
     clock.advance(60)
     fork = await talk.fork("in Norwegian")
-    await fork.append({"role": "user", "content": "På norsk, takk."})
+    await fork.append({"role": "user", "content": "På norsk, takk."}, author="ida_lund")
     await fork.append({"role": "assistant", "content": "Det er R 61 til Bergen, spor 4."}, author="writer")
-    await talk.append({"role": "user", "content": "And when does it leave?"})
+    await talk.append({"role": "user", "content": "And when does it leave?"}, author="ida_lund")
     async with talk.reply(author="writer", flush_s=0.001) as reply:
         await reply.write("It leaves at 12:03, and then ")
         await talk.stop(by="ida_lund")
@@ -233,9 +233,10 @@ async def _keep(ks: Keepstate, clock: StoreClock) -> None:
     await desk.documents.put("signature", "Your travel desk\nWe take trains seriously.")
     for number in range(40):
         clock.advance(31)
-        event = {"type": ("searched", "quoted", "booked")[number % 3], "customer": f"customer {number % 7}"}
-        await desk.events.append(event, stream="visits")
-    await desk.events.append({"type": "opened", "by": "ann"})
+        kind = ("searched", "quoted", "booked")[number % 3]
+        event = {"customer": f"customer {number % 7}", "to": CITIES[number % len(CITIES)]}
+        await desk.events.append(event, stream="visits", type=kind)
+    await desk.events.append({"by": "ann"}, type="opened")
     for tenant in ("north", "south"):
         space = ks.tenant(tenant).space("desk", author="ann")
         for number in range(12):
