@@ -32,10 +32,9 @@ export function layOut(nodes: readonly Node[], first?: string): Lanes {
     width = Math.max(width, open.length);
     node.parents.forEach((parent, place) => {
       if (!rows.has(parent)) return;
-      const waiting = open.indexOf(parent);
-      if (waiting >= 0 && (place > 0 || waiting < lane)) return;
-      if (waiting >= 0) open[waiting] = null;
-      open[place === 0 ? lane : free()] = parent;
+      // Several lanes may lead to one commit: each keeps its own until it gets there.
+      if (place === 0) open[lane] = parent;
+      else if (!open.includes(parent)) open[free()] = parent;
       width = Math.max(width, open.length);
     });
   }

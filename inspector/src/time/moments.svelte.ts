@@ -6,8 +6,8 @@ import { ask, RequestError, type NamedCommit, type StoredCommit } from "../lib/a
 import { here } from "../lib/place.svelte.ts";
 import { reportError } from "../lib/status.svelte.ts";
 
-const PAGE = 200;
-const MOST_PAGES = 24;
+const PAGE = 64;
+const MOST_PAGES = 64;
 const REST = 60;
 const LOOK_AGAIN = 3_000;
 
@@ -65,11 +65,14 @@ export class Moments {
   /** Read the pages of some numbers, once they have been in sight for a short time. */
   need(first: number, last: number): void {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => {
-      const [low, high] = [this.#pageOf(Math.max(1, first)), this.#pageOf(Math.max(1, last))];
-      for (const [page, aborter] of this.#reading) if (page < low || page > high) aborter.abort();
-      for (let page = low; page <= high; page++) void this.#read(page);
-    }, REST);
+    this.#timer = setTimeout(() => this.readNow(first, last), REST);
+  }
+
+  /** Read the pages of some numbers, and end what is read of others. */
+  readNow(first: number, last: number): void {
+    const [low, high] = [this.#pageOf(Math.max(1, first)), this.#pageOf(Math.max(1, last))];
+    for (const [page, aborter] of this.#reading) if (page < low || page > high) aborter.abort();
+    for (let page = low; page <= high; page++) void this.#read(page);
   }
 
   async #read(page: number): Promise<void> {
