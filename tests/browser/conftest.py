@@ -88,6 +88,14 @@ class Stores:
             yield client
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> None:
+    """Let expectations wait as long as everything else on a crowded machine."""
+    from playwright.async_api import expect
+
+    expect.set_options(timeout=WAIT_MS)
+
+
 @pytest.fixture(scope="session")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
     """The stores, served by one process."""
