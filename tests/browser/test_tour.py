@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import shlex
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 from tests.browser import desk, threads
 from tests.browser.conftest import Tabs, go, loaded
 from tests.browser.pictures import FOLDER, MOST_BYTES, Pictures
 from tests.browser.places import place
+from tests.browser.six_tasks import ERRANDS, Person, row
 from tests.browser_fixtures import TESTS, Chromium
 
 if TYPE_CHECKING:
@@ -78,3 +84,33 @@ async def shown(page: Page, where: str) -> None:
     await page.mouse.move(0, 0)
     await page.wait_for_timeout(400)
     await loaded(page)
+
+
+async def test_six_tasks_take_what_the_tour_says(chromium: Chromium, tabs: Tabs) -> None:
+    rows: list[str] = []
+    page, url = await tabs.open("errands", **WIDE), tabs.stores.urls["errands"]
+    for errand in ERRANDS:
+        told = [await command(words, url) for words in errand.commands if errand.tells]
+        assert errand.tells in "".join(told), told
+        await page.goto("about:blank")
+        await page.goto("/")
+        await loaded(page)
+        person = Person(page)
+        await errand.do(person)
+        rows.append(row(errand, person))
+
+    written = TOUR.read_text(encoding="utf-8")
+    assert [each for each in rows if each not in written] == [], "\n".join(rows)
+
+
+async def command(words: str, url: str) -> str:
+    """Return what a command prints."""
+    _, *rest = shlex.split(words)
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "keepstate", *rest, "--url", url),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    told, _ = await started.communicate()
+    assert started.returncode == 0, words
+    return told.decode()
