@@ -52,7 +52,7 @@ async def serve(
         bool, Parameter(negative="", help="Print a link that lets one browser in, once, for ten minutes.")
     ] = False,
     open_as: Annotated[
-        str, Parameter(help="The person whom --open lets in: the author of what is written in the page.")
+        str, Parameter(help="The person that --open lets in: the author of what is written in the page.")
     ] = _BROWSER,
     signer: Annotated[
         str | None, Parameter(help="MODULE:NAME of the Signer of links to approvals; serves /approvals.")

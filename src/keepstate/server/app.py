@@ -31,7 +31,6 @@ from keepstate.server.limits import Limits
 from keepstate.server.metrics import Metrics
 from keepstate.server.openapi import describe
 from keepstate.server.operations import (
-    administration,
     approvals,
     batches,
     branches,
@@ -68,7 +67,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *history.OPERATIONS,
     *branches.OPERATIONS,
     *health.OPERATIONS,
-    *administration.OPERATIONS,
 )
 """The table. Only what stands here can be done."""
 APPROVALS: Final = "/approvals"

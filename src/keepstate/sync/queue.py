@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic
 
 from keepstate._deferral import defer_imports
 from keepstate._finish import finish, finish_each
@@ -16,7 +16,7 @@ from keepstate.engine.queue.claim_requests import Match
 from keepstate.engine.queue.queue import Claim
 from keepstate.engine.queue.retry import Retry
 from keepstate.engine.queue.step_calls import RecordedStep
-from keepstate.engine.queue.tasks import DONE_KEPT_MS, IfPresent, Put
+from keepstate.engine.queue.tasks import DONE_KEPT_MS, IfPresent, Payload, Put
 from keepstate.sync.rules import RuleControl
 from keepstate.sync.step_control import StepControl
 from keepstate.sync.steps import TaskSteps
@@ -318,8 +318,8 @@ class Queue(
         return finish(self._inner.record_step(claim, name, result))
 
 
-class Task(TaskSteps[engine.Task]):
-    """A claimed task, held until its lease expires.
+class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
+    """A claimed task, held until its lease expires. `Task[Topic]` tells a type checker that of its payload.
 
     Attributes:
         id: The task's id.
@@ -339,7 +339,7 @@ class Task(TaskSteps[engine.Task]):
         return self._inner.id
 
     @property
-    def payload(self) -> Any:
+    def payload(self) -> Payload:
         """A copy of the task's payload."""
         return self._inner.payload
 

@@ -17,6 +17,7 @@ from functools import lru_cache, wraps
 from typing import Any, Final, Protocol, TypeVar
 
 from keepstate._clock import Clock
+from keepstate.errors import InvalidError
 
 T = TypeVar("T")
 
@@ -67,6 +68,16 @@ class Observer(Protocol):
     def end(self, operation: Operation) -> None:
         """Hear that an operation has ended, with its result or its error."""
         ...
+
+
+def check_observer(observer: object) -> None:
+    """Raise `InvalidError` for an object that is not an observer."""
+    for call in ("begin", "end"):
+        if not callable(getattr(observer, call, None)):
+            raise InvalidError(
+                f"`observe` is a {type(observer).__name__} without {call}(); give an Observer, which has "
+                "begin() and end()"
+            )
 
 
 class OperationSource(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import UUID
 
 from keepstate._deferral import defer_imports
@@ -56,6 +56,7 @@ from keepstate.engine.queue.task_reads import TaskReads
 from keepstate.engine.queue.tasks import (
     DONE_KEPT_MS,
     IfPresent,
+    Payload,
     Put,
     TaskRecord,
     TaskState,
@@ -81,8 +82,8 @@ class Claim:
     token: int
 
 
-class Task(TaskSteps):
-    """A claimed task, held until its lease expires.
+class Task(TaskSteps, Generic[Payload]):
+    """A claimed task, held until its lease expires. `Task[Topic]` tells a type checker that of its payload.
 
     Attributes:
         id: The task's id.
@@ -97,6 +98,7 @@ class Task(TaskSteps):
     """
 
     id: str
+    payload: Payload
     attempt: int
     token: int
     worker: str | None

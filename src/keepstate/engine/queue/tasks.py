@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -20,6 +20,13 @@ from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 from keepstate.values.key import pack, stamp_suffix, unpack
 from keepstate.values.notebooks import ShownAsTable
+
+if TYPE_CHECKING:  # Python has defaults from 3.13 on; a `Task` without a type is one of any
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Payload = TypeVarWithDefault("Payload", default=Any)
+else:
+    Payload = TypeVar("Payload")
 
 TaskState = Literal["ready", "waiting", "claimed", "done", "dead", "cancelled"]
 STATES: Final[tuple[TaskState, ...]] = get_args(TaskState)
