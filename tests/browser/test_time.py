@@ -54,7 +54,7 @@ async def test_arrow_keys_go_through_time_and_each_moment_has_a_link(
     assert "at=2" in page.url
     await page.keyboard.press("ArrowRight")
     changes = page.get_by_role("region", name="Changes")
-    await expect(changes.get_by_text("after: + 80")).to_be_visible()
+    await expect(changes.get_by_text("+ after: 80")).to_be_visible()
     other = await workshop.open(page.url.partition("#")[2])
     await expect(
         other.get_by_label("The state at this moment").get_by_role("button", name="price 80")
