@@ -25,6 +25,7 @@ export class Moments {
   #pages = $state.raw<ReadonlyMap<number, readonly Row[]>>(new Map());
   #reading = new Map<number, AbortController>();
   #timer = 0;
+  #look: () => Promise<void> = () => Promise.resolve();
 
   constructor(space: string, branch: string) {
     this.space = space;
@@ -47,6 +48,7 @@ export class Moments {
       }
       this.isRead = true;
     };
+    this.#look = read;
     void read();
     const timer = setInterval(read, LOOK_AGAIN);
     return () => {
@@ -55,6 +57,11 @@ export class Moments {
       clearTimeout(this.#timer);
       for (const each of this.#reading.values()) each.abort();
     };
+  }
+
+  /** Read the branches and tags again, because something was written. */
+  look(): void {
+    void this.#look();
   }
 
   /** The moment of a number, if its page was read. */
