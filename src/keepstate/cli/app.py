@@ -91,6 +91,10 @@ COMMANDS: Final = {
         "room:make_room",
         "Delete the reserve file next to the store, so that a full disk has room for deletions.",
     ),
+    "mcp": (
+        "serve:mcp",
+        "Serve tools for models by the Model Context Protocol, over standard input and output.",
+    ),
     "merge": (
         "history",
         "Merge the changes of another branch into a branch. Exit with 4 if both changed the same value.",

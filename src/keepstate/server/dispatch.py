@@ -23,7 +23,7 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import KeepstateError
 from keepstate.opening import open as open_store
 from keepstate.server.conditions import Conditions, conditions_of, tag_of
-from keepstate.server.keys import Grant, Keys
+from keepstate.server.keys import Grant, Key, Keys
 from keepstate.server.limits import Limits
 from keepstate.server.metrics import Metrics
 from keepstate.server.problems import (
@@ -45,6 +45,7 @@ connection."""
 _QUICK_S: Final = 0.2
 """Seconds after which a read begins to watch whether its client is still there."""
 _KEY_CHARS: Final = 255
+_UNCONDITIONAL: Final = Conditions()
 _PERSON_BYTES: Final = 200
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _PRIVATE: Final = (b"cache-control", b"private, no-cache")
@@ -76,8 +77,32 @@ class ServerParts:
         """Return a handle on the same store that reads objects of keepstate's own classes, for sessions."""
         store = await self.ks.opened()
         if self._typed is None:
-            self._typed = open_store(store)
+            self._typed = open_store(store, observe=self.ks.observer, meta=self.ks.meta)
         return self._typed
+
+    def call(
+        self,
+        grant: Grant,
+        author: str,
+        conditions: Conditions = _UNCONDITIONAL,
+        *,
+        idempotency_key: str | None = None,
+        last_event_id: str | None = None,
+    ) -> Call:
+        """Return a call of the holder of a key."""
+        tenant = grant.key.tenant
+        return Call(
+            grant,
+            author,
+            self.ks if tenant is None else self.ks.tenant(tenant),
+            self.ks,
+            self.typed,
+            self.keys,
+            self.limits,
+            conditions,
+            idempotency_key,
+            last_event_id=last_event_id,
+        )
 
     async def close(self) -> None:
         """Close the handle for sessions, and leave the store open."""
@@ -143,15 +168,7 @@ class Endpoint:
         return _encode(row, call, answer)
 
     def _call(self, row: Operation, grant: Grant, headers: RequestHeaders) -> Call:
-        services, key = self._services, grant.key
-        author = key.name
-        if person := headers.get("on-behalf-of"):
-            person = unquote(person)
-            if not person.isprintable() or not 0 < len(person.encode()) <= _PERSON_BYTES:
-                raise RefusedError(
-                    422, "invalid", f"On-Behalf-Of has 1 to {_PERSON_BYTES} bytes of printable text"
-                )
-            author = f"{author}/{person}"
+        author = author_of(grant.key, headers)
         token = headers.get("idempotency-key")
         if token is not None:
             token = token.strip().strip('"')
@@ -161,16 +178,11 @@ class Endpoint:
                 )
             if not 0 < len(token) <= _KEY_CHARS:
                 raise RefusedError(422, "invalid", f"an Idempotency-Key has 1 to {_KEY_CHARS} characters")
-        return Call(
+        return self._services.call(
             grant,
             author,
-            services.ks if key.tenant is None else services.ks.tenant(key.tenant),
-            services.ks,
-            services.typed,
-            services.keys,
-            services.limits,
             self._conditions(row, headers),
-            token,
+            idempotency_key=token,
             last_event_id=headers.get("last-event-id") or None,
         )
 
@@ -262,6 +274,21 @@ class Endpoint:
             log=lambda error: _log.error("%s failed", row.name, exc_info=error),
         )
         await stream.run(receive, send, services.metrics)
+
+
+def author_of(key: Key, headers: Mapping[str, str]) -> str:
+    """Return the author of the writes of a request: its key, or the key and the person that it acts for.
+
+    Raises:
+        RefusedError: The person of `On-Behalf-Of` is too long, or not printable.
+    """
+    person = headers.get("on-behalf-of")
+    if not person:
+        return key.name
+    person = unquote(person)
+    if not person.isprintable() or not 0 < len(person.encode()) <= _PERSON_BYTES:
+        raise RefusedError(422, "invalid", f"On-Behalf-Of has 1 to {_PERSON_BYTES} bytes of printable text")
+    return f"{key.name}/{person}"
 
 
 async def read_body(

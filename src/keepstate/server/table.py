@@ -240,19 +240,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
             raise RefusedError(422, "invalid", f"the parameters are wrong: {error}") from error
 
     def authorise(self, key: Key, query: Query) -> None:
-        """Raise `RefusedError` unless the key may do this.
-
-        The answer is the same for a space that does not exist.
-        """
+        """Raise `RefusedError` unless the key may do this."""
         for right in (self.right, *self.also):
-            if not key.allows(right):
-                raise RefusedError(
-                    403, "forbidden", f"the key {key.name!r} does not have the right {right!r}"
-                )
-        if not query.is_reached_by(key):
-            raise RefusedError(
-                403, "forbidden", f"the key {key.name!r} reaches spaces under {key.under!r} only"
-            )
+            authorise(right, key, query)
 
     def read_body(self, headers: Mapping[str, str], body: bytes) -> Any:
         """Decode a body.
@@ -266,6 +256,17 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
                 415, "unsupported_media_type", f"the Content-Type is {kind!r}; send {self.media}"
             )
         return decode_json(body, self.body)
+
+
+def authorise(right: Right, key: Key, query: Query) -> None:
+    """Raise `RefusedError` unless a key has a right, and reaches what a query concerns.
+
+    The answer is the same for a space that does not exist.
+    """
+    if not key.allows(right):
+        raise RefusedError(403, "forbidden", f"the key {key.name!r} does not have the right {right!r}")
+    if not query.is_reached_by(key):
+        raise RefusedError(403, "forbidden", f"the key {key.name!r} reaches spaces under {key.under!r} only")
 
 
 def decode_json(text: bytes | msgspec.Raw, kind: Any = Any) -> Any:

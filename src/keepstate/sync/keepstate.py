@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from keepstate._deferral import defer_imports
 from keepstate._finish import finish, finish_each
+from keepstate.engine.kernel.observation import Observer
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.kernel.quotas import Quota
 from keepstate.engine.space import keepstate as engine
@@ -70,6 +71,11 @@ class Keepstate(Twin[engine.Keepstate]):
     def close(self) -> None:
         """Release the store. A second call does nothing. A store that was passed in open stays open."""
         finish(self._inner.close())
+
+    @property
+    def observer(self) -> Observer | None:
+        """The observer of the handle's operations."""
+        return self._inner.observer
 
     @property
     def url(self) -> str:

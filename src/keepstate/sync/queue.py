@@ -325,12 +325,14 @@ class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
         id: The task's id.
         payload: A copy of the task's payload.
         attempt: Attempt number, starting at 1.
+        max_attempts: The number of failed attempts after which the task is dead.
         token: The fencing token. Each later holder gets a larger one.
         worker: The worker that holds the task.
         lease_s: Seconds from each heartbeat until the lease expires.
         kind: The kind given to `put`.
         key: The key given to `put`.
         cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
+        traceparent: The `traceparent` of the notes of the put, by `open(meta=…)`; None without one.
     """
 
     @property
@@ -347,6 +349,11 @@ class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
     def attempt(self) -> int:
         """Attempt number, starting at 1."""
         return self._inner.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """The number of failed attempts after which the task is dead."""
+        return self._inner.max_attempts
 
     @property
     def token(self) -> int:
@@ -377,6 +384,11 @@ class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
     def cancelled(self) -> bool:
         """Whether this process knows that the task was cancelled. A worker learns it at once."""
         return self._inner.cancelled
+
+    @property
+    def traceparent(self) -> str | None:
+        """The `traceparent` of the notes of the put, by `open(meta=…)`; None without one."""
+        return self._inner.traceparent
 
     def heartbeat(self, lease_s: float | None = None, *, progress: object = None) -> None:
         """Renew the lease for `lease_s` seconds from now; see `Queue.heartbeat`."""

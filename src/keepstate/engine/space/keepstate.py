@@ -227,6 +227,11 @@ class Keepstate:
             await self._source.close()
 
     @property
+    def observer(self) -> Observer | None:
+        """The observer of the handle's operations."""
+        return self._observer
+
+    @property
     def url(self) -> str:
         """The URL of the store, without a password."""
         return self._source.url
