@@ -59,7 +59,9 @@ async def test_a_log_lists_the_commits_with_given_notes() -> None:
 async def test_a_past_state_is_edited_on_a_branch_of_its_own() -> None:
     async with served() as door:
         client, space = await door.caller(), door.ks.space("run/1", record=True)
-        await space.documents.put("plan", {"step": 1, "notes": ["a", "b", "c"], "pair": (1, 2)})
+        await space.documents.put(
+            "plan", {"step": 1, "notes": ["a", "b", "c"], "pair": (1, 2), "cut": [1, 2, 3]}
+        )
         await space.documents.put("plan", {"step": 2, "notes": [], "pair": (1, 2)})
 
         made = await commit(
@@ -67,6 +69,7 @@ async def test_a_past_state_is_edited_on_a_branch_of_its_own() -> None:
             "what-if",
             {"path": ["plan", "step"], "value": 7},
             {"path": ["plan", "notes"], "keep": 2},
+            {"path": ["plan", "cut"], "keep": 1},
             {"path": ["plan", "notes", 0], "remove": True},
             {"path": ["plan", "notes", 1], "value": {"@type": "tuple", "items": [1]}},
             {"path": ["new"], "value": None},
@@ -77,7 +80,10 @@ async def test_a_past_state_is_edited_on_a_branch_of_its_own() -> None:
         again = await commit(client, "what-if", {"path": ["new"], "remove": True}, expected_head=made["id"])
 
         state = await space.history.checkout(made["id"])
-        assert state["plan"] == {"step": 7, "notes": ["b", (1,)], "pair": (1, 2)} and state["new"] is None
+        assert (
+            state["plan"] == {"step": 7, "notes": ["b", (1,)], "pair": (1, 2), "cut": [1]}
+            and state["new"] is None
+        )
         assert (made["author"], made["number"], made["branch"], made["meta"]) == (
             "ann", 2, "what-if", {"why": "try"}
         )  # fmt: skip
@@ -183,7 +189,7 @@ async def test_a_preview_shows_as_many_conflicts_and_changes_as_asked_for() -> N
         client, history = await door.caller(), door.ks.space("run/1").history
         await history.commit({"a": 0, "b": 0})
         await commit(client, "other", *({"path": [key], "value": 1} for key in "abcd"), at="main")
-        where = {**RUN, "source": "other", "limit": 1}
+        where: dict[str, Any] = {**RUN, "source": "other", "limit": 1}
 
         changes = await ok(await client.get("/v1/history/merge", params=where))
         await history.commit({"a": 2, "b": 2})
