@@ -33,6 +33,7 @@ from bench.managers import managers
 from bench.patterns import patterns
 from bench.queues import queues
 from bench.reads import reads
+from bench.server import server
 from bench.servers import postgres_rows, redis_rows
 from bench.steps import steps
 from bench.typed import typed
@@ -47,6 +48,7 @@ GROUPS: dict[str, Callable[[Table], None]] = {
     "import": importing,
     "counts": counts,
     "reads": reads,
+    "server": server,
     "find": finding,
     "queue": queues,
     "steps": steps,

@@ -4,6 +4,7 @@ import { defineConfig } from "vite";
 /* Paths are relative, so that the page works wherever an application mounts the server. Nothing is inlined,
    because the policy of the server allows only files of its own. */
 export default defineConfig({
+  logLevel: "warn",
   plugins: [svelte()],
   base: "./",
   build: {

@@ -45,8 +45,6 @@ TELL_VERSION = "import platform; print(platform.python_version())"
 KIT = ROOT / "packages" / "keepstate-testing"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_PACKAGES = ("chromium", "fonts-inter", "fonts-dejavu-core")
-INSPECTOR = ROOT / "inspector"
-PAGE = ROOT / "src" / "keepstate" / "inspector" / "static" / "index.html"
 OLDEST_NODE = 20
 MADE_FROM = (ROOT / "pyproject.toml", KIT / "pyproject.toml", LOCK, pathlib.Path(__file__).resolve())
 NO_BROWSER = (
@@ -85,14 +83,16 @@ def make_venv() -> int:
 
 def make_inspector() -> int:
     """Build the inspector if a file of it has changed; returns the exit code."""
-    sources = [each for each in sorted(INSPECTOR.rglob("*")) if is_source(each)]
-    described = ROOT / "docs" / "reference" / "openapi.json"
-    modules = INSPECTOR / "node_modules"
-    locked, made_from = (
-        fingerprint(INSPECTOR, INSPECTOR / "package-lock.json"),
-        fingerprint(INSPECTOR, described, *sources),
+    folder, described = ROOT / "inspector", ROOT / "docs" / "reference" / "openapi.json"
+    if not folder.is_dir():
+        return 0
+    page, modules = (
+        ROOT / "src" / "keepstate" / "inspector" / "static" / "index.html",
+        folder / "node_modules",
     )
-    if PAGE.exists() and holds(modules / ".built", made_from):
+    locked = fingerprint(folder, folder / "package-lock.json")
+    made_from = fingerprint(folder, described, *inspector_sources(folder))
+    if page.exists() and holds(modules / ".built", made_from):
         return 0
     began = time.monotonic()
     try:
@@ -102,9 +102,10 @@ def make_inspector() -> int:
             return 0
         say("building the inspector")
         if not holds(modules / ".installed", locked):
-            run(*npm, "ci", "--silent", cwd=INSPECTOR)
+            run(*npm, "ci", "--silent", cwd=folder)
+            modules.mkdir(exist_ok=True)
             (modules / ".installed").write_text(locked, encoding="utf-8")
-        run(*npm, "run", "--silent", "build", "--", "--logLevel", "warn", cwd=INSPECTOR)
+        run(*npm, "run", "--silent", "build", cwd=folder)
     except SetupError as error:
         say(str(error))
         return 1
@@ -113,20 +114,19 @@ def make_inspector() -> int:
     return 0
 
 
-def is_source(path: pathlib.Path) -> bool:
-    """Return whether the inspector is built from a file. The types of operations are made by its build."""
-    inner = path.relative_to(INSPECTOR)
-    return path.is_file() and inner.parts[0] != "node_modules" and inner.name != "operations.ts"
+def inspector_sources(folder: pathlib.Path) -> "list[pathlib.Path]":
+    """Return the files from which the inspector is built. Its build makes the types of operations."""
+    made = {folder / "src" / "lib" / "operations.ts"}
+    tops = [each for each in sorted(folder.iterdir()) if each.name != "node_modules"]
+    inner = [path for top in tops if top.is_dir() for path in sorted(top.rglob("*"))]
+    return [path for path in (*tops, *inner) if path.is_file() and path not in made]
 
 
 def find_npm() -> "tuple[str, ...] | None":
     """Return the command that runs npm: of the machine's Node, or of the wheel's; None without both."""
     node, npm = shutil.which("node"), shutil.which("npm")
-    if (
-        node
-        and npm
-        and answer_of(node, "-p", f"+process.versions.node.split('.')[0] >= {OLDEST_NODE}") == "true"
-    ):
+    version = answer_of(node, "-p", "process.versions.node") if node and npm else ""
+    if npm and version and int(version.split(".")[0]) >= OLDEST_NODE:
         return (npm,)
     if not lay_aside("inspector", "Node"):
         return None

@@ -13,8 +13,9 @@ import pytest
 
 from keepstate.adapters.base import Adapter, BoundSpace, outlast_cancellation
 from keepstate.engine.space.space import Space, Transaction
-from keepstate.errors import ClosedError, ConflictError, InvalidError
+from keepstate.errors import ClosedError, ConflictError, InvalidError, StorageError
 from keepstate.names import segment
+from keepstate.stores.sqlite.store import SqliteStore
 from keepstate.testing.adapter_contract import IDS, AdapterContract
 from keepstate.values.limits import SPACE_BYTES
 
@@ -140,6 +141,42 @@ async def test_a_recorded_conversation_keeps_its_moments(any_url: str) -> None:
             return [(commit.author, commit.message) async for commit in target.history.log()]
 
         assert (await space.call(work))[:2] == [("ann", "add notes")] * 2
+
+
+@pytest.mark.parametrize("record", [False, True])
+async def test_a_log_is_kept_short_where_no_batch_is_sent_again(any_url: str, record: bool) -> None:
+    async with Notes.from_url(any_url, record=record) as adapter:
+        space = adapter.space("1")
+        for n in range(70):
+            await adapter.add(space, [n])
+
+        revision, floor = await space.call(_log)
+        assert revision - floor in (range(32, 64) if adapter.shortens_logs else (revision,))
+        assert adapter.shortens_logs == (not record and any_url.startswith(("memory:", "sqlite:")))
+        assert await adapter.read(space) == [*range(70)]
+
+
+async def _log(space: Space) -> tuple[int, int]:
+    """Return the revision of a space, and the one up to which its log was removed."""
+    store, name = await space.executor.store(), space.executor.stored_name
+    revision = await space.revision()
+    return revision, (await store.changes(name, revision)).floor
+
+
+async def test_a_log_that_cannot_be_shortened_fails_no_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(SqliteStore, "trim", fail)
+    async with Notes.from_url(tmp_path / "notes.db") as adapter:
+        space = adapter.space("1")
+        for n in range(40):
+            await adapter.add(space, [n])
+
+        assert await adapter.read(space) == [*range(40)]
+    assert "not shortened: the disk is full" in caplog.text
 
 
 async def test_a_conflict_is_told_in_the_words_of_the_framework() -> None:

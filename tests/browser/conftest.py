@@ -88,6 +88,14 @@ class Stores:
             yield client
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> None:
+    """Let expectations wait as long as everything else on a crowded machine."""
+    from playwright.async_api import expect
+
+    expect.set_options(timeout=WAIT_MS)
+
+
 @pytest.fixture(scope="session")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
     """The stores, served by one process."""
@@ -119,17 +127,19 @@ class Waited:
 
     open: set[Request] = field(default_factory=set)
     since_s: float = field(default_factory=time.monotonic)
+    last: str = ""
 
     def begin(self, request: Request) -> None:
         """Note a request."""
         if not is_stream(request.url):
             self.open.add(request)
-            self.since_s = time.monotonic()
+            self.last, self.since_s = request.url, time.monotonic()
 
     def end(self, request: Request) -> None:
         """Note that a request has ended."""
-        self.open.discard(request)
-        self.since_s = time.monotonic()
+        if not is_stream(request.url):
+            self.open.discard(request)
+            self.last, self.since_s = request.url, time.monotonic()
 
 
 @dataclass
@@ -255,7 +265,8 @@ async def loaded(page: Page) -> None:
         if not is_busy and not waited.open and time.monotonic() - waited.since_s > QUIET_S:
             return
         assert time.monotonic() < until_s, (
-            f"{page.url} is {'busy' if is_busy else 'quiet'} and waits for {[each.url for each in waited.open]}"
+            f"{page.url}, {'busy' if is_busy else 'quiet'}, waits for {[each.url for each in waited.open]}; "
+            f"{waited.last} was the last that it asked for"
         )
         await asyncio.sleep(0.01)
 

@@ -17,9 +17,9 @@ CHAT = {"space": f"session/{desk.CHAT}"}
 EVIL = {"space": hostile.SPACE}
 DESK = {
     place(view="inbox"): "How much may I refund?",
-    place(view="find"): "refund/4",
+    place(view="find"): "How much may I refund?",
     place(view="find", kind="queue"): "mail",
-    place(view="store"): "bookings",
+    place(view="store"): "north",
     place(view="conversation", **CHAT): "It is the R 61 to Bergen, on track 4.",
     place(view="thread", space=threads.WAITING): "approve",
     place(view="timeline", **TRIP): "note the budget",

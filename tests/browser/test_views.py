@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from playwright.async_api import Page
 
 AXE = TESTS.parent / "inspector" / "node_modules" / "axe-core" / "axe.min.js"
+SETTLES_S = 0.3
+"""A view may wait so long before it asks for what a filter finds."""
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 RUN_AXE = """([rules, only]) => axe.run(document, { runOnly: only ?? rules, resultTypes: ["violations"] })
   .then(({ violations }) => violations.map(({ id, nodes }) => id + ": " + nodes.slice(0, 3)
@@ -73,6 +76,8 @@ async def test_a_link_restores_each_place(chromium: Chromium, tabs: Tabs) -> Non
     page = await tabs.open("desk")
     shown: dict[str, str] = {}
     async for _, place, _ in walk(page, DESK):
+        await asyncio.sleep(SETTLES_S)
+        await loaded(page)
         shown[place] = await text_of(page)
 
     for place, text in shown.items():

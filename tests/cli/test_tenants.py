@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import keepstate as ks_package
 from tests.cli.conftest import Keepstate
 
 
@@ -91,3 +93,24 @@ def test_a_space_is_dropped_once_and_only_if_confirmed(keepstate: Keepstate) -> 
     assert (refused.code, "--yes" in refused.err) == (2, True)
     assert keepstate("drop", "run", "--yes", "--json").json() == {"space": "run", "dropped": True}
     assert (keepstate("drop", "run", "--yes").code, keepstate("size", "run").code) == (1, 1)
+
+
+def test_an_owner_is_exported_and_imported_into_another_tenant(keepstate: Keepstate, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ks_package.open(f"sqlite:///{tmp_path}/cli.db") as ks:
+            for user in ("ann", "bob"):
+                session = ks_package.Session(user, user_id=user, persistence=ks.tenant("acme"))
+                await session.conversation.append({"role": "user", "content": f"I am {user}"})
+
+    asyncio.run(main())
+    path = tmp_path / "ann.jsonl"
+
+    written = keepstate("export-owner", "ann", str(path), "--tenant", "acme", "--json").json()
+    again = keepstate("export-owner", "ann", str(path), "--tenant", "acme")
+    shown = keepstate("export-owner", "bob", str(tmp_path / "bob.jsonl"), "--tenant", "acme").out
+    imported = keepstate("import-tenant", str(path), "--tenant", "ann", "--json").json()
+
+    assert (written["spaces"], imported["spaces"], again.code) == (1, 1, 4)
+    assert "not included: data that names this person" in shown
+    assert keepstate("spaces", "--tenant", "ann", "--json").lines() == ["session/ann"]
+    assert "I am bob" not in path.read_text()

@@ -26,6 +26,8 @@ _VARYING = re.compile(
 """Names of messages and commits, times, durations and sizes of files."""
 APART = "google-adk"
 """The mark of blocks that need packages beside `.venv`: `tests/adapters/google_adk` runs them."""
+SERVED = "served"
+"""The mark of blocks that need a server and the TypeScript client: `tests/clients` runs them."""
 WITH_EXAMPLES = [
     page
     for page in PAGES
@@ -78,14 +80,14 @@ def test_a_page_s_examples_run_in_order(page: Path, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_a_block_says_what_it_is(page: Path) -> None:
-    known = {"console", "python", "sql", "text", "toml"}
+    known = {"console", "python", "sql", "text", "toml", "typescript"}
 
     assert [block.line for block in blocks(page) if block.language not in known] == []
     assert [block.line for block in blocks(page) if not known_mark(block.mark)] == []
 
 
 def known_mark(mark: str) -> bool:
-    return mark in {"", "run", APART} or mark.startswith("file=")
+    return mark in {"", "run", APART, SERVED} or mark.startswith("file=")
 
 
 def run_python(block: Block, namespace: dict[str, object], loop: asyncio.Runner) -> None:

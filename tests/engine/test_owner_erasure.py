@@ -17,6 +17,7 @@ from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.space import owner_erasure
 from keepstate.engine.space.erasure import Erased
 from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.owners import OwnerSearch
 from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import Batch, Entry, Put
 from tests.engine.conftest import Turned, url_of
@@ -210,7 +211,7 @@ async def test_a_shared_space_that_is_left_out_is_noticed(
 
     for place, name, planted in (
         (owner_erasure, "expunge", expunge),
-        (ERASURE, "_owned", owned),
+        (OwnerSearch, "_owned", owned),
         (Carrier, "advance", advance),
     ):
         with monkeypatch.context() as planting, pytest.raises(AssertionError):

@@ -566,3 +566,14 @@ async def test_two_deploys_at_once_share_tasks_and_steps(shared_url: str) -> Non
             assert await queue.result(f"t{number}") == ended_in
             assert await one.space("run/1").documents.get(f"charged/t{number}") == 1
             assert {step.name for step in await queue.steps(f"t{number}")} == {"fetch", "load", "charge"}
+
+
+async def test_a_handler_may_name_the_type_of_its_payload(space: Space) -> None:
+    async def twice(task: keepstate.Task[int]) -> int:
+        return 2 * task.payload
+
+    await space.queue.put(21, id="t")
+
+    await space.queue.run(twice, idle_s=0.01)
+
+    assert await space.queue.result("t") == 42

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import msgspec
@@ -71,12 +71,17 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    url: str = "memory://", *, limits: Limits | None = None, is_live: bool = False, drain_s: float = 0
+    url: str = "memory://",
+    *,
+    limits: Limits | None = None,
+    is_live: bool = False,
+    drain_s: float = 0,
+    mcp: Literal["read", "write"] | None = None,
 ) -> AsyncGenerator[Served]:
     """Yield a server on a store: in this process, or with `is_live` on a socket."""
     async with keepstate.open(url, values="builtin") as ks:
         keys = Keys(ks)
-        app = create_app(ks, keys=keys, limits=limits, signer=SIGNER)
+        app = create_app(ks, keys=keys, limits=limits, signer=SIGNER, mcp=mcp)
         if not is_live:
             async with app.running():
                 found = Served(app, ks, keys, "http://localhost")

@@ -131,10 +131,11 @@ async def test_bodies_that_are_wrong_are_refused_before_anything_is_written(row:
             wrong += [
                 (422, b"[]", {}),
                 (422, b"null", {}),
-                (422, b"{}", {}),
                 (422, unknown, {}),
                 (422, inner, {}),
             ]
+            if any(each.required for each in msgspec.structs.fields(row.body)):
+                wrong.append((422, b"{}", {}))
         else:
             wrong += [(422, b'{"@type": "none"}', {}), (422, b'{"@type": 1}', {}), (422, inner, {})]
         if row.name == "putDocument":

@@ -16,6 +16,7 @@ from keepstate.server.app import OPERATIONS
 from keepstate.server.keys import RIGHTS
 from keepstate.server.table import Operation
 from tests.server.conftest import ALL, Served, served
+from tools.openapi import RIGHTS_PAGE, rights_page
 
 HIDDEN = "only-for-acme"
 NEEDS = {
@@ -147,6 +148,23 @@ def test_the_table_names_each_operation_with_its_right() -> None:
     assert {row.name: row.also for row in OPERATIONS if row.also} == BESIDES
     assert len({row.name for row in OPERATIONS}) == len({(row.method, row.path) for row in OPERATIONS})
     assert {row.name for row in OPERATIONS if row.body is not None} == {*BODIES}
+
+
+async def test_the_page_of_rights_is_what_a_server_does_for_a_key_of_each_right() -> None:
+    async with served() as door:
+        await fill(door)
+        allowed: dict[str, set[str]] = {row.name: set() for row in OPERATIONS}
+        clients = {right: await door.caller(right, [right], tenant="acme") for right in RIGHTS}
+        door.app.stop()  # a stream that is allowed then answers at once that the server stops
+
+        for row in OPERATIONS:
+            for right, client in clients.items():
+                answer = await Request(row).send(client)
+                if (answer.status_code, code_of(answer)) != (403, "forbidden"):
+                    allowed[row.name].add(right)
+
+        page = rights_page({name: frozenset(rights) for name, rights in allowed.items()})
+        assert RIGHTS_PAGE.read_text(encoding="utf-8") == page, "run: python tools/openapi.py"
 
 
 @pytest.mark.parametrize("right", RIGHTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -194,3 +196,51 @@ def executable(path: Path, does: str) -> None:
 def bootstrap_path(folder: Path, name: str) -> str | None:
     """Return what is in a folder, because the machine may have a browser of its own."""
     return str(folder / name) if (folder / name).exists() else None
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="the build needs npm, which is not on the path")
+def test_the_inspector_is_built_when_a_file_of_it_changes(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    static = checkout / "src" / "keepstate" / "inspector" / "static"
+    static.mkdir(parents=True)
+    (checkout / "docs" / "reference").mkdir(parents=True)
+    (checkout / "docs" / "reference" / "openapi.json").write_text("{}", encoding="utf-8")
+    folder = checkout / "inspector"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "page").write_text("one", encoding="utf-8")
+    built = f"cp src/page {static}/index.html"
+    package = {"name": "page", "version": "0.0.0", "scripts": {"build": built}}
+    (folder / "package.json").write_text(json.dumps(package), encoding="utf-8")
+    lock = {"name": "page", "version": "0.0.0", "lockfileVersion": 3, "packages": {"": {"name": "page"}}}
+    (folder / "package-lock.json").write_text(json.dumps(lock), encoding="utf-8")
+
+    assert bootstrap.main() == 0
+    first = (static / "index.html").read_text(encoding="utf-8"), capsys.readouterr().err
+    assert bootstrap.main() == 0
+    second = capsys.readouterr().err
+    (folder / "src" / "page").write_text("two", encoding="utf-8")
+    assert bootstrap.main() == 0
+    third = (static / "index.html").read_text(encoding="utf-8")
+    (static / "index.html").unlink()
+    assert bootstrap.main() == 0
+
+    assert first[0] == "one" and "built the inspector" in first[1]
+    assert (second, third) == ("", "two")
+    assert (static / "index.html").exists()
+
+
+def test_an_inspector_that_cannot_be_built_fails_the_set_up(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = checkout / "inspector"
+    folder.mkdir()
+    (checkout / "docs" / "reference").mkdir(parents=True)
+    (checkout / "docs" / "reference" / "openapi.json").write_text("{}", encoding="utf-8")
+    (folder / "package-lock.json").write_text("not json", encoding="utf-8")
+    (folder / "package.json").write_text("{}", encoding="utf-8")
+    if shutil.which("npm") is None:
+        pytest.skip("the build needs npm, which is not on the path")
+
+    assert bootstrap.main() == 1
+    assert "npm ci" in capsys.readouterr().err

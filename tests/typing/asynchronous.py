@@ -25,6 +25,14 @@ async def handles() -> None:
     assert_type(await keepstate.open(), keepstate.Keepstate)
 
 
+async def tasks(typed: Task[Profile], plain: Task) -> None:
+    assert_type(typed.payload, Profile)
+    assert_type(plain.payload, Any)
+    assert_type(plain, Task[Any])
+    assert_type(await typed.step("rename", renamed, typed.payload), Profile)
+    assert_type(await typed.step("later", renamed_later, typed.payload), Profile)
+
+
 async def documents(space: Space) -> None:
     assert_type(await space.documents.get("k"), Any)
     assert_type(await space.documents.get("k", 0), Any)

@@ -75,6 +75,7 @@ def parts(space: Space) -> None:
     assert_type(space.events.read(), list[Event])
     assert_type(space.events.stream("s").follow(), Iterator[Event])
     assert_type(space.queue.claim("w", lease_s=1), list[Task])
+    assert_type(space.queue.claim("w", lease_s=1)[0].payload, Any)
     assert_type(space.queue.work("w"), Iterator[Task])
     space.queue.complete(Claim("id", 1), "result")
     with space.leases.acquire("l", 1) as lease:

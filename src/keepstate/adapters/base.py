@@ -7,6 +7,7 @@ has an owner, whose data `erase` then removes. Ids are any text; see `names.segm
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast
@@ -18,10 +19,10 @@ from keepstate.engine.space.erasure import Erased, erase_spaces
 from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import AppliedTransaction, Space, Transaction
-from keepstate.errors import ConflictError, InvalidError
+from keepstate.errors import ConflictError, InvalidError, KeepstateError
 from keepstate.names import DEFAULT_URL, beginning, segment
 from keepstate.sessions.namespace import ANY_USER, SessionGenerations
-from keepstate.stores.protocol import Store
+from keepstate.stores.protocol import Store, TrimsLogs
 from keepstate.values import limits
 
 if TYPE_CHECKING:
@@ -29,8 +30,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log = logging.getLogger("keepstate.adapters")
+
 _OWNER: Final = "~"
 """Begins the segment of an owner; no segment of an id begins with it."""
+_LOG_KEPT: Final = 32
+"""Number of revisions that the log of a shortened space keeps. It has at most twice as many."""
+_SHORTENED: Final = ("memory:", "sqlite:")
+"""Stores whose logs are shortened. They send no batch again, so they do not need the tokens of older ones."""
 
 
 async def outlast_cancellation(work: Coroutine[Any, Any, T]) -> T:
@@ -183,6 +190,14 @@ class Adapter(OnHandles):
 
     # ---- ends
 
+    @property
+    def shortens_logs(self) -> bool:
+        """Whether spaces keep only the last revisions in their logs, which a conversation hardly needs.
+
+        So a file has little more than the conversations. Spaces with recorded moments keep their logs.
+        """
+        return not self.records and self._handles.url.startswith(_SHORTENED)
+
     async def sweep(self) -> int:
         """Delete the documents of conversations that have ended or were cleared; return their number."""
 
@@ -270,9 +285,11 @@ class BoundSpace:
             async def once(tx: Transaction) -> None:
                 done[:] = [(await fn(tx), tx)]
 
-            await run_in_transaction(self.on(ks), once, message=message, attempts=attempts, turn=turn)
+            space = self.on(ks)
+            await run_in_transaction(space, once, message=message, attempts=attempts, turn=turn)
             value, tx = done[0]
-            return AppliedTransaction(value, tx.revision)  # which is known after the end of the transaction
+            await self.shorten_log(space, tx.revision)  # which is known after the end of the transaction
+            return AppliedTransaction(value, tx.revision)
 
         try:
             return await outlast_cancellation(self._adapter.call(work))
@@ -281,3 +298,22 @@ class BoundSpace:
             if translated is error:
                 raise
             raise translated from error
+
+    async def shorten_log(self, space: Space, revision: int | None = None) -> None:
+        """Remove all but the last revisions from the log, if the adapter shortens logs.
+
+        A failure is logged and not raised, because the write is applied, and a later one tries again.
+
+        Args:
+            space: This space, of a handle.
+            revision: The revision of a write that was applied. Only every 32nd one shortens the log. Without
+                it, the log keeps its last revision only.
+        """
+        if not self._adapter.shortens_logs or (revision is not None and revision % _LOG_KEPT):
+            return
+        try:
+            store = await space.executor.store()
+            if isinstance(store, TrimsLogs):
+                await store.trim(space.executor.stored_name, keep=1 if revision is None else _LOG_KEPT)
+        except KeepstateError as error:
+            _log.warning("the log of space %r was not shortened: %s", self.name, error)

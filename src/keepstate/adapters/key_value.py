@@ -186,12 +186,13 @@ class KeepstateKeyValue(
         async def work(target: Space) -> None:
             if len(rows) == 1:
                 ((name, record, ttl_s),) = rows
-                await target.documents.put(name, record, ttl_s=ttl_s)
+                await space.shorten_log(target, await target.documents.put(name, record, ttl_s=ttl_s))
                 return
             for at in range(0, len(rows), _AT_ONCE):
                 async with target.transaction() as tx:
                     for name, record, ttl_s in rows[at : at + _AT_ONCE]:
                         await tx.documents.put(name, record, ttl_s=ttl_s)
+                await space.shorten_log(target, tx.revision)
 
         await outlast_cancellation(space.call(work))
 

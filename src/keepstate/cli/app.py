@@ -58,6 +58,10 @@ COMMANDS: Final = {
         "maintenance",
         "Write the whole history of a space into one file; import reads it into any store.",
     ),
+    "export-owner": (
+        "tenants:export_owner",
+        "Write the sessions, memories and state of one owner into a new file; import-tenant reads it.",
+    ),
     "export-tenant": (
         "tenants:export_tenant",
         "Write all spaces of the tenant into a new file of JSON lines; import-tenant reads it.",
@@ -83,6 +87,14 @@ COMMANDS: Final = {
     "langgraph": ("langgraph:app", "Import LangGraph's checkpoints, and prune old ones."),
     "log": ("history", "List a commit and those before it."),
     "ls": ("documents", "List the documents of a space."),
+    "make-room": (
+        "room:make_room",
+        "Delete the reserve file next to the store, so that a full disk has room for deletions.",
+    ),
+    "mcp": (
+        "serve:mcp",
+        "Serve tools for models by the Model Context Protocol, over standard input and output.",
+    ),
     "merge": (
         "history",
         "Merge the changes of another branch into a branch. Exit with 4 if both changed the same value.",

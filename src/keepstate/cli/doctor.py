@@ -13,7 +13,8 @@ from rich.text import Text
 
 from keepstate.cli import damage, exits
 from keepstate.cli.display import plain, shown, write_json
-from keepstate.cli.session import PLAIN, Session, check_url
+from keepstate.cli.room import reserve_path, reserved_bytes
+from keepstate.cli.session import FILES, PLAIN, Session, check_url
 from keepstate.engine.space.health import Finding, index_finding, store_findings, time_finding
 from keepstate.stores.protocol import Store
 from keepstate.stores.urls import StoreUrl
@@ -79,7 +80,20 @@ def _accept_unsafe(url: str) -> str:
 
 async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
     found = [Finding("store", True, str(url)), *await store_findings(store, url.scheme)]
-    return [*found, *_of_sqlite()] if url.scheme == "sqlite" else found
+    if url.scheme == "sqlite":
+        found += _of_sqlite()
+    if url.backend in FILES:
+        found.append(_of_reserve(url))
+    return found
+
+
+def _of_reserve(url: StoreUrl) -> Finding:
+    path = reserve_path(url)
+    size_bytes = reserved_bytes(path)
+    text = (
+        "none: a full disk could not be cleaned by deletions" if not size_bytes else f"{size_bytes:,} bytes"
+    )
+    return Finding("reserve", True, text, mend="" if size_bytes else "keepstate make-room --reserve 64")
 
 
 def _of_sqlite() -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Commands of the server: serve runs it, and keys adds, lists and revokes its keys."""
+"""Commands of the server: serve runs it, keys adds, lists and revokes its keys, mcp serves tools alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import App, Parameter
 
@@ -17,6 +17,7 @@ from keepstate.cli import exits
 from keepstate.cli.display import plain, said, seconds, shown, write_json, write_table
 from keepstate.cli.maintenance import read_moment
 from keepstate.cli.session import PLAIN, Session, import_named
+from keepstate.cli.telemetry import begin_telemetry
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.errors import InvalidError, MissingExtraError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from keepstate.server import keys as _keys
     from keepstate.server import limits as _limits
     from keepstate.server import running as _running
+    from keepstate.server.mcp import mcp_server as _mcp
 else:
     defer_imports(
         globals(),
@@ -32,10 +34,13 @@ else:
         _keys="keepstate.server.keys",
         _limits="keepstate.server.limits",
         _running="keepstate.server.running",
+        _mcp="keepstate.server.mcp.mcp_server",
     )
 
 _PORT: Final = 8484
 _BROWSER: Final = "browser"
+_MODEL: Final = "mcp"
+"""The author of what tools write for a program that started the command."""
 _HEADS: Final = ("name", "rights", "tenant", "under", "expires", "rate")
 
 app = App(name="keys", help="Add, list and revoke the keys of the server.", help_format="markdown")
@@ -52,11 +57,22 @@ async def serve(
         bool, Parameter(negative="", help="Print a link that lets one browser in, once, for ten minutes.")
     ] = False,
     open_as: Annotated[
-        str, Parameter(help="The person whom --open lets in: the author of what is written in the page.")
+        str, Parameter(help="The person that --open lets in: the author of what is written in the page.")
     ] = _BROWSER,
     signer: Annotated[
         str | None, Parameter(help="MODULE:NAME of the Signer of links to approvals; serves /approvals.")
     ] = None,
+    mcp: Annotated[
+        Literal["read", "write"] | None,
+        Parameter(help="Serve tools for models at /mcp: those that read, or also those that write."),
+    ] = None,
+    telemetry: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Send traces and metrics by OpenTelemetry; its variables alone switch this on too.",
+        ),
+    ] = False,
     rate: Annotated[float | None, Parameter(help="Requests a second of a key without a rate.")] = None,
     drain_s: Annotated[
         float, Parameter(help="After SIGTERM, fail /readyz for S seconds before streams end.")
@@ -76,9 +92,17 @@ async def serve(
     if drain_s < 0:
         raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
     limits = _limits.Limits(rate=rate)
-    async with replace(session, tenant=None).opened(makes=True) as ks:
+    observer = begin_telemetry(session.chosen_url(), is_asked_for=telemetry)
+    async with replace(session, tenant=None).opened(makes=True, telemetry=observer) as ks:
+        hosts = (*allow_host, *_names(host))
         made = _app.create_app(
-            ks, keys=_keys.Keys(ks), signer=found, limits=limits, allow_hosts=(*allow_host, *_names(host))
+            ks,
+            keys=_keys.Keys(ks),
+            signer=found,
+            limits=limits,
+            allow_hosts=hosts,
+            mcp=mcp,
+            tracing=observer is not None,
         )
         await _running.require_keys(made, host)
         listener = _running.bind(host, port)
@@ -93,6 +117,28 @@ async def serve(
             server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
             await server.serve([listener])
     return exits.OK if server.started else exits.FAILED
+
+
+async def mcp(
+    *,
+    write: Annotated[
+        bool, Parameter(negative="", help="Also offer the tools that write. None of them answers approvals.")
+    ] = False,
+    under: Annotated[str, Parameter(help="Reach only this space and those below it.")] = "",
+    author: Annotated[str, Parameter(help="The author of what the tools write.")] = _MODEL,
+    session: Session = PLAIN,
+) -> int:
+    """Serve tools for models by the Model Context Protocol, over standard input and output.
+
+    A program such as an editor or an assistant starts this command. The tools read the spaces of one tenant:
+    that of `--tenant`, or the spaces without a tenant.
+    """
+    _require_mcp()
+    rights = _keys.rights_of(["read", "write"] if write else ["read"])
+    key = _keys.Key(author, rights, session.tenant, under)
+    async with replace(session, tenant=None).opened() as ks:
+        await _mcp.serve_stdio(ks, key, is_writable=write)
+    return exits.OK
 
 
 def _tell(session: Session, url: str, store: str, link: str | None) -> None:
@@ -192,6 +238,12 @@ def _require_extra() -> None:
     if any(find_spec(package) is None for package in ("starlette", "uvicorn")):
         install = "pip install 'keepstate[server]'"
         raise MissingExtraError(f"the server needs starlette and uvicorn: {install}", install=install)
+
+
+def _require_mcp() -> None:
+    if find_spec("mcp") is None:
+        install = "pip install 'keepstate[mcp]'"
+        raise MissingExtraError(f"tools for models need mcp 2: {install}", install=install)
 
 
 def _read_expiry(text: str | None) -> datetime | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from keepstate import _runner
     from keepstate import opening as _opening
+    from keepstate.adapters import opentelemetry as _telemetry
     from keepstate.engine.history import archive as _archive
     from keepstate.engine.kernel import observation as _observation
     from keepstate.engine.space import keepstate as _engine
@@ -74,10 +75,13 @@ class Session:
         return self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     @asynccontextmanager
-    async def opened(self, *, makes: bool = False) -> AsyncGenerator[_engine.Keepstate]:
+    async def opened(
+        self, *, makes: bool = False, telemetry: _telemetry.Telemetry | None = None
+    ) -> AsyncGenerator[_engine.Keepstate]:
         """Yield the store, opened, with values in builtin form.
 
         Args:
+            telemetry: The observer of its operations, instead of that of `KEEPSTATE_TRACE`.
             makes: Whether the command may create the store. The store must then outlive the command. The
                 other commands reject an absent store, because a typing error would look like an empty one.
         """
@@ -91,9 +95,10 @@ class Session:
         else:
             require_file(parsed)
         read = _codec.to_builtin if self.app is None else _upcast
-        observe = trace_from_environment()
+        observe = trace_from_environment() if telemetry is None else telemetry
+        meta = None if telemetry is None else telemetry.meta
         async with _engine.Keepstate(
-            _opening.source_of(url, "async"), tenant=self.tenant, read=read, observe=observe
+            _opening.source_of(url, "async"), tenant=self.tenant, read=read, observe=observe, meta=meta
         ) as ks:
             yield ks
 

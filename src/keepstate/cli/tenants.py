@@ -12,6 +12,7 @@ from keepstate.cli import exits
 from keepstate.cli.display import fields_of, plain, shown, write_json, write_table
 from keepstate.cli.session import PLAIN, Session, require_space
 from keepstate.engine.space.erasure import Erased
+from keepstate.engine.space.export import Exported
 from keepstate.errors import InvalidError, NotFoundError
 
 _TENANT = ("id",)
@@ -168,12 +169,28 @@ async def export_tenant(file: Path, *, session: Session = PLAIN) -> int:
     """
     _require_tenant(session)
     async with session.opened() as ks:
-        done = await ks.export(file)
-    report = fields_of(done, "spaces", "entries", "size_bytes", "sha256")
+        _write_exported(session, await ks.export(file))
+    return exits.OK
+
+
+async def export_owner(owner: str, file: Path, *, session: Session = PLAIN) -> int:
+    """Write the sessions, memories and state of one owner into a new file; import-tenant reads it.
+
+    Args:
+        owner: The user, as find shows it.
+        file: The file, which must not exist.
+    """
+    async with session.opened() as ks:
+        _write_exported(session, await ks.export(file, owner=owner))
+    return exits.OK
+
+
+def _write_exported(session: Session, done: Exported) -> None:
+    report = fields_of(done, "spaces", "entries", "size_bytes", "sha256", "not_included")
     text = f"{done.spaces:,} spaces with {done.entries:,} entries written, {done.size_bytes:,} bytes"
     lines = [text, *(f"the archive {path} is named only" for path in done.archives)]
+    lines += [f"not included: {what}" for what in done.not_included]
     _write_report(session, report | {"archives": [str(path) for path in done.archives]}, lines)
-    return exits.OK
 
 
 async def import_tenant(file: Path, *, session: Session = PLAIN) -> int:

@@ -18,6 +18,7 @@ from keepstate._runner import Mode
 from keepstate.binding import Resource, StorageOptions, StoreBinding, is_own_space
 from keepstate.engine.kernel.arguments import check_duration_ms, check_text
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable, check_unreadable
 from keepstate.engine.space.erasure import Erased
 from keepstate.engine.space.joint_work import read_ahead, run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
@@ -301,21 +302,26 @@ class Memories(Resource):
         entry = await self._target.documents.entry(name)
         return None if entry is None else read_memory(id, entry.value, entry.expires_at)
 
-    async def page(self, *, after: str | None = None, limit: int = 100) -> Page[Memory]:
+    async def page(
+        self, *, after: str | None = None, limit: int = 100, unreadable: IfUnreadable = "raise"
+    ) -> Page[Memory]:
         """Return current memories in the order of their ids, which is that of time for ids made here.
 
         Args:
             after: The `next` of the page before.
             limit: The largest number of memories.
+            unreadable: With `skip`, a memory that cannot be read is left out. With `raw`, its `unreadable`
+                says why.
         """
         limits.admit_count("limit", limit, most=1_000)
+        check_unreadable(unreadable)
         found: list[Memory] = []
         if after is not None:
             check_text("after", after)
         cursor = after
         while True:
             page = await self._target.documents.page(
-                prefix=self._prefix + FOLDER, after=cursor, limit=2 * limit
+                prefix=self._prefix + FOLDER, after=cursor, limit=2 * limit, unreadable=unreadable
             )
             for entry in page:
                 id = id_in(self._prefix, entry.key)

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
 from keepstate.engine.kernel.arguments import check_text, check_text_keys, require_instance
+from keepstate.engine.kernel.unreadable import Unreadable
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.names import escape, unescape
 from keepstate.values import limits
@@ -55,6 +56,8 @@ class Memory:
         ended_at: The time at which it ended.
         ended_because: The reason for ending it.
         expires_at: The time at which it is deleted, or None.
+        unreadable: Why this process cannot read the memory, if a page was asked to show it nevertheless. It
+            then has its text, source and status, and its data in builtin form; if it is damaged, none.
     """
 
     id: str
@@ -71,6 +74,7 @@ class Memory:
     ended_at: datetime | None = None
     ended_because: str = ""
     expires_at: datetime | None = None
+    unreadable: Unreadable | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,10 @@ class Hit:
     found_by: Literal["meaning", "words"]
 
 
-_STORED: Final = {
-    each.name: each.default for each in fields(Memory) if each.name not in ("id", "expires_at", "data")
-}
+_SHOWN: Final = ("text", "data", "source", "status")
+"""The fields of a memory that cannot be read which its builtin form tells."""
+_APART: Final = ("id", "expires_at", "data", "unreadable")
+_STORED: Final = {each.name: each.default for each in fields(Memory) if each.name not in _APART}
 
 
 def to_document(memory: Memory) -> dict[str, Any]:
@@ -107,6 +112,10 @@ def read_memory(id: str, document: object, expires_at: datetime | None = None) -
     Raises:
         CorruptError: The document is not a memory.
     """
+    if isinstance(document, Unreadable):
+        form = cast("dict[str, Any]", document.value) if isinstance(document.value, dict) else {}
+        known: dict[str, Any] = {"text": ""} | {name: form[name] for name in _SHOWN if name in form}
+        return Memory(id=id, expires_at=expires_at, unreadable=document, **known)
     if isinstance(document, Mapping):
         try:
             return Memory(id=id, expires_at=expires_at, **cast("Mapping[str, Any]", document))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
-from typing import Final, cast
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 import msgspec
 from starlette.applications import Starlette
@@ -21,7 +22,7 @@ from keepstate.approval_links import link_app
 from keepstate.engine.approvals.signers import Signer
 from keepstate.engine.kernel.arguments import require_instance
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.errors import InvalidError, KeepstateError
+from keepstate.errors import InvalidError, KeepstateError, MissingExtraError
 from keepstate.names import ALL
 from keepstate.server.browser_sessions import OPEN, SCRIPT, BrowserSessions
 from keepstate.server.dispatch import GRANT, OPERATION, Endpoint, ServerParts
@@ -31,7 +32,6 @@ from keepstate.server.limits import Limits
 from keepstate.server.metrics import Metrics
 from keepstate.server.openapi import describe
 from keepstate.server.operations import (
-    administration,
     approvals,
     batches,
     branches,
@@ -54,6 +54,9 @@ from keepstate.server.table import JSON, Operation
 from keepstate.stores.base import StoreBase
 from keepstate.values import codec
 
+if TYPE_CHECKING:
+    from keepstate.server.mcp.mcp_server import McpServer
+
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *spaces.OPERATIONS,
     *documents.OPERATIONS,
@@ -68,12 +71,14 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *history.OPERATIONS,
     *branches.OPERATIONS,
     *health.OPERATIONS,
-    *administration.OPERATIONS,
 )
 """The table. Only what stands here can be done."""
 APPROVALS: Final = "/approvals"
 STORE: Final = "/store"
 """The path of the store protocol, for `keepstate.open("http://…")`."""
+MCP: Final = "/mcp"
+"""The path of the tools for models, if the server has them."""
+McpMode: TypeAlias = Literal["read", "write"]
 KEYLESS: Final = ("/healthz", "/readyz", "/openapi.json", OPEN, SCRIPT, APPROVALS)
 """The paths that answer without a key, besides those of the inspector's files."""
 _READY_S: Final = 1.0
@@ -96,6 +101,9 @@ class Server:
         limits: Limits,
         hosts: Collection[str],
         files: StaticFiles,
+        mcp: McpMode | None,
+        *,
+        tracing: bool,
     ) -> None:
         self._ks, self.keys, self.metrics = ks, keys, Metrics()
         self.is_draining = False
@@ -120,17 +128,19 @@ class Server:
         )
         app.router.redirect_slashes = False
         self._store: StoreApp | None = None
+        self._mcp = None if mcp is None else _open_mcp(services, mcp)
         self._guard = Guard(
-            _ByPath(_endpoints(services), self._answer_store, app),
+            _ByPath(self._endpoints(), self._answer_store, app),
             services,
             self._sessions,
             hosts=hosts,
             keyless=(*KEYLESS, *files.paths),
         )
+        self._answer: ASGIApp = _traced(self._guard) if tracing else self._guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await self._guard(scope, receive, send)
+        await self._answer(scope, receive, send)
 
     def make_link(self, key: Key) -> str:
         """Return the path and fragment of a link that lets one browser act as a key, once."""
@@ -153,7 +163,10 @@ class Server:
             store = cast("StoreBase", await self._ks.opened())
             self._store = store_app(store, authorise=_reach_of, withheld=(KEYS_SPACE,))
             try:
-                yield
+                async with AsyncExitStack() as doors:
+                    if self._mcp is not None:
+                        await doors.enter_async_context(self._mcp.running())
+                    yield
             finally:
                 self.stop()
                 await self._services.close()
@@ -169,6 +182,20 @@ class Server:
         if self._store is None:
             raise RefusedError(503, "not_running", "the server has not begun to run; see `Server.running`")
         await self._store(scope, receive, send)
+
+    async def _answer_mcp(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a client of the Model Context Protocol."""
+        scope[OPERATION] = "mcp"
+        assert self._mcp is not None
+        await self._mcp(scope, receive, send)
+
+    def _endpoints(self) -> dict[str, ASGIApp]:
+        """Return the applications that have a path of their own."""
+        by_path: dict[str, list[Operation]] = {}
+        for row in OPERATIONS:
+            by_path.setdefault(row.path, []).append(row)
+        found: dict[str, ASGIApp] = {path: Endpoint(rows, self._services) for path, rows in by_path.items()}
+        return found if self._mcp is None else found | {MCP: self._answer_mcp}
 
     async def _answer_health(self, request: Request) -> Response:
         return Response("ok\n", 200, {"Cache-Control": "no-store"}, "text/plain")
@@ -248,6 +275,8 @@ def create_app(
     limits: Limits | None = None,
     inspector: bool = True,
     allow_hosts: Collection[str] = (),
+    mcp: McpMode | None = None,
+    tracing: bool = False,
 ) -> Server:
     """Return the server of a store, as an ASGI application.
 
@@ -260,9 +289,14 @@ def create_app(
         limits: Limits of sizes, times and rates.
         inspector: Whether to serve the inspector, the page for browsers, at `/`.
         allow_hosts: The names of the server, besides those of the loopback interface.
+        mcp: Serves tools for models at `/mcp`: those that read, or with `write` also those that write, for
+            keys with the right. None serves none.
+        tracing: Whether each request gets a span of OpenTelemetry. Those of the operations below it come from
+            the observer of the handle.
 
     Raises:
         InvalidError: The handle belongs to a tenant, or reads objects of classes.
+        MissingExtraError: `mcp` or `tracing` is given, and its package is not installed.
     """
     require_instance("ks", ks, Keepstate)
     require_instance("keys", keys, Keys)
@@ -272,21 +306,42 @@ def create_app(
         raise InvalidError(f'{ks!r} reads objects of classes; open it with values="builtin" for a server')
     if limits is not None:
         require_instance("limits", limits, Limits)
+    if mcp not in (None, "read", "write"):
+        raise InvalidError(f'`mcp` is {mcp!r}; give "read", "write" or None')
     files = StaticFiles(has_inspector=inspector)
-    return Server(ks, keys, signer, limits or Limits(), allow_hosts, files)
+    return Server(ks, keys, signer, limits or Limits(), allow_hosts, files, mcp, tracing=tracing)
+
+
+def _open_mcp(services: ServerParts, mode: McpMode) -> McpServer:
+    require_mcp()
+    from keepstate.server.mcp.mcp_server import McpServer
+
+    return McpServer(services, is_writable=mode == "write")
+
+
+def _traced(app: ASGIApp) -> ASGIApp:
+    from keepstate.adapters.opentelemetry import RequestSpans
+
+    return RequestSpans(app, _describe)
+
+
+def _describe(scope: Scope) -> tuple[str | None, str | None]:
+    """Return the operation and the key of a request."""
+    grant: Grant | None = scope.get(GRANT)
+    return scope.get(OPERATION), None if grant is None else grant.key.name
+
+
+def require_mcp() -> None:
+    """Raise `MissingExtraError` if the package of the protocol is not installed."""
+    if find_spec("mcp") is None:
+        install = "pip install 'keepstate[server,mcp]'"
+        raise MissingExtraError(f"tools for models need mcp 2: {install}", install=install)
 
 
 @cache
 def document() -> bytes:
     """Return the OpenAPI document of the table, as JSON."""
     return msgspec.json.format(msgspec.json.encode(describe(OPERATIONS)), indent=1) + b"\n"
-
-
-def _endpoints(services: ServerParts) -> dict[str, Endpoint]:
-    by_path: dict[str, list[Operation]] = {}
-    for row in OPERATIONS:
-        by_path.setdefault(row.path, []).append(row)
-    return {path: Endpoint(rows, services) for path, rows in by_path.items()}
 
 
 async def _answer_document(request: Request) -> Response:

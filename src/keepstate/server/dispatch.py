@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from types import coroutine
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
-from starlette.datastructures import Headers, QueryParams
-from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import KeepstateError
 from keepstate.opening import open as open_store
 from keepstate.server.conditions import Conditions, conditions_of, tag_of
-from keepstate.server.keys import Grant, Keys
+from keepstate.server.keys import Grant, Key, Keys
 from keepstate.server.limits import Limits
 from keepstate.server.metrics import Metrics
 from keepstate.server.problems import (
@@ -33,17 +32,25 @@ from keepstate.server.problems import (
     respond_to,
     unexpected_problem,
 )
+from keepstate.server.request_parts import RequestHeaders
 from keepstate.server.streams import Stream, cancel, disconnect
 from keepstate.server.table import JSON, Call, Operation, Query, TaggedAnswer
 
 GRANT: Final = "keepstate.grant"
 OPERATION: Final = "keepstate.operation"
+HEADERS: Final = "keepstate.headers"
 ABORT: Final = "keepstate.abort"
-"""Names in the scope of a request: its grant, the name of its operation, and what closes its connection."""
+"""Names in the scope of a request: its grant, the name of its operation, its headers, and what closes its
+connection."""
 _QUICK_S: Final = 0.2
 """Seconds after which a read begins to watch whether its client is still there."""
 _KEY_CHARS: Final = 255
+_UNCONDITIONAL: Final = Conditions()
 _PERSON_BYTES: Final = 200
+_NO_STORE: Final = (b"cache-control", b"no-store")
+_PRIVATE: Final = (b"cache-control", b"private, no-cache")
+_OF_JSON: Final = (b"content-type", JSON.encode())
+_to_json: Final = msgspec.json.Encoder().encode
 _log = logging.getLogger("keepstate.server")
 
 
@@ -70,8 +77,32 @@ class ServerParts:
         """Return a handle on the same store that reads objects of keepstate's own classes, for sessions."""
         store = await self.ks.opened()
         if self._typed is None:
-            self._typed = open_store(store)
+            self._typed = open_store(store, observe=self.ks.observer, meta=self.ks.meta)
         return self._typed
+
+    def call(
+        self,
+        grant: Grant,
+        author: str,
+        conditions: Conditions = _UNCONDITIONAL,
+        *,
+        idempotency_key: str | None = None,
+        last_event_id: str | None = None,
+    ) -> Call:
+        """Return a call of the holder of a key."""
+        tenant = grant.key.tenant
+        return Call(
+            grant,
+            author,
+            self.ks if tenant is None else self.ks.tenant(tenant),
+            self.ks,
+            self.typed,
+            self.keys,
+            self.limits,
+            conditions,
+            idempotency_key,
+            last_event_id=last_event_id,
+        )
 
     async def close(self) -> None:
         """Close the handle for sessions, and leave the store open."""
@@ -104,8 +135,8 @@ class Endpoint:
             scope[OPERATION] = row.name
             response = await self._answer(row, scope, receive, send)
         except (KeepstateError, RefusedError) as error:
-            response = respond_to(error)
-            if response.status_code >= 500:
+            refusal = response = respond_to(error)
+            if refusal.status_code >= 500:
                 _log.warning("%s: %s: %s", scope[OPERATION], type(error).__name__, error)
         except Exception as error:  # noqa: BLE001  # an error of ours: logged, and told without its text
             _log.error("%s failed", scope.get(OPERATION, scope["path"]), exc_info=error)
@@ -113,17 +144,17 @@ class Endpoint:
         if response is not None:
             await response(scope, receive, send)
 
-    async def _answer(self, row: Operation, scope: Scope, receive: Receive, send: Send) -> Response | None:
+    async def _answer(self, row: Operation, scope: Scope, receive: Receive, send: Send) -> ASGIApp | None:
         """Return the response; None for a stream, which has been sent."""
-        headers, grant = Headers(scope=scope), scope[GRANT]
-        query = row.read_query(QueryParams(scope["query_string"]))
+        headers, grant = scope[HEADERS], scope[GRANT]
+        query = row.read_query(scope["query_string"])
         row.authorise(grant.key, query)
         call = self._call(row, grant, headers)
         given: list[Any] = []
         if row.body is not None:
             body = await read_body(receive, headers, self._services.limits)
             given = [row.read_body(headers, body)]
-            call = replace(call, body_digest=sha256(body).digest())
+            call = msgspec.structs.replace(call, body_digest=sha256(body).digest())
         elif _has_body(headers):
             await read_body(receive, headers, self._services.limits, is_expected=False)
         if row.is_audited:
@@ -136,16 +167,8 @@ class Endpoint:
         answer = await self._run(row, call, (query, *given), receive)
         return _encode(row, call, answer)
 
-    def _call(self, row: Operation, grant: Grant, headers: Headers) -> Call:
-        services, key = self._services, grant.key
-        author = key.name
-        if person := headers.get("on-behalf-of"):
-            person = unquote(person)
-            if not person.isprintable() or not 0 < len(person.encode()) <= _PERSON_BYTES:
-                raise RefusedError(
-                    422, "invalid", f"On-Behalf-Of has 1 to {_PERSON_BYTES} bytes of printable text"
-                )
-            author = f"{author}/{person}"
+    def _call(self, row: Operation, grant: Grant, headers: RequestHeaders) -> Call:
+        author = author_of(grant.key, headers)
         token = headers.get("idempotency-key")
         if token is not None:
             token = token.strip().strip('"')
@@ -155,54 +178,60 @@ class Endpoint:
                 )
             if not 0 < len(token) <= _KEY_CHARS:
                 raise RefusedError(422, "invalid", f"an Idempotency-Key has 1 to {_KEY_CHARS} characters")
-        return Call(
+        return self._services.call(
             grant,
             author,
-            services.ks if key.tenant is None else services.ks.tenant(key.tenant),
-            services.ks,
-            services.typed,
-            services.keys,
-            services.limits,
             self._conditions(row, headers),
-            token,
+            idempotency_key=token,
             last_event_id=headers.get("last-event-id") or None,
         )
 
-    def _conditions(self, row: Operation, headers: Headers) -> Conditions:
+    def _conditions(self, row: Operation, headers: RequestHeaders) -> Conditions:
         if "if-match" not in headers and "if-none-match" not in headers:
             return Conditions()
-        found = conditions_of(headers.getlist("if-match"), headers.getlist("if-none-match"))
+        found = conditions_of(headers.all_of("if-match"), headers.all_of("if-none-match"))
         if found and not row.has_etag and not row.is_read:
             raise RefusedError(422, "invalid", f"{row.name} has no conditions; leave If-Match out")
         return found if row.has_etag else Conditions()
 
     async def _run(self, row: Operation, call: Call, given: tuple[Any, ...], receive: Receive) -> Any:
+        working = row.run(call, *given)
+        try:
+            waited_for = working.send(None)
+        except StopIteration as done:  # it had nothing to wait for, so it needs no deadline
+            return done.value
+        return await self._run_on(row, call, _resume(working, waited_for), receive)
+
+    async def _run_on(self, row: Operation, call: Call, rest: Awaitable[Any], receive: Receive) -> Any:
+        """Await the rest of an operation until its deadline, or until its client has gone."""
         limits, loop = self._services.limits, asyncio.get_running_loop()
         watch: asyncio.Task[None] | None = None
-        deadline = asyncio.timeout(limits.request_s)
+        until_s = loop.time() + limits.request_s
+        deadline = asyncio.timeout(None)
         refusal: Callable[[], RefusedError] = partial(_late, limits)
 
         def begin() -> None:
             nonlocal watch
-            watch = loop.create_task(end_early())
+            deadline.reschedule(until_s)
+            if row.is_read or row.is_wait:
+                watch = loop.create_task(end_early())
 
         async def end_early() -> None:
             nonlocal refusal
             refusal = await self._first_end(row, call, receive)
             deadline.reschedule(loop.time())
 
-        # Most requests are answered before a watch costs anything.
-        timer = loop.call_later(_QUICK_S, begin) if row.is_read or row.is_wait else None
+        # Most requests are answered before their deadline and a watch cost anything.
+        timer = loop.call_later(min(_QUICK_S, limits.request_s), begin)
         try:
             async with deadline:
-                return await row.run(call, *given)
+                return await rest
         except TimeoutError:
             if not deadline.expired():
                 raise  # of the operation itself
             raise refusal() from None
         finally:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
             if watch is not None:
                 await cancel(watch)
 
@@ -247,7 +276,24 @@ class Endpoint:
         await stream.run(receive, send, services.metrics)
 
 
-async def read_body(receive: Receive, headers: Headers, limits: Limits, *, is_expected: bool = True) -> bytes:
+def author_of(key: Key, headers: Mapping[str, str]) -> str:
+    """Return the author of the writes of a request: its key, or the key and the person that it acts for.
+
+    Raises:
+        RefusedError: The person of `On-Behalf-Of` is too long, or not printable.
+    """
+    person = headers.get("on-behalf-of")
+    if not person:
+        return key.name
+    person = unquote(person)
+    if not person.isprintable() or not 0 < len(person.encode()) <= _PERSON_BYTES:
+        raise RefusedError(422, "invalid", f"On-Behalf-Of has 1 to {_PERSON_BYTES} bytes of printable text")
+    return f"{key.name}/{person}"
+
+
+async def read_body(
+    receive: Receive, headers: Mapping[str, str], limits: Limits, *, is_expected: bool = True
+) -> bytes:
     """Return the body of a request, counted as it comes, whatever its `Content-Length` says.
 
     Raises:
@@ -280,7 +326,7 @@ async def read_body(receive: Receive, headers: Headers, limits: Limits, *, is_ex
         ) from None
 
 
-def _has_body(headers: Headers) -> bool:
+def _has_body(headers: RequestHeaders) -> bool:
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
@@ -313,16 +359,48 @@ def _too_large(most: int) -> RefusedError:
     return RefusedError(413, "too_large", f"a body has at most {most} bytes", headers=headers)
 
 
-def _encode(row: Operation, call: Call, answer: Any) -> Response:
-    headers: dict[str, str] = {"Cache-Control": "no-store"}
+@coroutine
+def _resume(working: Coroutine[Any, Any, Any], waited_for: Any) -> Generator[Any, Any, Any]:
+    """Await the rest of a coroutine that has begun, and has yielded what it waits for."""
+    while True:
+        try:
+            sent = yield waited_for
+        except BaseException as error:  # noqa: BLE001  # also a cancellation; thrown into the coroutine
+            going_on = partial(working.throw, error)
+        else:
+            going_on = partial(working.send, sent)
+        try:
+            waited_for = going_on()
+        except StopIteration as done:
+            return done.value
+
+
+class _Answer:
+    """A response of JSON, as an ASGI application without a step between."""
+
+    __slots__ = ("_body", "_headers", "_status")
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self._status, self._headers, self._body = status, headers, body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        await send({"type": "http.response.start", "status": self._status, "headers": self._headers})
+        body = b"" if scope["method"] == "HEAD" else self._body
+        await send({"type": "http.response.body", "body": body})
+
+
+def _encode(row: Operation, call: Call, answer: Any) -> _Answer:
+    headers = [_NO_STORE]
     if isinstance(answer, TaggedAnswer):
         tagged: TaggedAnswer = answer
         if tagged.version is not None:
-            headers = {"Cache-Control": "private, no-cache", "ETag": tag_of(tagged.version)}
+            headers = [_PRIVATE, (b"etag", tag_of(tagged.version).encode("latin-1"))]
             if row.is_read and call.conditions.check(tagged.version, is_read=True):
-                return Response(None, 304, headers)
+                return _Answer(304, headers, b"")
         answer = tagged.content
-    return Response(msgspec.json.encode(answer), 200, headers, JSON)
+    body = _to_json(answer)
+    return _Answer(200, [*headers, _OF_JSON, (b"content-length", b"%d" % len(body))], body)
 
 
 def _facts(query: Query) -> Mapping[str, Any]:

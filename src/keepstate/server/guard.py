@@ -12,16 +12,16 @@ from collections.abc import Collection
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keepstate.server.browser_sessions import BrowserSessions, cookie_name
-from keepstate.server.dispatch import GRANT, OPERATION, ServerParts
+from keepstate.server.dispatch import GRANT, HEADERS, OPERATION, ServerParts
 from keepstate.server.keys import Grant
 from keepstate.server.limits import Bucket
 from keepstate.server.metrics import OTHER
 from keepstate.server.problems import RefusedError, respond_to
+from keepstate.server.request_parts import RequestHeaders
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _CSP: Final = (
@@ -79,8 +79,11 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 given = message.get("headers", ())
-                names = {name for name, _ in given}
-                message["headers"] = [*given, *(each for each in _HEADERS if each[0] not in names)]
+                if scope[OPERATION] is OTHER:  # a page may have stricter ones of its own
+                    names = {name for name, _ in given}
+                    message["headers"] = [*given, *(each for each in _HEADERS if each[0] not in names)]
+                else:
+                    message["headers"] = [*given, *_HEADERS]
             await send(message)
 
         scope[OPERATION] = OTHER
@@ -96,7 +99,7 @@ class Guard:
             metrics.count_request(scope[OPERATION], status, clock.monotonic_s() - began_s)
 
     def _admit(self, scope: Scope) -> None:
-        headers = Headers(scope=scope)
+        scope[HEADERS] = headers = RequestHeaders(scope)
         _check_host(headers, self._hosts)
         _check_origin(headers)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
@@ -113,8 +116,8 @@ class Guard:
         scope[GRANT] = grant
         self._take_token(grant)
 
-    def _grant(self, headers: Headers) -> Grant | None:
-        given = headers.getlist("authorization")
+    def _grant(self, headers: RequestHeaders) -> Grant | None:
+        given = headers.all_of("authorization")
         if given:
             scheme, _, secret = given[0].partition(" ")
             if len(given) > 1 or scheme.lower() != "bearer":
@@ -141,9 +144,9 @@ class Guard:
             )
 
 
-def _check_host(headers: Headers, hosts: frozenset[str]) -> None:
+def _check_host(headers: RequestHeaders, hosts: frozenset[str]) -> None:
     """Refuse a name that is not the server's: a page of a rebound name must not reach it."""
-    given = headers.getlist("host")
+    given = headers.all_of("host")
     if len(given) != 1 or _host_of(given[0]) not in hosts:
         raise RefusedError(
             421,
@@ -152,14 +155,17 @@ def _check_host(headers: Headers, hosts: frozenset[str]) -> None:
         )
 
 
-def _check_origin(headers: Headers) -> None:
+def _check_origin(headers: RequestHeaders) -> None:
     """Refuse a request of a page of another site. Browsers send these headers, and pages cannot set them."""
-    origins = headers.getlist("origin")
-    for origin in origins:
+    for origin in headers.all_of("origin"):
         if urlsplit(origin).netloc.lower() != headers["host"].lower():
             raise RefusedError(403, "wrong_origin", f"a page of {origin[:100]!r} may not use this server")
-    site = headers.get("sec-fetch-site", "none")
-    if site not in ("same-origin", "none") and headers.get("sec-fetch-mode") != "navigate":
+    site = headers.get("sec-fetch-site")
+    if (
+        site is not None
+        and site not in ("same-origin", "none")
+        and headers.get("sec-fetch-mode") != "navigate"
+    ):
         raise RefusedError(403, "wrong_origin", "a page of another site may not use this server")
 
 

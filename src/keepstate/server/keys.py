@@ -104,12 +104,15 @@ class Grant:
         key: The key.
         ended: Set when the key is revoked or changed.
         streams: The number of its open streams in this process.
+        bucket: The rate of its requests; None before the first one of a key with a rate.
+        spaces: The last spaces that it has used, by the server's handle, the author and the name.
     """
 
     key: Key
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     streams: int = 0
     bucket: Bucket | None = None
+    spaces: dict[tuple[int, str, str], Space] = field(default_factory=dict[tuple[int, str, str], Space])
 
     def left_s(self, clock: Clock) -> float | None:
         """Return the seconds until the key expires; None if it never does, 0 or less if it has."""

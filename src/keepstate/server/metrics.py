@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from typing import Final
 
@@ -29,9 +30,9 @@ class Metrics:
         """Count a request that was answered; a stream when it ends."""
         self._requests[operation, status] += 1
         self._seconds[operation] = self._seconds.get(operation, 0.0) + seconds
-        for bound in _BOUNDS_S:
-            if seconds <= bound:
-                self._within[operation, bound] += 1
+        place = bisect_left(_BOUNDS_S, seconds)
+        if place < len(_BOUNDS_S):
+            self._within[operation, _BOUNDS_S[place]] += 1
 
     def count_stream_end(self, reason: str) -> None:
         """Count the end of a stream, by its reason."""
@@ -52,8 +53,9 @@ class Metrics:
             totals[operation] += count
         for operation, total in sorted(totals.items()):
             of = f'operation="{operation}"'
+            within = 0
             for bound in _BOUNDS_S:
-                within = self._within[operation, bound]
+                within += self._within[operation, bound]
                 lines.append(f'keepstate_request_seconds_bucket{{{of},le="{bound}"}} {within}')
             lines.append(f'keepstate_request_seconds_bucket{{{of},le="+Inf"}} {total}')
             lines.append(f"keepstate_request_seconds_sum{{{of}}} {self._seconds.get(operation, 0.0):.6f}")

@@ -277,8 +277,8 @@ class StoreCalls:
         return await self._under(call, lambda: self.store.drop(call.space, at=call.at), repeats=False)
 
     async def trim(self, _: StoreScope, call: wire.TrimCall) -> Answer[None]:
-        """Remove the older part of the log."""
-        return await self._under(call, lambda: self.store.trim(call.space), repeats=False)
+        """Remove the log but its last revisions."""
+        return await self._under(call, lambda: self.store.trim(call.space, keep=call.keep), repeats=False)
 
     # ---- applying
 

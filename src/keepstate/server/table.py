@@ -6,13 +6,12 @@ that the operation gets. Unknown and repeated parameters are refused.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-from starlette.datastructures import Headers, QueryParams
 
 from keepstate.binding import space_name
 from keepstate.engine.space.keepstate import Keepstate
@@ -22,6 +21,7 @@ from keepstate.server.conditions import Conditions
 from keepstate.server.keys import Grant, Key, Keys, Right
 from keepstate.server.limits import Limits
 from keepstate.server.problems import RefusedError
+from keepstate.server.request_parts import parameters_in
 
 Method: TypeAlias = Literal["GET", "PUT", "PATCH", "POST", "DELETE"]
 
@@ -37,6 +37,8 @@ PageLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 EVENT_STREAM: Final = "text/event-stream"
+_SPACES_KNOWN: Final = 64
+"""Spaces that one key keeps at hand, because making a handle costs as much as reading by it."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,8 +117,7 @@ class StreamEvent:
     short: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, gc=False):
     """An admitted request: the key that it has shown, and what the operation may use.
 
     Attributes:
@@ -152,7 +153,15 @@ class Call:
 
     def space(self, query: InSpace) -> Space:
         """Return the space of the request, for writes of its author."""
-        return self.ks.space(query.space, author=self.author)
+        # A space holds its handle, so the number of a handle whose spaces are known is not used again.
+        known, place = self.grant.spaces, (id(self.server), self.author, query.space)
+        found = known.get(place)
+        if found is None:
+            found = self.ks.space(query.space, author=self.author)
+            if len(known) >= _SPACES_KNOWN:
+                known.clear()
+            known[place] = found
+        return found
 
     async def sessions(self) -> Keepstate:
         """Return the handle of the key's tenant for sessions, whose records are objects."""
@@ -214,14 +223,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         """True if the operation writes nothing, so that it may be cancelled when its client has gone."""
         return self.method == "GET"
 
-    def read_query(self, params: QueryParams) -> Query:
-        """Convert the parameters.
+    def read_query(self, text: bytes) -> Query:
+        """Convert the parameters in a query string.
 
         Raises:
             RefusedError: A parameter is missing, unknown, repeated or of the wrong type.
         """
         given: dict[str, str] = {}
-        for name, value in params.multi_items():
+        for name, value in parameters_in(text):
             if name in given:
                 raise RefusedError(422, "invalid", f"the parameter {name!r} was given twice; give it once")
             given[name] = value
@@ -231,21 +240,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
             raise RefusedError(422, "invalid", f"the parameters are wrong: {error}") from error
 
     def authorise(self, key: Key, query: Query) -> None:
-        """Raise `RefusedError` unless the key may do this.
-
-        The answer is the same for a space that does not exist.
-        """
+        """Raise `RefusedError` unless the key may do this."""
         for right in (self.right, *self.also):
-            if not key.allows(right):
-                raise RefusedError(
-                    403, "forbidden", f"the key {key.name!r} does not have the right {right!r}"
-                )
-        if not query.is_reached_by(key):
-            raise RefusedError(
-                403, "forbidden", f"the key {key.name!r} reaches spaces under {key.under!r} only"
-            )
+            authorise(right, key, query)
 
-    def read_body(self, headers: Headers, body: bytes) -> Any:
+    def read_body(self, headers: Mapping[str, str], body: bytes) -> Any:
         """Decode a body.
 
         Raises:
@@ -257,6 +256,17 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
                 415, "unsupported_media_type", f"the Content-Type is {kind!r}; send {self.media}"
             )
         return decode_json(body, self.body)
+
+
+def authorise(right: Right, key: Key, query: Query) -> None:
+    """Raise `RefusedError` unless a key has a right, and reaches what a query concerns.
+
+    The answer is the same for a space that does not exist.
+    """
+    if not key.allows(right):
+        raise RefusedError(403, "forbidden", f"the key {key.name!r} does not have the right {right!r}")
+    if not query.is_reached_by(key):
+        raise RefusedError(403, "forbidden", f"the key {key.name!r} reaches spaces under {key.under!r} only")
 
 
 def decode_json(text: bytes | msgspec.Raw, kind: Any = Any) -> Any:

@@ -17,6 +17,7 @@ from keepstate.engine.kernel.arguments import (
     single_use,
 )
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable, check_unreadable
 from keepstate.engine.usage.amounts import Usage
 from keepstate.engine.usage.spends import Spend
 from keepstate.errors import InvalidError
@@ -221,6 +222,7 @@ class Conversation:
         after: int | str | None = None,
         limit: int = 50,
         at: Revision | None = None,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[Entry]:
         """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
 
@@ -230,12 +232,16 @@ class Conversation:
             limit: The largest number of entries. Without `after`, the page has the last ones.
             at: A moment of the recorded space, such as `main#37` or a time. The page has the messages that
                 the conversation had then, as they were then.
+            unreadable: With `skip`, a message that cannot be read is left out, and the page is shorter. With
+                `raw`, its entry says why, in `unreadable`.
 
         Raises:
             NotFoundError: The moment does not exist, or the fork did not exist at that moment.
         """
         limits.admit_count("limit", limit)
-        return await self._store.page(_number_in("after", after), _number_in("before", before), limit, at)
+        check_unreadable(unreadable)
+        last, first = _number_in("after", after), _number_in("before", before)
+        return await self._store.page(last, first, limit, unreadable, at)
 
     async def window(self, size: int = 10) -> list[Message]:
         """Return the newest messages, whole and in order, whatever their number of tokens."""

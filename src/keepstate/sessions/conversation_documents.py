@@ -18,10 +18,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.kernel.stored import to_milliseconds
+from keepstate.engine.kernel.unreadable import IfUnreadable, Unreadable
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import NotFoundError
 from keepstate.names import unescape
@@ -307,23 +308,29 @@ class ConversationDocuments:
         return found
 
     async def read_records(
-        self, record: ConversationRecord, numbers: Sequence[int]
+        self, record: ConversationRecord, numbers: Sequence[int], unreadable: IfUnreadable = "raise"
     ) -> dict[int, EntryRecord]:
-        """Read messages by number, with all that is stored with them; each with its last edit."""
+        """Read messages by number, with all that is stored with them; each with its last edit.
+
+        With `skip`, a message is left out if its original or its last edit cannot be read.
+        """
         found: dict[int, EntryRecord] = {}
         original = replace(record, edited={})
         for start in range(0, len(numbers), READ_AT_ONCE):
             part = numbers[start : start + READ_AT_ONCE]
             names = {self.message_name(original, number): number for number in part}
             edits = {self.message_name(record, number): number for number in part if number in record.edited}
-            entries = await self.target.documents.entries(*names, *edits)
+            raw: IfUnreadable = "raise" if unreadable == "raise" else "raw"
+            entries = await self.target.documents.entries(*names, *edits, unreadable=raw)
             values = {name: entry.value for name, entry in entries.items()}
             for name, number in names.items():
                 if name in values:
                     found[number] = record_of(values[name])
             for name, number in edits.items():
                 if number in found and name in values:  # otherwise the session has ended
-                    found[number] = replace(found[number], message=values[name])
+                    found[number] = _edited(found[number], values[name])
+        if unreadable == "skip":
+            return {number: each for number, each in found.items() if each.unreadable is None}
         return found
 
     async def number_of(self, id: str) -> int | None:
@@ -407,3 +414,11 @@ def absent_fork(namespace: Namespace, tail: str) -> NotFoundError:
     """Return the error for a fork that does not exist."""
     name = unescape(tail.split("/")[1])
     return NotFoundError(f"Fork {name!r} does not exist in {namespace.target!r}. Create it with fork().")
+
+
+def _edited(record: EntryRecord, edit: Any) -> EntryRecord:
+    """Return a record with its last edit, which may not be readable."""
+    if not isinstance(edit, Unreadable):
+        return replace(record, message=edit)
+    message = cast("Message", edit.value) if isinstance(edit.value, dict) else {}
+    return replace(record, message=message, unreadable=edit)

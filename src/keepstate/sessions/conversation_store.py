@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, cast
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.engine.usage.amounts import Usage
@@ -358,7 +359,12 @@ class ConversationStore:
         return [(number, found[number]) for number in numbers if number in found]
 
     async def page(
-        self, after: int | None, before: int | None, limit: int, ref: Revision | None = None
+        self,
+        after: int | None,
+        before: int | None,
+        limit: int,
+        unreadable: IfUnreadable,
+        ref: Revision | None = None,
     ) -> Page[Entry]:
         """Return a page of entries in order: the first after a number, otherwise the last before one."""
         documents = await self.current() if ref is None else await self._at_moment(ref)
@@ -370,7 +376,7 @@ class ConversationStore:
             numbers = record.last_numbers(end, limit)
         else:
             numbers = record.first_numbers(after + 1, end, limit)
-        found = await documents.read_records(record, numbers)
+        found = await documents.read_records(record, numbers, unreadable)
         if not numbers:
             return Page()
         return Page(

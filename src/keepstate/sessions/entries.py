@@ -6,7 +6,7 @@ and a dict of its author, id, meta and status, if there are any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self, cast
 
 from keepstate.engine.kernel.arguments import check_author, check_name
 from keepstate.engine.kernel.stored import to_datetime
+from keepstate.engine.kernel.unreadable import Unreadable
 from keepstate.engine.usage.amounts import Usage, stored_usage, usage_in
 from keepstate.errors import InvalidError
 from keepstate.names import escape
@@ -38,6 +39,9 @@ class Entry:
         meta: The caller's notes on the message.
         status: `done`; or `stopped` or `failed`, for the part of a reply that was said until then.
         usage: The calls of models that made the message, in their order.
+        unreadable: Why this process cannot read the message, if a page was asked to show it nevertheless.
+            `message` and `meta` are then in builtin form. Of a damaged message they are empty, and `at` is
+            the beginning of 1970.
     """
 
     number: int
@@ -48,6 +52,7 @@ class Entry:
     meta: dict[str, Any]
     status: Status
     usage: tuple[Usage, ...] = ()
+    unreadable: Unreadable | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ class EntryRecord:
     message: Message
     at_ms: int
     about: dict[str, Any] = field(default_factory=dict[str, Any])
+    unreadable: Unreadable | None = None
 
     def stored(self) -> list[Any]:
         """Return the stored form, which is short, because a history writes it more than once."""
@@ -72,7 +78,8 @@ class EntryRecord:
         at, about = to_datetime(self.at_ms), self.about
         author, meta = about.get("author"), dict(about.get("meta", {}))
         usage = tuple(usage_in(stored) for stored in about.get("usage", ()))
-        return Entry(number, self.id, self.message, at, author, meta, about.get("status", "done"), usage)
+        status = about.get("status", "done")
+        return Entry(number, self.id, self.message, at, author, meta, status, usage, self.unreadable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +144,16 @@ def id_segment(id: str) -> str:
 
 
 def record_of(stored: Any) -> EntryRecord:
-    """Return the record of a stored message."""
-    return EntryRecord(*stored)
+    """Return the record of a stored message, also of one that cannot be read."""
+    if not isinstance(stored, Unreadable):
+        return EntryRecord(*stored)
+    form = cast("Sequence[Any]", stored.value) if isinstance(stored.value, list) else ()
+    rest: Sequence[Any] = (None, None, None)
+    message, at_ms, about = [*form, *rest][:3]
+    if not isinstance(message, dict) or type(at_ms) is not int:
+        return EntryRecord({}, 0, {}, stored)
+    kept = cast("dict[str, Any]", about) if isinstance(about, dict) else {}
+    return EntryRecord(cast("Message", message), at_ms, kept, stored)
 
 
 def message_in(stored: Any) -> Message:

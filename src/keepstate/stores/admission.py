@@ -273,6 +273,12 @@ def check_drop(at: int | None) -> None:
         raise InvalidError(f"`at` is {at!r}. A revision to drop at is 1 or more.")
 
 
+def check_kept(keep: int) -> None:
+    """Raise `InvalidError` unless `keep` is a number of revisions that a log can have."""
+    if type(keep) is not int or not 1 <= keep <= limits.LOG_REVISIONS:
+        raise InvalidError(f"`keep` is {keep!r}. A log keeps 1 to {limits.LOG_REVISIONS} revisions.")
+
+
 def check_listing(prefix: str, after: str | None, limit: int) -> None:
     """Raise `InvalidError` unless `prefix` and `after` could begin a space's name."""
     for name in (prefix, after):

@@ -377,11 +377,12 @@ class StoreBase(ABC):
         self._board.hint(space)
         return was_there
 
-    async def trim(self, space: str) -> None:
-        """Remove the log of a space up to the revision before the last one; see `TrimsLogs`."""
+    async def trim(self, space: str, *, keep: int = 1) -> None:
+        """Remove the log of a space but the last revisions; see `TrimsLogs`."""
         self._check_open()
         admission.check_space(space)
-        await self._retry(self._trim, space)
+        admission.check_kept(keep)
+        await self._retry(self._trim, space, keep)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Remove up to `limit` expired entries of spaces whose names start with `prefix`; count them."""
@@ -534,8 +535,8 @@ class StoreBase(ABC):
         """Empty the space, if it exists, and is at revision `at` if one is given; return whether it did."""
 
     @abstractmethod
-    async def _trim(self, space: str) -> None:
-        """Remove the log of a space up to the revision before the last one. A repetition changes nothing."""
+    async def _trim(self, space: str, keep: int) -> None:
+        """Remove the log of a space but the last `keep` revisions. A repetition changes nothing."""
 
     async def _scrub(self) -> Sequence[str]:
         """Rewrite the files without what was deleted. Return what may still have bytes of it."""

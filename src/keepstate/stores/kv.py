@@ -273,7 +273,7 @@ class KeyValueStore(StoreBase):
             self._values.delete(key)
         return bool(head.entries or objects)
 
-    async def _trim(self, space: str) -> None:
+    async def _trim(self, space: str, keep: int) -> None:
         """Do nothing: there is no log."""
 
     async def _sweep(self, prefix: str, limit: int) -> int:

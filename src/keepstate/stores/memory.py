@@ -228,9 +228,9 @@ class MemoryStore(StoreBase):
         self._heap.handles.notify(space)
         return was_there
 
-    async def _trim(self, space: str) -> None:
+    async def _trim(self, space: str, keep: int) -> None:
         with self._heap.lock:
-            self._heap.state_of(space).trim()
+            self._heap.state_of(space).trim(keep)
 
     async def _scrub(self) -> Sequence[str]:
         return ()

@@ -443,11 +443,14 @@ class Scrubs(Protocol):
 class TrimsLogs(Protocol):
     """The extra ability of a store to remove the older part of a space's log."""
 
-    async def trim(self, space: str) -> None:
-        """Remove the log and the tokens of a space up to the revision before the last one.
+    async def trim(self, space: str, *, keep: int = 1) -> None:
+        """Remove the log of a space, and the tokens in it, but the last revisions.
 
-        The last revision stays in the log, so that the space exists. No revision is taken. What is read at an
-        older position raises `CompactedError`.
+        No revision is taken. What is read at an older position raises `CompactedError`.
+
+        Args:
+            space: The name of the space.
+            keep: The number of revisions that stay in the log; one at least, so that the space exists.
         """
         ...
 

@@ -346,11 +346,11 @@ class SpaceState:
             if oldest.token is not None:
                 self._tokens.pop(oldest.token, None)
 
-    def trim(self) -> None:
-        """Remove the log up to the revision before the last one."""
+    def trim(self, keep: int = 1) -> None:
+        """Remove the log but the last `keep` revisions."""
         if self._unfinished is not None:
             self._complete_interrupted()
-        self._cut_log(1)
+        self._cut_log(keep)
 
     def _expire_later(self, at_ms: int, key: bytes) -> None:
         heappush(self._expiry, (at_ms, key))

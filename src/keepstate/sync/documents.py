@@ -53,13 +53,15 @@ class Documents(Twin[engine.Documents]):
         answer: DocumentEntry[Any] | None = finish(entry(key, type=type))
         return answer
 
-    def entries(self, *keys: str) -> dict[str, DocumentEntry[Any]]:
+    def entries(self, *keys: str, unreadable: IfUnreadable = "raise") -> dict[str, DocumentEntry[Any]]:
         """Return the named documents that exist, by name, all at one revision and in one round trip.
 
         Args:
             keys: At most 1,000 names.
+            unreadable: With `skip`, a document whose value cannot be read is left out. With `raw`, its value
+                is an `Unreadable`.
         """
-        return finish(self._inner.entries(*keys))
+        return finish(self._inner.entries(*keys, unreadable=unreadable))
 
     def put(
         self,

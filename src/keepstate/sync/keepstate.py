@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from keepstate._deferral import defer_imports
 from keepstate._finish import finish, finish_each
+from keepstate.engine.kernel.observation import Observer
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.kernel.quotas import Quota
 from keepstate.engine.space import keepstate as engine
@@ -70,6 +71,11 @@ class Keepstate(Twin[engine.Keepstate]):
     def close(self) -> None:
         """Release the store. A second call does nothing. A store that was passed in open stays open."""
         finish(self._inner.close())
+
+    @property
+    def observer(self) -> Observer | None:
+        """The observer of the handle's operations."""
+        return self._inner.observer
 
     @property
     def url(self) -> str:
@@ -321,11 +327,14 @@ class Keepstate(Twin[engine.Keepstate]):
         return finish(self._inner.size())
 
     def set_quota(self, quota: Quota | None) -> None:
-        """Bound what each space of the tenant may hold, in every process, from the return of this call on.
+        """Bound what the tenant may hold, in every process, from the return of this call on.
 
-        A batch that would exceed it raises `QuotaExceededError` and writes nothing. The check is exact. It
-        costs two reads for each batch of writes, and a batch for each present space in this call. What is
-        over the quota already stays, and may shrink.
+        A batch that would exceed it raises `QuotaExceededError` and writes nothing. What each space may hold
+        is exact. It costs two reads for each batch of writes, and a batch for each present space in this
+        call. What is over the quota already stays, and may shrink.
+
+        Totals of all spaces are exact for what one process writes. Of other processes, a process learns by
+        counting again, after a second and a millisecond for each space. Its first write reads all sizes.
 
         The number of `spaces` is not exact: writers that make new spaces at the same time may exceed it. It
         costs a listing of the tenant's spaces before the first write to a new one, and nothing after that.
@@ -381,22 +390,31 @@ class Keepstate(Twin[engine.Keepstate]):
         """
         return finish(self._inner.erase_owner(owner))
 
-    def export(self, path: str | PathLike[str]) -> _export.Exported:
-        """Write all spaces of the tenant into a new file of JSON lines, readable by its owner only.
+    def export(self, path: str | PathLike[str], *, owner: str | None = None) -> _export.Exported:
+        """Write all spaces of the tenant, or what is of one owner, into a new file of JSON lines.
 
-        Each space is of one revision, with its history and its events, without its log and its leases. Spaces
-        may be of different moments.
+        Only the user of this process may read the file. Each space is of one revision, with its history and
+        its events, without its log and its leases. Spaces may be of different moments.
+
+        With `owner`, the file has what `erase_owner` erases: the spaces of this owner whole, and from shared
+        spaces the documents, events and usage of the owner's sessions, memories and state. A handle without a
+        tenant covers spaces of no tenant. Cost: a few reads of each space, and all of each space with
+        something of the owner.
 
         Args:
             path: The file, which must not exist.
+            owner: The owner, as `find` shows it. Default: the whole tenant.
+
+        Returns:
+            The counts, and with `owner` what is not in the file, in words.
 
         Raises:
             AlreadyExistsError: The file exists.
             ConflictError: Writers changed a space all the time while it was read. Nothing was written.
-            InvalidError: The handle has no tenant.
+            InvalidError: The handle has no tenant, and no owner is given.
             UnsupportedError: The store is encrypted.
         """
-        return finish(self._inner.export(path))
+        return finish(self._inner.export(path, owner=owner))
 
     def import_(self, path: str | PathLike[str]) -> _export.Imported:
         """Import a file that `export` wrote into this tenant, which must have no data.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic
 
 from keepstate._deferral import defer_imports
 from keepstate._finish import finish, finish_each
@@ -16,7 +16,7 @@ from keepstate.engine.queue.claim_requests import Match
 from keepstate.engine.queue.queue import Claim
 from keepstate.engine.queue.retry import Retry
 from keepstate.engine.queue.step_calls import RecordedStep
-from keepstate.engine.queue.tasks import DONE_KEPT_MS, IfPresent, Put
+from keepstate.engine.queue.tasks import DONE_KEPT_MS, IfPresent, Payload, Put
 from keepstate.sync.rules import RuleControl
 from keepstate.sync.step_control import StepControl
 from keepstate.sync.steps import TaskSteps
@@ -318,19 +318,21 @@ class Queue(
         return finish(self._inner.record_step(claim, name, result))
 
 
-class Task(TaskSteps[engine.Task]):
-    """A claimed task, held until its lease expires.
+class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
+    """A claimed task, held until its lease expires. `Task[Topic]` tells a type checker that of its payload.
 
     Attributes:
         id: The task's id.
         payload: A copy of the task's payload.
         attempt: Attempt number, starting at 1.
+        max_attempts: The number of failed attempts after which the task is dead.
         token: The fencing token. Each later holder gets a larger one.
         worker: The worker that holds the task.
         lease_s: Seconds from each heartbeat until the lease expires.
         kind: The kind given to `put`.
         key: The key given to `put`.
         cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
+        traceparent: The `traceparent` of the notes of the put, by `open(meta=…)`; None without one.
     """
 
     @property
@@ -339,7 +341,7 @@ class Task(TaskSteps[engine.Task]):
         return self._inner.id
 
     @property
-    def payload(self) -> Any:
+    def payload(self) -> Payload:
         """A copy of the task's payload."""
         return self._inner.payload
 
@@ -347,6 +349,11 @@ class Task(TaskSteps[engine.Task]):
     def attempt(self) -> int:
         """Attempt number, starting at 1."""
         return self._inner.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """The number of failed attempts after which the task is dead."""
+        return self._inner.max_attempts
 
     @property
     def token(self) -> int:
@@ -377,6 +384,11 @@ class Task(TaskSteps[engine.Task]):
     def cancelled(self) -> bool:
         """Whether this process knows that the task was cancelled. A worker learns it at once."""
         return self._inner.cancelled
+
+    @property
+    def traceparent(self) -> str | None:
+        """The `traceparent` of the notes of the put, by `open(meta=…)`; None without one."""
+        return self._inner.traceparent
 
     def heartbeat(self, lease_s: float | None = None, *, progress: object = None) -> None:
         """Renew the lease for `lease_s` seconds from now; see `Queue.heartbeat`."""

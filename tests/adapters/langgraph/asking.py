@@ -76,8 +76,11 @@ def space_of(ks: Keepstate, thread: str = "t") -> Space:
 
 
 async def pending(space: Space) -> list[Approval]:
-    """Return the pending approvals of a space."""
-    return list(await space.approvals.pending())
+    """Return the pending approvals of a space, in the order of their questions.
+
+    Nodes of one step run in threads, so any of them may ask first.
+    """
+    return sorted(await space.approvals.pending(), key=lambda each: str(each.question))
 
 
 async def answer(space: Space, value: object = True, *, by: str = "ann") -> None:

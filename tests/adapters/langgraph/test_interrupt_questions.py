@@ -245,7 +245,7 @@ async def test_a_deleted_thread_leaves_what_others_keep_in_its_space(interrupted
     graph, space = two_ask(saver), space_of(ks)
     await graph.ainvoke({"said": []}, config())
     own = await space.approvals.ask("Mine?")
-    first, *_ = await pending(space)
+    _, first, _ = await pending(space)
     await space.approvals.answer(first.id, True, by="ann")
 
     await saver.adelete_thread("t")

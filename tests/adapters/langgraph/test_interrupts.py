@@ -197,7 +197,7 @@ async def test_the_answer_to_another_node_is_not_given_again(interrupted: Interr
     builder.add_edge(START, "b")
     graph, space = builder.compile(checkpointer=saver), space_of(ks)
     await graph.ainvoke({"said": []}, config())
-    first, second = sorted(await pending(space), key=lambda each: each.question, reverse=True)
+    second, first = await pending(space)
     await space.approvals.answer(first.id, True, by="ann")
     [task] = await space.queue.claim("worker", lease_s=60)
     with pytest.raises(OSError, match="once"):

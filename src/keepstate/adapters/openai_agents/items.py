@@ -96,11 +96,10 @@ class ItemDocuments:
         last = await self._last(await self.head(), limit)
         return [item for _, items in last for item in items][-limit:]
 
-    async def add(self, items: ItemBatch, *, packs: bool = False) -> bool:
-        """Add items, and return whether documents were packed before that."""
+    async def add(self, items: ItemBatch, *, packs: bool = False) -> None:
+        """Add items. With `packs`, many small documents become a few large ones before that."""
         head = await self.head()
-        is_full = packs and head.calls >= _CALLS
-        if is_full:
+        if packs and head.calls >= _CALLS:
             await self._pack(head)
         whole = items.size_bytes > _IN_PIECES_BYTES
         at_once = len(items) if whole else max(_PIECE, -(-len(items) // _PIECES))
@@ -110,7 +109,6 @@ class ItemDocuments:
             head.calls += 1
         head.size_bytes += items.size_bytes
         await self._put(head)
-        return is_full
 
     async def pop(self) -> Any:
         """Remove and return the last item; None if there is none."""

@@ -17,7 +17,7 @@ from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AlreadyExistsError, ClosedError, MissingExtraError
 from keepstate.names import DEFAULT_URL
 from keepstate.sessions.namespace import HEAD, HeadRecord, generation_prefix
-from keepstate.stores.protocol import Store, TrimsLogs
+from keepstate.stores.protocol import Store
 
 if TYPE_CHECKING:
     from agents.run_context import RunContextWrapper
@@ -39,8 +39,6 @@ Items: TypeAlias = list[TResponseInputItem]
 
 _SNAPSHOT: Final[Any] = getattr(sdk, "_CompactionSnapshot", None)
 """A class that is private to the SDK. Without it, the SDK replaces all items by `_atomic_replace_items`."""
-_PACKING: Final = ("memory", "sqlite")
-"""Stores whose logs are shortened when documents are packed. They send no batch again, as servers may."""
 
 
 class SessionClosedError(ClosedError, RuntimeError):
@@ -98,7 +96,6 @@ class KeepstateSession(Adapter):
             SessionSettings() if session_settings is None else coerce_session_settings(session_settings)
         )
         self._owner, self._shares, self._is_closed = owner, False, False
-        self._packs = not record and self._handles.url.startswith(_PACKING)
         self._begin(session_id)
 
     def _begin(self, session_id: str) -> None:
@@ -169,11 +166,7 @@ class KeepstateSession(Adapter):
             return
         plain = ItemBatch(items)
 
-        async def add(documents: ItemDocuments) -> bool:
-            return await documents.add(plain, packs=self._packs)
-
-        if await self._write(add, "add items"):
-            await self._space.call(_shorten_log)
+        await self._write(lambda documents: documents.add(plain, packs=self.shortens_logs), "add items")
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove and return the last item; None if there is none.
@@ -306,8 +299,7 @@ class KeepstateSession(Adapter):
 
         async def sweep(space: Space) -> None:
             await self.life(space).sweep()
-            if self._packs:
-                await _shorten_log(space)
+            await self._space.shorten_log(space)
 
         await self._space.call(sweep)
 
@@ -326,10 +318,3 @@ class KeepstateSession(Adapter):
         self._is_closed = True
         if not self._shares:
             await super().aclose()
-
-
-async def _shorten_log(space: Space) -> None:
-    """Remove all but the last revision from the log of a space, on a store that can do it."""
-    store = await space.executor.store()
-    if isinstance(store, TrimsLogs):
-        await store.trim(space.executor.stored_name)

@@ -210,6 +210,7 @@ class Approvals(ApprovalLinks):
             key=None if then.key is None else check_kind("key", then.key),
             keep_ms=None if then.keep_s is None else check_duration_ms("keep_s", then.keep_s),
             waits_on=(wake_name(id),),
+            traceparent=self._executor.traceparent(),
         )  # fmt: skip
         return record, self._executor.encode(then.payload, tasks.payload_key(own))
 

@@ -150,19 +150,27 @@ class Documents:
         encoded = split_record(entry_key, stored)[1] if layout.is_cut(layout.DOCUMENTS, entry_key) else stored
         return entry, decode_value(self._executor, entry_key, encoded, type, name=key)
 
-    async def entries(self, *keys: str) -> dict[str, DocumentEntry[Any]]:
+    async def entries(self, *keys: str, unreadable: IfUnreadable = "raise") -> dict[str, DocumentEntry[Any]]:
         """Return the named documents that exist, by name, all at one revision and in one round trip.
 
         Args:
             keys: At most 1,000 names.
+            unreadable: With `skip`, a document whose value cannot be read is left out. With `raw`, its value
+                is an `Unreadable`.
         """
+        check_unreadable(unreadable)
         entry_keys = {layout.named_key(layout.DOCUMENTS, key): key for key in keys}
 
         async def work(unit: Unit) -> dict[str, DocumentEntry[Any]]:
             found: dict[str, DocumentEntry[Any]] = {}
             for key, entry in zip(entry_keys.values(), await unit.read(*entry_keys), strict=True):
-                if entry is not None:
-                    record = await read_record(self._executor, unit, entry)
+                if entry is None:
+                    continue
+                if unreadable == "raise":
+                    record: DocumentRecord | None = await read_record(self._executor, unit, entry)
+                else:
+                    record = await read_listed_record(self._executor, unit, entry, unreadable)
+                if record is not None:
                     found[key] = self._entry(key, record.value, entry, unit.store)
             return found
 

@@ -10,6 +10,7 @@ from keepstate.engine.history.commit_request import CommitRequest, CommitResult,
 from keepstate.engine.history.commits import Commit, commit_of
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.observation import current
 from keepstate.engine.kernel.unit import Unit
 
 T = TypeVar("T")
@@ -49,4 +50,6 @@ class HistoryPart:
         else:
             (unit, own), _ = await self._executor.serialized(commit_turn(request.branch), joined)
         result = unit.recorded or own
+        if (operation := current()) is not None and not self._executor.gathers:
+            operation.commit = result.id.hex()
         return commit_of(result.id, result.record, result.number, request.branch)

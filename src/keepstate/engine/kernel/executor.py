@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 ATTEMPTS = 64
 """Attempts of one operation while concurrent writers keep changing its data."""
+TRACEPARENT = "traceparent"
+"""The note of a write that tells its place in a trace, in the form of the W3C's Trace Context."""
 
 _INTERRUPTS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """Exceptions that end a call whatever it has read, as does that of a cancelled task."""
@@ -193,6 +195,10 @@ class Executor(ABC):
         if make is None and not self.meta and meta is None:
             return {}
         return check_meta({**(check_meta(make()) if make else {}), **self.meta, **check_meta(meta)})
+
+    def traceparent(self) -> str | None:
+        """Return the place in a trace that writes belong to, by the notes on them; None without one."""
+        return self.meta_of(None).get(TRACEPARENT)
 
     def encode(self, value: object, key: bytes) -> bytes:
         """Encode a value for storing under a key. For stamped writes, `key` excludes the stamp."""
@@ -583,6 +589,8 @@ class ObservedExecutor(SpaceExecutor):
         applied = await super().apply(unit)
         if (operation := current()) is not None and applied is not None and unit.writes:
             operation.revision = applied.revision
+            if unit.recorded is not None:
+                operation.commit = unit.recorded.id.hex()
         return applied
 
 

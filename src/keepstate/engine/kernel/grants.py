@@ -27,6 +27,7 @@ from keepstate.engine.kernel.large_values import apply_with_parts
 from keepstate.engine.kernel.quotas import Quota, check_quota, check_spaces
 from keepstate.engine.kernel.store_cache import cache_of
 from keepstate.engine.kernel.stored import decode_stored
+from keepstate.engine.kernel.totals import Totals
 from keepstate.errors import KeepstateError, NotAllowedError, QuotaExceededError
 from keepstate.stores.protocol import ABSENT, Applied, Batch, Check, Conflict, Delete, Outcome, Put, Store
 from keepstate.values.key import pack
@@ -57,7 +58,7 @@ class TenantRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         life: The revision of the record's space before the record. It tells the lives of the tenant apart.
         erasing: The progress of an erasure; None if none is under way.
         importing: The digest of the file that is being imported; None if none is.
-        quota: The most that each space may hold.
+        quota: The most that each space may hold, and all of them.
     """
 
     life: int
@@ -69,9 +70,10 @@ class TenantRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Tenant:
     """Knowledge of this process about one tenant."""
 
-    __slots__ = ("grants", "life", "quota")
+    __slots__ = ("grants", "life", "quota", "totals")
 
     def __init__(self) -> None:
+        self.totals = Totals()
         self.quota: Quota | None = None
         self.life: int | None = None
         self.grants: dict[str, Check] = {}
@@ -79,7 +81,7 @@ class _Tenant:
     def live_on(self, life: int) -> None:
         """Note the present life; the grants of another one are gone."""
         if life != self.life:
-            self.life, self.grants = life, {}
+            self.life, self.grants, self.totals = life, {}, Totals()
 
 
 class Grants:
@@ -196,19 +198,23 @@ async def apply_granted(
         if batch.at is not None and put_at == batch.at + 1:
             batch = msgspec.structs.replace(batch, at=put_at)  # nothing else has changed
         at, tenant = batch.at, cache_of(store).part(Grants).of(_beginning(space))
-        if tenant.quota is not None and tenant.quota.bounds_each_space:
+        quota, checked = tenant.quota, None
+        if quota is not None and (quota.bounds_each_space or quota.bounds_total):
             try:
-                revision = await check_quota(store, batch, parts, tenant.quota)
+                checked = await check_quota(store, batch, parts, quota, tenant.totals, is_last=is_current)
             except QuotaExceededError:
                 if is_current:
                     raise
                 is_current = True
                 tenant.grants.pop(space, None)  # the quota is read again with the grant
                 continue
-            at = revision if at is None else at
+            if quota.bounds_each_space:
+                at = checked.revision if at is None else at
         granted = msgspec.structs.replace(batch, checks=[check, *batch.checks], at=at)
         outcome = await apply_with_parts(store, granted, parts)
         if not isinstance(outcome, Conflict):
+            if checked is not None and isinstance(outcome, Applied):
+                tenant.totals.note(space, checked.used)
             return outcome
         if outcome.key == check.key:
             # The space was dropped, or its quota changed. The other checks tell whether that matters.

@@ -10,17 +10,38 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from typing import Any, Final, Protocol, TypeVar
 
 from keepstate._clock import Clock
+from keepstate.errors import InvalidError
 
 T = TypeVar("T")
 
 _log = logging.getLogger("keepstate.engine")
+
+
+class ObservedTask(Protocol):
+    """A task that an operation works on.
+
+    Attributes:
+        kind: Its kind.
+        attempt: The number of the attempt.
+        traceparent: The place of its put in a trace, or None.
+    """
+
+    kind: str
+    attempt: int
+    traceparent: str | None
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -36,8 +57,11 @@ class Operation:
         attempts: The number of times that its work was tried: more than 1 after a conflict, or if the
             operation consists of several batches.
         revision: The revision of its last batch; 0 if it wrote nothing, or inside a transaction.
+        commit: The id of the commit that it made; None if it made none, or inside a transaction.
         duration_s: The time from its beginning to its end in seconds; 0 before the end.
         error: The exception that ended it, or None.
+        task: The task that it works on, for `queue.process`, which is an attempt of a worker; or None.
+        ended_as: The end of an attempt: completed, failed, dead, waiting, released, cancelled or lost.
     """
 
     name: str
@@ -49,6 +73,9 @@ class Operation:
     revision: int = 0
     duration_s: float = 0.0
     error: BaseException | None = None
+    commit: str | None = None
+    task: ObservedTask | None = None
+    ended_as: str | None = None
     _of: object = field(default=None, repr=False)
     _began_s: float = field(default=0.0, repr=False)
     _is_over: bool = field(default=False, repr=False)
@@ -66,6 +93,27 @@ class Observer(Protocol):
 
     def end(self, operation: Operation) -> None:
         """Hear that an operation has ended, with its result or its error."""
+        ...
+
+
+def check_observer(observer: object) -> None:
+    """Raise `InvalidError` for an object that is not an observer."""
+    for call in ("begin", "end"):
+        if not callable(getattr(observer, call, None)):
+            raise InvalidError(
+                f"`observe` is a {type(observer).__name__} without {call}(); give an Observer, which has "
+                "begin() and end()"
+            )
+
+
+class EnteringObserver(Observer, Protocol):
+    """An observer that also runs with the operation, such as one that sets the present span of a trace."""
+
+    def enter(self, operation: Operation) -> Callable[[], None]:
+        """Begin to run code of the operation in the present context, and return what ends that.
+
+        An operation is entered once, a stream for each of its items, and a transaction block never.
+        """
         ...
 
 
@@ -97,6 +145,7 @@ class Observation:
 
     def __init__(self, observer: Observer, clock: Clock) -> None:
         self._observer, self._clock = observer, clock
+        self._enter: Callable[[Operation], Callable[[], None]] | None = getattr(observer, "enter", None)
 
     def begin(
         self,
@@ -107,9 +156,10 @@ class Observation:
         *,
         parent: Operation | None = None,
         of: object = None,
+        task: ObservedTask | None = None,
     ) -> Operation:
         """Return a new operation, and tell the observer that it begins."""
-        operation = Operation(name, space, tenant, author, parent or current(), _of=of)
+        operation = Operation(name, space, tenant, author, parent or current(), task=task, _of=of)
         operation._began_s = self._clock.monotonic_s()  # pyright: ignore[reportPrivateUsage]
         self._tell(self._observer.begin, operation)
         return operation
@@ -122,14 +172,14 @@ class Observation:
 
     async def run(self, operation: Operation, work: Callable[[], Awaitable[T]]) -> T:
         """Run work as an operation that has begun, and end it."""
-        token, failure = _current.set(operation), None
+        failure = None
         try:
-            return await work()
+            with self.within(operation):
+                return await work()
         except BaseException as error:  # reported, and raised again
             failure = error
             raise
         finally:
-            _current.reset(token)
             self.end(operation, failure)
 
     async def iterate(self, operation: Operation, items: AsyncGenerator[T]) -> AsyncGenerator[T]:
@@ -137,13 +187,11 @@ class Observation:
         failure = None
         try:
             while True:
-                token = _current.set(operation)  # for each step, because the caller continues between them
                 try:
-                    item = await anext(items)
+                    with self.within(operation):  # for each step, because the caller continues between them
+                        item = await anext(items)
                 except StopAsyncIteration:
                     return
-                finally:
-                    _current.reset(token)
                 yield item
         except GeneratorExit:  # the caller has ended the iteration
             raise
@@ -156,11 +204,48 @@ class Observation:
             finally:
                 self.end(operation, failure)
 
+    @contextmanager
+    def within(self, operation: Operation) -> Generator[None]:
+        """Make what runs in the block part of an operation that has begun."""
+        token, leave = _current.set(operation), None
+        if self._enter is not None:
+            try:
+                leave = self._enter(operation)
+            except Exception:  # noqa: BLE001  a callback's failure must not fail an operation
+                self._report(operation)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            if leave is not None:
+                try:
+                    leave()
+                except Exception:  # noqa: BLE001  as above
+                    self._report(operation)
+
+    def calls_within(
+        self, operation: Operation, handler: Callable[[Any], Any], *, is_plain: bool
+    ) -> Callable[[Any], Any]:
+        """Return a handler, a plain or a coroutine function, whose calls are part of an operation."""
+
+        async def call(task: Any) -> Any:
+            with self.within(operation):
+                return await handler(task)
+
+        def call_plainly(task: Any) -> Any:
+            with self.within(operation):
+                return handler(task)
+
+        return call_plainly if is_plain else call
+
+    def _report(self, operation: Operation) -> None:
+        _log.exception("The observer %r failed for %s", self._observer, operation.name)
+
     def _tell(self, tell: Callable[[Operation], None], operation: Operation) -> None:
         try:
             tell(operation)
         except Exception:  # noqa: BLE001  a callback's failure must not fail an operation
-            _log.exception("The observer %r failed for %s", self._observer, operation.name)
+            self._report(operation)
 
 
 def observe(target: T, part: str, unreported: frozenset[str] = frozenset()) -> T:

@@ -320,6 +320,7 @@ async def rerun_task(
         fresh = TaskRecord(
             as_id, "ready", record.priority, 0, record.max_attempts, 0, put_at_ms=0, due_at_ms=0,
             kind=record.kind, key=record.key, keep_ms=record.keep_ms, has_steps=number > 0,
+            traceparent=executor.traceparent(),
         )  # fmt: skip
         put = await put_task(executor, unit, fresh, copied, "keep")
         if put.added and number:

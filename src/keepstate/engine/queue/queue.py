@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import UUID
 
 from keepstate._deferral import defer_imports
@@ -56,6 +56,7 @@ from keepstate.engine.queue.task_reads import TaskReads
 from keepstate.engine.queue.tasks import (
     DONE_KEPT_MS,
     IfPresent,
+    Payload,
     Put,
     TaskRecord,
     TaskState,
@@ -81,28 +82,33 @@ class Claim:
     token: int
 
 
-class Task(TaskSteps):
-    """A claimed task, held until its lease expires.
+class Task(TaskSteps, Generic[Payload]):
+    """A claimed task, held until its lease expires. `Task[Topic]` tells a type checker that of its payload.
 
     Attributes:
         id: The task's id.
         payload: A copy of the task's payload.
         attempt: Attempt number, starting at 1.
+        max_attempts: The number of failed attempts after which the task is dead.
         token: The fencing token. Each later holder gets a larger one.
         worker: The worker that holds the task.
         lease_s: Seconds from each heartbeat until the lease expires.
         kind: The kind given to `put`.
         key: The key given to `put`.
         cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
+        traceparent: The `traceparent` of the notes of the put, by `open(meta=…)`; None without one.
     """
 
     id: str
+    payload: Payload
     attempt: int
+    max_attempts: int
     token: int
     worker: str | None
     kind: str
     key: str | None
     cancelled: bool
+    traceparent: str | None
     ended_as: str | None = None
     """The method of this object that has ended the claim; None while the claim is held."""
 
@@ -121,6 +127,7 @@ class Task(TaskSteps):
         self.id, self.attempt, self.token = record.id, record.attempt, record.token
         self.worker, self.payload, self.lease_s = record.worker, payload, lease_s
         self.kind, self.key, self.cancelled = record.kind, record.key, False
+        self.traceparent, self.max_attempts = record.traceparent, record.max_attempts
         self._stored_payload: bytes = stored_payload
         self._executor, self._begin = queue.executor, queue.begin_transaction
         self._steps = StepMemory(record)
@@ -296,6 +303,7 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
             keep_ms=None if keep_s is None else check_duration_ms("keep_s", keep_s),
             expires_at_ms=None if expires_s is None else check_duration_ms("expires_s", expires_s),
             waits_for=_check_ids("after", after, task_id) if after else (),
+            traceparent=self._executor.traceparent(),
         )  # fmt: skip
         stored = self._executor.encode(payload, tasks.payload_key(task_id))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -20,6 +20,13 @@ from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 from keepstate.values.key import pack, stamp_suffix, unpack
 from keepstate.values.notebooks import ShownAsTable
+
+if TYPE_CHECKING:  # Python has defaults from 3.13 on; a `Task` without a type is one of any
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Payload = TypeVarWithDefault("Payload", default=Any)
+else:
+    Payload = TypeVar("Payload")
 
 TaskState = Literal["ready", "waiting", "claimed", "done", "dead", "cancelled"]
 STATES: Final[tuple[TaskState, ...]] = get_args(TaskState)
@@ -89,13 +96,15 @@ class TaskRecord(msgspec.Struct, array_like=True, frozen=True):
     """The names of the slots that the task holds while it is claimed."""
     has_steps: bool = False
     """True if steps may be stored."""
+    traceparent: str | None = None
+    """The place of the put in a trace. Without one, the stored record ends before this field."""
     later: tuple[Any, ...] = ()
     """Fields added by a later version of keepstate. They are written back unchanged."""
 
 
-_FIELDS: Final = len(TaskRecord.__struct_fields__) - 1
+_FIELDS: Final = len(TaskRecord.__struct_fields__) - 2
 _HEADER: Final = b"\xdc" + _FIELDS.to_bytes(2, "big")
-"""The first bytes of a MessagePack record without later fields."""
+"""The first bytes of a MessagePack record without a place in a trace and without later fields."""
 
 
 class IndexRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -276,16 +285,18 @@ def decode_record(stored: bytes, place: str) -> TaskRecord:
     if len(fields) < _FIELDS:
         raise corrupt_error(place, "it is cut off")
     try:
-        record = msgspec.convert(fields[:_FIELDS], TaskRecord)
+        record = msgspec.convert(fields[: _FIELDS + 1], TaskRecord)
     except msgspec.ValidationError as error:
         raise corrupt_error(place, error) from error
-    return msgspec.structs.replace(record, later=tuple(fields[_FIELDS:]))
+    return msgspec.structs.replace(record, later=tuple(fields[_FIELDS + 1 :]))
 
 
 def encode_record(record: TaskRecord) -> bytes:
     """Encode a record for storing."""
-    *fields, later = msgspec.structs.astuple(record)
-    return _encode([*fields, *later])
+    *fields, traceparent, later = msgspec.structs.astuple(record)
+    if traceparent is None and not later:
+        return _encode(fields)
+    return _encode([*fields, traceparent, *later])
 
 
 def next_token(record: TaskRecord, revision: int) -> int:

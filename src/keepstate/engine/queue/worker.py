@@ -16,6 +16,7 @@ from keepstate._activity import Activity, ActivityOutcome, StopSignals, call_in_
 from keepstate._runner import Signal, process_name
 from keepstate.engine.kernel.arguments import check_duration_ms, check_name, check_wait, require_instance
 from keepstate.engine.kernel.executor import Executor, Home, OwnedHome, is_coroutine_function
+from keepstate.engine.kernel.observation import Observation, Operation
 from keepstate.engine.kernel.shield import run_shielded
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.held_tasks import Held, HeldTask, HeldTasks
@@ -82,6 +83,8 @@ class WorkedTask(HeldTask, Protocol):
 
     kind: str
     attempt: int
+    max_attempts: int
+    traceparent: str | None
     cancelled: bool
     suspension: Suspended | None
     ended_as: str | None
@@ -264,6 +267,9 @@ class Worker:
         self._asked = 0
         """The number of signals that asked the worker to stop."""
         self._last_error = ""
+        self._observation, self._tenant = home.observation, home.tenant_id
+        self._operations: dict[WorkedTask, Operation] = {}
+        """The operations of attempts that an observer hears of."""
         self.report = RunReport()
 
     async def run(self) -> RunReport:
@@ -334,6 +340,8 @@ class Worker:
         handlers, timeout_s = self._options.handlers, self._options.timeout_s
         handler = handlers[None] if None in handlers else handlers[task.kind]
         is_thread = not is_coroutine_function(handler)
+        if self._observation is not None:
+            handler = self._observe(self._observation, task, handler, is_plain=is_thread)
         activity = (call_in_thread if is_thread else call_in_loop)(handler, task)
         attempt = _Attempt(task, activity, is_thread)
         self._running.add(attempt)
@@ -343,6 +351,22 @@ class Worker:
         held = Held(task.executor, task, attempt.lose, ends_at_s, 0.0 if pause_s is None else pause_s)
         self._held.add(held)  # now, because the handler may block the loop from its first step
         self._runner.start(partial(self._attend, attempt, held, late_error), f"task {task.id!r}")
+
+    def _observe(
+        self, observation: Observation, task: WorkedTask, handler: Handler, *, is_plain: bool
+    ) -> Handler:
+        """Begin the operation of an attempt, and return the handler as a part of it."""
+        executor = task.executor
+        operation = observation.begin(
+            "queue.process", executor.name, self._tenant, executor.author, task=task
+        )
+        self._operations[task] = operation
+        return observation.calls_within(operation, handler, is_plain=is_plain)
+
+    def _end_operation(self, task: WorkedTask, error: BaseException | None) -> None:
+        operation = self._operations.pop(task, None)
+        if operation is not None and self._observation is not None:
+            self._observation.end(operation, error)
 
     async def _attend(self, attempt: _Attempt, held: Held, late_error: TimeoutError, _: Signal) -> None:
         timeout_s, task = self._options.timeout_s, attempt.task
@@ -359,6 +383,8 @@ class Worker:
         finally:
             self._held.remove(held)
             self._running.discard(attempt)
+            outcome = attempt.activity.outcome
+            self._end_operation(task, None if outcome is None else outcome.error)
             self._changed.set()
 
     # ---- ends of attempts
@@ -370,7 +396,7 @@ class Worker:
         if attempt.loss is not None:
             self._count_loss(task)
         elif task.ended_as is not None:
-            self._count(task.ended_as)
+            self._count(task, task.ended_as)
         elif late_error is not None or outcome is None:
             await self._fail(task, error or TimeoutError("the handler did not end"))
         elif outcome.is_cancelled and attempt.is_recalled:
@@ -406,9 +432,12 @@ class Worker:
             "task %r of %r failed in attempt %d", task.id, task.executor.name, task.attempt, exc_info=error
         )
         fail = partial(task.fail, error, pause_s or 0, is_final=pause_s is None)
-        await self._end(task, fail, "failed")
+        is_dead = pause_s is None or task.attempt >= task.max_attempts
+        await self._end(task, fail, "failed", told="dead" if is_dead else None)
 
-    async def _end(self, task: WorkedTask, end: Callable[[], Awaitable[None]], what: str) -> None:
+    async def _end(
+        self, task: WorkedTask, end: Callable[[], Awaitable[None]], what: str, *, told: str | None = None
+    ) -> None:
         """End a claim, and try again for the time of a lease while the store is away."""
         deadline_s, pause_s = self._clock.monotonic_s() + self._options.lease_s, _FIRST_PAUSE_S
         while True:
@@ -420,19 +449,21 @@ class Worker:
             except StoreUnavailableError as error:
                 if self._clock.monotonic_s() >= deadline_s:
                     _log.warning("task %r could not be %s: %s", task.id, what, error)
-                    self.report.lost += 1
+                    self._count(task, "lost")
                     return
                 await self._runner.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
-                self._count(what)
+                self._count(task, what, told=told)
                 return
 
-    def _count(self, what: str) -> None:
+    def _count(self, task: WorkedTask, what: str, *, told: str | None = None) -> None:
         setattr(self.report, what, getattr(self.report, what) + 1)
+        if (operation := self._operations.get(task)) is not None:
+            operation.ended_as = told or what
 
     def _count_loss(self, task: WorkedTask) -> None:
-        self._count("cancelled" if task.cancelled else "lost")
+        self._count(task, "cancelled" if task.cancelled else "lost")
 
     # ---- stopping
 
@@ -458,3 +489,4 @@ class Worker:
         for attempt in [*self._running]:  # handlers that do not let themselves be cancelled
             self._running.discard(attempt)
             await self._end(attempt.task, attempt.task.release, "released")
+            self._end_operation(attempt.task, None)

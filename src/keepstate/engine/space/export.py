@@ -22,12 +22,12 @@ from __future__ import annotations
 import base64
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
@@ -86,6 +86,7 @@ class Exported:
         size_bytes: The size of the file.
         sha256: The digest of the file's lines before the last one, as in that line.
         archives: Files with archived history of these spaces, which the export only names.
+        not_included: Data of the owner that is not in the file, in words. Empty for a whole tenant.
     """
 
     spaces: int
@@ -93,6 +94,7 @@ class Exported:
     size_bytes: int
     sha256: str
     archives: list[Path]
+    not_included: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,18 @@ _encoder = msgspec.json.Encoder()
 # ---- export
 
 
+class Source(NamedTuple):
+    """A space to export.
+
+    Attributes:
+        space: Its stored name.
+        select: Returns the entries that are exported, of all entries; None exports all.
+    """
+
+    space: str
+    select: Callable[[Sequence[Entry]], list[Entry]] | None
+
+
 async def export_tenant(store: Store, tenant: str, path: str) -> Exported:
     """Write all spaces of a tenant into a new file, each of one revision, and return a report.
 
@@ -147,6 +161,25 @@ async def export_tenant(store: Store, tenant: str, path: str) -> Exported:
         AlreadyExistsError: The file exists.
         ConflictError: A space changed all the time while it was read.
         UnsupportedError: The store is encrypted.
+    """
+    return await write_export(store, {"tenant": tenant}, _whole(store, tenant), path)
+
+
+async def _whole(store: Store, tenant: str) -> AsyncIterator[Source]:
+    async for space in _spaces(store, tenant):
+        yield Source(space, None)
+
+
+async def write_export(
+    store: Store, head: Mapping[str, str | None], sources: AsyncIterator[Source], path: str
+) -> Exported:
+    """Write spaces into a new file; see `export_tenant`.
+
+    Args:
+        store: The store.
+        head: What the first line says of the file.
+        sources: The spaces, in the order of their names.
+        path: The file.
     """
     if isinstance(store, NamesObjects) and store.object_name(record_space(""), b"") is not None:
         raise UnsupportedError(
@@ -160,7 +193,7 @@ async def export_tenant(store: Store, tenant: str, path: str) -> Exported:
         os.unlink(unfinished)
     try:
         with os.fdopen(make_file(unfinished), "wb") as file:
-            exported = await _write(store, tenant, file)
+            exported = await _write(store, head, sources, file)
             file.flush()
             os.fsync(file.fileno())
         try:
@@ -174,7 +207,9 @@ async def export_tenant(store: Store, tenant: str, path: str) -> Exported:
     return exported
 
 
-async def _write(store: Store, tenant: str, file: BinaryIO) -> Exported:
+async def _write(
+    store: Store, head: Mapping[str, str | None], sources: AsyncIterator[Source], file: BinaryIO
+) -> Exported:
     digest, written = sha256(), 0
     spaces = entries = 0
     archives: set[Path] = set()
@@ -186,15 +221,20 @@ async def _write(store: Store, tenant: str, file: BinaryIO) -> Exported:
         written += len(encoded)
         file.write(encoded)
 
-    write({"keepstate": "export", "format": FORMAT, "tenant": tenant})
-    async for space in _spaces(store, tenant):
+    write({"keepstate": "export", "format": FORMAT, **head})
+    async for space, select in sources:
         revision, found = await _read_space(store, space)
+        if select is not None:
+            found = select(found)
+            if not found:
+                continue
+            revision = max(entry.version for entry in found)
+        elif (archive := await read_archive(store, space)) is not None:
+            archives.add(Path(archive))
         write({"space": names.parts_of(space)[1], "revision": revision, "entries": len(found)})
         for entry in found:
             write(await _line_of(store, space, entry))
         spaces, entries = spaces + 1, entries + len(found)
-        if (archive := await read_archive(store, space)) is not None:
-            archives.add(Path(archive))
     last = _encoder.encode({"end": entries, "sha256": digest.hexdigest()}) + b"\n"
     file.write(last)
     return Exported(spaces, entries, written + len(last), digest.hexdigest(), sorted(archives))

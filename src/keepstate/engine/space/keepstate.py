@@ -32,7 +32,7 @@ from keepstate.engine.kernel.arguments import (
 )
 from keepstate.engine.kernel.grants import checks_for, read_record, set_quota
 from keepstate.engine.kernel.large_values import collect_parts
-from keepstate.engine.kernel.observation import Observation, Observer, Operation, observe
+from keepstate.engine.kernel.observation import Observation, Observer, Operation, check_observer, observe
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.kernel.quotas import Quota
 from keepstate.engine.kernel.stored import to_datetime
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from keepstate.engine.space import erasure as _erasure
     from keepstate.engine.space import export as _export
     from keepstate.engine.space import owner_erasure as _owner_erasure
+    from keepstate.engine.space import owner_export as _owner_export
     from keepstate.engine.space import queues as _queues
     from keepstate.values import pickles as _pickles
 else:
@@ -58,6 +59,7 @@ else:
         globals(),
         _erasure="keepstate.engine.space.erasure",
         _owner_erasure="keepstate.engine.space.owner_erasure",
+        _owner_export="keepstate.engine.space.owner_export",
         _export="keepstate.engine.space.export",
         _index="keepstate.engine.index.index",
         _objects="keepstate.engine.history.objects",
@@ -223,6 +225,11 @@ class Keepstate:
         finally:
             self.runner.close()
             await self._source.close()
+
+    @property
+    def observer(self) -> Observer | None:
+        """The observer of the handle's operations."""
+        return self._observer
 
     @property
     def url(self) -> str:
@@ -613,11 +620,14 @@ class Keepstate:
         return SpaceSize(entries, size_bytes)
 
     async def set_quota(self, quota: Quota | None) -> None:
-        """Bound what each space of the tenant may hold, in every process, from the return of this call on.
+        """Bound what the tenant may hold, in every process, from the return of this call on.
 
-        A batch that would exceed it raises `QuotaExceededError` and writes nothing. The check is exact. It
-        costs two reads for each batch of writes, and a batch for each present space in this call. What is
-        over the quota already stays, and may shrink.
+        A batch that would exceed it raises `QuotaExceededError` and writes nothing. What each space may hold
+        is exact. It costs two reads for each batch of writes, and a batch for each present space in this
+        call. What is over the quota already stays, and may shrink.
+
+        Totals of all spaces are exact for what one process writes. Of other processes, a process learns by
+        counting again, after a second and a millisecond for each space. Its first write reads all sizes.
 
         The number of `spaces` is not exact: writers that make new spaces at the same time may exceed it. It
         costs a listing of the tenant's spaces before the first write to a new one, and nothing after that.
@@ -679,23 +689,34 @@ class Keepstate:
         """
         return await _owner_erasure.erase_owner(self, self.tenant_id, owner)
 
-    async def export(self, path: str | PathLike[str]) -> _export.Exported:
-        """Write all spaces of the tenant into a new file of JSON lines, readable by its owner only.
+    async def export(self, path: str | PathLike[str], *, owner: str | None = None) -> _export.Exported:
+        """Write all spaces of the tenant, or what is of one owner, into a new file of JSON lines.
 
-        Each space is of one revision, with its history and its events, without its log and its leases. Spaces
-        may be of different moments.
+        Only the user of this process may read the file. Each space is of one revision, with its history and
+        its events, without its log and its leases. Spaces may be of different moments.
+
+        With `owner`, the file has what `erase_owner` erases: the spaces of this owner whole, and from shared
+        spaces the documents, events and usage of the owner's sessions, memories and state. A handle without a
+        tenant covers spaces of no tenant. Cost: a few reads of each space, and all of each space with
+        something of the owner.
 
         Args:
             path: The file, which must not exist.
+            owner: The owner, as `find` shows it. Default: the whole tenant.
+
+        Returns:
+            The counts, and with `owner` what is not in the file, in words.
 
         Raises:
             AlreadyExistsError: The file exists.
             ConflictError: Writers changed a space all the time while it was read. Nothing was written.
-            InvalidError: The handle has no tenant.
+            InvalidError: The handle has no tenant, and no owner is given.
             UnsupportedError: The store is encrypted.
         """
-        tenant, name = self._require_tenant("export"), check_path("path", path)
-        return await _export.export_tenant(await self.opened(), tenant, name)
+        name = check_path("path", path)
+        if owner is not None:
+            return await _owner_export.export_owner(self, self.tenant_id, owner, name)
+        return await _export.export_tenant(await self.opened(), self._require_tenant("export"), name)
 
     async def import_(self, path: str | PathLike[str]) -> _export.Imported:
         """Import a file that `export` wrote into this tenant, which must have no data.
@@ -863,12 +884,7 @@ def _parse_cursor(after: str | None) -> tuple[str | None, str | None]:
 
 def _observe(ks: Keepstate, observer: Observer) -> Observation:
     """Make a handle tell the observer of its operations."""
-    for call in ("begin", "end"):
-        if not callable(getattr(observer, call, None)):
-            raise InvalidError(
-                f"`observe` is a {type(observer).__name__} without {call}(); give an Observer, which has "
-                "begin() and end()"
-            )
+    check_observer(observer)
     observe(ks, "keepstate", _INNER_CALLS)
     return Observation(observer, ks.clock)
 

@@ -1,10 +1,9 @@
 """Erasure of an owner in a tenant: the spaces of the owner's subjects, and their parts of shared spaces.
 
-A walk over all spaces of the tenant finds the subjects by their own records, so it also finds sessions that
-have ended or expired, and the state of a user in a space without a session. A subject with a space of its own
-loses that space. A subject in the space of another one is expunged from it by its prefix, `KIND/ID/`. Of a
-session that several users owned one after another, only the generations of this owner are expunged. At last
-the log of the index is trimmed, because it names what was erased.
+`engine.space.owners` finds the subjects. A subject with a space of its own loses that space. A subject in the
+space of another one is expunged from it by its prefix, `KIND/ID/`. Of a session that several users owned one
+after another, only the generations of this owner are expunged. At last the log of the index is trimmed,
+because it names what was erased.
 
 An entry in the space of the index keeps the counts, and names the spaces whose logs and histories are still
 to be cleaned, because the walk does not find a space any more after its entries are deleted. So an
@@ -14,38 +13,25 @@ during the call may remain.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable
 from contextlib import aclosing
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 
-from keepstate.engine.documents.record import split_record
 from keepstate.engine.index.carrier import Carrier, OwnerErasure, raise_failure
-from keepstate.engine.index.walk import subjects_of_documents
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.kernel.executor import Home
 from keepstate.engine.kernel.grants import checks_for
 from keepstate.engine.kernel.stored import decode_stored, describe
-from keepstate.engine.kernel.subjects import Subject, owner_of
-from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.erasure import Erased, read_archive, scrub
-from keepstate.engine.space.expunge import USAGE, expunge
-from keepstate.errors import CorruptError, UnsupportedError
-from keepstate.names import escape, stored_name
+from keepstate.engine.space.expunge import expunge
+from keepstate.engine.space.owners import HEADS, LIVES, UNOWNED, OwnedPart, OwnerSearch
+from keepstate.names import stored_name
 from keepstate.stores.protocol import ABSENT, Applied, Batch, Check, Delete, Entry, Put, TrimsLogs
-from keepstate.values import codec
 from keepstate.values.key import pack
-
-_USER: Final = "user"
-_HEADS: Final = {"session": ("session", "user_id"), "memory": ("memories", "owner")}
-"""The document that names the owner, and the field in it, by the kind of the subject."""
-_LIVES: Final = "lives"
-"""The document of a session that names the owners of its generations."""
-_UNOWNED: Final = "data that names this person, but is not a subject of this owner"
 
 
 class OwnersHome(Home, Protocol):
@@ -64,22 +50,6 @@ class OwnersHome(Home, Protocol):
         ...
 
 
-class _Owned(NamedTuple):
-    """A subject of the owner, or the state of the user, in a space.
-
-    Attributes:
-        space: The name of the space.
-        prefix: The prefix of its names; an empty one stands for all of the space.
-        lives: If others owned the session too: the generations of this owner.
-        is_head: Whether the live generation is among them.
-    """
-
-    space: str
-    prefix: str
-    lives: tuple[int, ...] = ()
-    is_head: bool = False
-
-
 class _Erasure:
     """One erasure, with its counts."""
 
@@ -87,14 +57,13 @@ class _Erasure:
         self._ks, self._carrier, self._owner = ks, carrier, owner
         self._store = carrier.store
         self._key = layout.ERASING + pack(carrier.name_of(owner.encode()))
-        self._users = f"{_USER}/{escape(owner)}/"
+        self.search = OwnerSearch(carrier, owner)
         self.done = OwnerErasure()
-        self.left: list[str] = []
 
     async def run(self) -> None:
         """Erase the subjects and the state of the user."""
         self.done = _decode((await self._store.read(self._carrier.space, [self._key])).entries[0])
-        async with aclosing(self._find()) as found:
+        async with aclosing(self.search.find()) as found:
             async for one in found:
                 if one.lives:
                     await self._expunge_lives(one)
@@ -103,7 +72,7 @@ class _Erasure:
                 else:
                     await self._drop(one.space)
         for space in self.done.shared:  # also those of a call that was killed before it had cleaned them
-            await self._expunge(space, self._users)
+            await self._expunge(space, self.search.users)
 
     async def end(self) -> None:
         """Delete the entry of this erasure, and trim the log of the index."""
@@ -112,70 +81,12 @@ class _Erasure:
         if await self._carrier.advance() and isinstance(self._store, TrimsLogs):
             await self._store.trim(self._carrier.space)
 
-    # ---- finding
-
-    async def _find(self) -> AsyncGenerator[_Owned]:
-        async for space in self._carrier.spaces():
-            own = owner_of(space)
-            if own is not None and (one := await self._owned(space, own, "")) is not None:
-                yield one
-                if not one.lives:
-                    continue
-            if space == f"{_USER}/{self._owner}":
-                yield _Owned(space, "")
-                continue
-            parts = (await self._store.sizes(self._stored(space))).parts
-            if any(part in parts or part[:1] in parts for part in (layout.DOCUMENTS, *USAGE)):
-                async for subject in subjects_of_documents(self._store, self._stored(space), space):
-                    prefix = f"{subject.kind}/{escape(subject.id)}/"
-                    if subject != own and (one := await self._owned(space, subject, prefix)) is not None:
-                        yield one
-                if await self._has_state(space):
-                    yield _Owned(space, self._users)
-
-    async def _has_state(self, space: str) -> bool:
-        """Return whether a shared space has something of the user's state, or its usage."""
-        begins = [layout.name_prefix(layout.DOCUMENTS, self._users)]
-        begins += [part + pack(self._users)[:-1] for part in USAGE]
-        stored = self._stored(space)
-        return any([(await self._store.scan(stored, begin, limit=1)).entries for begin in begins])
-
-    async def _owned(self, space: str, subject: Subject, prefix: str) -> _Owned | None:
-        if subject.kind not in _HEADS:
-            return None
-        head_name, field = _HEADS[subject.kind]
-        try:
-            head, lives = await self._read(space, prefix + head_name, prefix + _LIVES)
-        except (CorruptError, UnsupportedError):
-            self.left.append(f"{subject.kind} {subject.id!r} in {space!r}, whose owner cannot be read")
-            return None
-        is_head = head.get(field) == self._owner
-        owners = _owners(lives) if subject.kind == "session" else {}
-        if set(owners.values()) - {None, self._owner} and self._owner in owners.values():
-            mine = tuple(life for life, owner in owners.items() if owner == self._owner)
-            return _Owned(space, prefix, mine, is_head)
-        return _Owned(space, prefix) if is_head or self._owner in owners.values() else None
-
-    async def _read(self, space: str, *names: str) -> list[Mapping[str, Any]]:
-        """Return documents in builtin form; an empty dict for one that is missing or of another form."""
-        unit = Unit(self._store, self._stored(space), space)
-        keys = [layout.named_key(layout.DOCUMENTS, name) for name in names]
-        found: list[Mapping[str, Any]] = []
-        for key, entry in zip(keys, await unit.read(*keys), strict=True):
-            value: Any = None
-            if entry is not None:
-                value = codec.to_builtin(split_record(key, await unit.value(entry))[1])
-            found.append(cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {})
-        return found
-
-    def _stored(self, space: str) -> str:
-        return stored_name(self._carrier.tenant, space)
-
     # ---- erasing
 
     async def _drop(self, space: str) -> None:
-        sizes = await self._store.sizes(self._stored(space))
-        archive = await read_archive(self._store, self._stored(space)) if sizes.parts else None
+        stored = stored_name(self._carrier.tenant, space)
+        sizes = await self._store.sizes(stored)
+        archive = await read_archive(self._store, stored) if sizes.parts else None
         at = (space, sizes.revision)
 
         def count(done: OwnerErasure) -> OwnerErasure:
@@ -213,12 +124,12 @@ class _Erasure:
                 )
             )
 
-    async def _expunge_lives(self, one: _Owned) -> None:
+    async def _expunge_lives(self, one: OwnedPart) -> None:
         """Expunge the generations of the owner from a session, then its name from the list of the owners."""
         documents = self._ks.space(one.space).documents
         if one.is_head:
             await self._note_shared(one.space)
-            await documents.delete(one.prefix + _HEADS["session"][0])
+            await documents.delete(one.prefix + HEADS["session"][0])
         for life in one.lives:
             await self._expunge(one.space, f"{one.prefix}life/{life}/")
 
@@ -226,7 +137,7 @@ class _Erasure:
             runs = [[life, None if user == self._owner else user] for life, user in lives["owners"]]
             return lives | {"owners": runs}
 
-        await documents.update(one.prefix + _LIVES, forget)
+        await documents.update(one.prefix + LIVES, forget)
 
     async def _note(self, change: Callable[[OwnerErasure], OwnerErasure]) -> None:
         """Change the entry of this erasure."""
@@ -248,15 +159,6 @@ def _decode(entry: Entry | None) -> OwnerErasure:
     return OwnerErasure() if entry is None else decode_stored(entry.value, OwnerErasure, describe(entry.key))
 
 
-def _owners(lives: Mapping[str, Any]) -> dict[int, str | None]:
-    """Return the owner of each generation of a session."""
-    owners: dict[int, str | None] = {}
-    runs: list[tuple[int, str | None]] = [*lives.get("owners", ()), (lives.get("count", 0) + 1, None)]
-    for (first, owner), (end, _) in pairwise(runs):
-        owners.update(dict.fromkeys(range(first, end), owner))
-    return owners
-
-
 async def erase_owner(ks: OwnersHome, tenant: str | None, owner: str) -> Erased:
     """Erase the subjects of an owner and the state of that user, and report it."""
     check_name("owner", owner)
@@ -266,6 +168,6 @@ async def erase_owner(ks: OwnersHome, tenant: str | None, owner: str) -> Erased:
     await ks.deliver()  # also what a call that was killed has left
     await erasure.end()
     done = erasure.done
-    left = [*await scrub(store), *erasure.left, _UNOWNED]
+    left = [*await scrub(store), *erasure.search.left, UNOWNED]
     spaces = done.dropped + len(done.shared)
     return Erased(spaces, done.entries, done.size_bytes, [*map(Path, done.archives)], left)

@@ -339,8 +339,10 @@ async def _observe(
             tx.executor.operation = operation
             yield tx
         operation.revision = tx.revision
+        if (made := tx.executor.unit.recorded) is not None and tx.revision:
+            operation.commit = made.id.hex()
         if (outer_operation := operation.parent) is not None:
-            outer_operation.revision = tx.revision
+            outer_operation.revision, outer_operation.commit = tx.revision, operation.commit
             outer_operation.attempts = max(1, outer_operation.attempts)
     except BaseException as error:  # reported, and raised again
         failure = error

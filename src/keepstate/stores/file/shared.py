@@ -192,8 +192,8 @@ class SharedJournal:
 
         return self._write_drafts(drop_it, clock)
 
-    def trim(self, space: str) -> None:
-        """Remove the log of a space up to the revision before the last one, and rewrite the journal.
+    def trim(self, space: str, keep: int = 1) -> None:
+        """Remove the log of a space but the last `keep` revisions, and rewrite the journal.
 
         Raises:
             StorageError: The rewrite failed. The journal still has the log; a repetition removes it.
@@ -201,7 +201,7 @@ class SharedJournal:
         with self._writing:
             self._reread()
             with self.lock:
-                self.state_of(space).trim()
+                self.state_of(space).trim(keep)
             self._journal.rewrite(self._snapshot(), self._journal.format)
 
     def scrub(self) -> None:

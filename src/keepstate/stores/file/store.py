@@ -194,8 +194,8 @@ class FileStore(StoreBase):
     async def _drop(self, space: str, at: int | None) -> bool:
         return await self._runner.call(self._shared.drop, space, at, self._clock)
 
-    async def _trim(self, space: str) -> None:
-        await self._runner.call(self._shared.trim, space)
+    async def _trim(self, space: str, keep: int) -> None:
+        await self._runner.call(self._shared.trim, space, keep)
 
     async def _scrub(self) -> Sequence[str]:
         await self._runner.call(self._shared.scrub)

@@ -276,8 +276,8 @@ class HttpStore(MarkedStore):
     async def _drop(self, space: str, at: int | None) -> bool:
         return await self._ask_on(wire.DropCall(space=space, at=at), Answer[bool], writes=True)
 
-    async def _trim(self, space: str) -> None:
-        await self._ask_on(wire.TrimCall(space=space), Answer[None], writes=True)
+    async def _trim(self, space: str, keep: int) -> None:
+        await self._ask_on(wire.TrimCall(space=space, keep=keep), Answer[None], writes=True)
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         removed = 0

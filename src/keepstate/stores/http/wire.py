@@ -142,9 +142,10 @@ class DropCall(SpaceCall, frozen=True, kw_only=True):
 
 
 class TrimCall(SpaceCall, frozen=True, kw_only=True):
-    """Remove the older part of the log."""
+    """Remove the log but its last revisions."""
 
     name = "trim"
+    keep: int = 1
 
 
 class ChangedCall(Call, frozen=True, kw_only=True):

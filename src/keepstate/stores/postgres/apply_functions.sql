@@ -584,11 +584,11 @@ BEGIN
     END IF;
 END $$;
 
--- name: trim_space_1
--- Removes the log of a space up to the revision before the last one. Returns the space's revision and nonce; revision
--- -1 is a lost mark.
-CREATE FUNCTION {schema}.trim_space_1(
-    p_name bytea, p_mark bigint, p_mark_nonce bytea, OUT revision bigint, OUT nonce bytea
+-- name: trim_space_2
+-- Removes the log of a space but the last `p_keep` revisions. Returns the space's revision and nonce; revision -1 is a
+-- lost mark.
+CREATE FUNCTION {schema}.trim_space_2(
+    p_name bytea, p_mark bigint, p_mark_nonce bytea, p_keep bigint, OUT revision bigint, OUT nonce bytea
 ) LANGUAGE plpgsql
 {settings} AS $$
 DECLARE
@@ -599,16 +599,18 @@ BEGIN
     nonce := coalesce(space.nonce, '');
     IF p_mark > 0 AND (space.id IS NULL OR {schema}.lost_1(space, p_mark, p_mark_nonce)) THEN
         revision := -1;
-    ELSIF space.revision - space.floor > 1 THEN
+    ELSIF space.revision - space.floor > p_keep THEN
         UPDATE {schema}.space x SET
-            floor = space.revision - 1,
+            floor = space.revision - p_keep,
             floor_nonce = (
-                SELECT l.nonce FROM {schema}.log l WHERE l.space_id = space.id AND l.revision = space.revision - 1
+                SELECT l.nonce FROM {schema}.log l
+                WHERE l.space_id = space.id AND l.revision = space.revision - p_keep
             ),
             log_bytes = (
-                SELECT l.size_bytes FROM {schema}.log l WHERE l.space_id = space.id AND l.revision = space.revision
+                SELECT sum(l.size_bytes) FROM {schema}.log l
+                WHERE l.space_id = space.id AND l.revision > space.revision - p_keep
             )
         WHERE x.id = space.id;
-        DELETE FROM {schema}.log l WHERE l.space_id = space.id AND l.revision < space.revision;
+        DELETE FROM {schema}.log l WHERE l.space_id = space.id AND l.revision <= space.revision - p_keep;
     END IF;
 END $$;

@@ -19,7 +19,7 @@ SELECT {schema}.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $1
 SELECT {schema}.drop_2($1, $2, $3, $4, $5, $6)
 
 -- name: trim
-SELECT {schema}.trim_space_1($1, $2, $3)
+SELECT {schema}.trim_space_2($1, $2, $3, $4)
 
 -- name: get
 SELECT {schema}.get_1($1, $2, $3)

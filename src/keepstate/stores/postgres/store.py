@@ -187,9 +187,9 @@ class PostgresStore(MarkedStore):
         self._marks.record(space, from_int8(revision), nonce or b"")
         return nonce == fresh
 
-    async def _trim(self, space: str) -> None:
+    async def _trim(self, space: str, keep: int) -> None:
         mark = self._marks.of(space)
-        answer = await self._client.change("trim", space.encode(), *_marked(mark))
+        answer = await self._client.change("trim", space.encode(), *_marked(mark), int8(keep))
         revision, nonce = from_record(answer.get_value(0, 0))
         if from_int8(revision) < 0 and mark is not None:
             raise self._record_loss(space, mark)

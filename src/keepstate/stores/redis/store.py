@@ -448,10 +448,10 @@ class RedisStore(MarkedStore):
         self._marks.record(space, cast("int", revision), cast("bytes", marked))
         return marked == nonce
 
-    async def _trim(self, space: str) -> None:
+    async def _trim(self, space: str, keep: int) -> None:
         is_left = True
         while is_left:
-            _, revision, nonce, left = await self._run("trim", space, self._marks.of(space), ())
+            _, revision, nonce, left = await self._run("trim", space, self._marks.of(space), (b"%d" % keep,))
             self._marks.record(space, cast("int", revision), cast("bytes", nonce))
             is_left = left == 1
 

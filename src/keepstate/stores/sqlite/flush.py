@@ -230,11 +230,11 @@ class Flush:
         self._mark_changed(space)
         return True
 
-    def trim(self, space: str) -> None:
-        """Remove the log of a space up to the revision before the last one."""
+    def trim(self, space: str, keep: int) -> None:
+        """Remove the log of a space but the last `keep` revisions."""
         head = self.head(space)
-        if head.revision - head.floor > 1:
-            head.trim(self._execute)
+        if head.revision - head.floor > keep:
+            head.trim(self._execute, keep)
             self.wrote = True
 
     def collect(self, limit: int) -> int:

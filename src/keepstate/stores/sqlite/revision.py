@@ -170,13 +170,15 @@ class Head:
             (expiry_ms, self.id << schema.REVISION_BITS | self.revision),
         )
 
-    def trim(self, execute: Execute) -> None:
-        """Remove the rows of the log up to the revision before the last one."""
+    def trim(self, execute: Execute, keep: int) -> None:
+        """Remove the rows of the log but those of the last `keep` revisions."""
         first, _ = schema.log_range(self.id)
         row = first + self.revision
-        self.floor = self.revision - 1
-        self.floor_nonce = execute("SELECT nonce FROM log WHERE id = ?", (row - 1,)).get
-        self.kept_bytes = execute("SELECT size_bytes FROM log WHERE id = ?", (row,)).get
+        self.floor = self.revision - keep
+        self.floor_nonce = execute("SELECT nonce FROM log WHERE id = ?", (first + self.floor,)).get
+        self.kept_bytes = execute(
+            "SELECT sum(size_bytes) FROM log WHERE id > ? AND id <= ?", (first + self.floor, row)
+        ).get
         execute(
             "UPDATE log SET floor = ?, floor_nonce = ?, kept_bytes = ? WHERE id = ?",
             (self.floor, self.floor_nonce, self.kept_bytes, row),

@@ -242,11 +242,11 @@ class SqliteStore(StoreBase):
         while self._open_database.read(queries.has_garbage):
             self._write(lambda flush: flush.collect(_COLLECTED_AT_ONCE))
 
-    async def _trim(self, space: str) -> None:
-        await self._runner.call(self._trim_here, space)
+    async def _trim(self, space: str, keep: int) -> None:
+        await self._runner.call(self._trim_here, space, keep)
 
-    def _trim_here(self, space: str) -> None:
-        self._write(lambda flush: flush.trim(space))
+    def _trim_here(self, space: str, keep: int) -> None:
+        self._write(lambda flush: flush.trim(space, keep))
 
     async def _scrub(self) -> Sequence[str]:
         return await self._runner.call(self._scrub_here)

@@ -139,9 +139,9 @@ class StoreWrapper:
         """Remove expired entries."""
         return await self._store.sweep(prefix, limit=limit)
 
-    async def trim(self, space: str) -> None:
-        """Remove the log of a space up to the revision before the last one."""
-        await self._store.trim(space)
+    async def trim(self, space: str, *, keep: int = 1) -> None:
+        """Remove the log of a space but the last revisions."""
+        await self._store.trim(space, keep=keep)
 
     async def scrub(self) -> Sequence[str]:
         """Rewrite the files without what was deleted. Return what may still have bytes of it."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from keepstate._finish import finish
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.engine.space.erasure import Erased
 from keepstate.memories import memories
 from keepstate.memories.embedder import Embed, VectorIndex
@@ -153,14 +154,18 @@ class Memories(Resource[memories.Memories]):
         """Return a memory, also one that has ended; None if it does not exist."""
         return finish(self._inner.get(id))
 
-    def page(self, *, after: str | None = None, limit: int = 100) -> Page[Memory]:
+    def page(
+        self, *, after: str | None = None, limit: int = 100, unreadable: IfUnreadable = "raise"
+    ) -> Page[Memory]:
         """Return current memories in the order of their ids, which is that of time for ids made here.
 
         Args:
             after: The `next` of the page before.
             limit: The largest number of memories.
+            unreadable: With `skip`, a memory that cannot be read is left out. With `raw`, its `unreadable`
+                says why.
         """
-        return finish(self._inner.page(after=after, limit=limit))
+        return finish(self._inner.page(after=after, limit=limit, unreadable=unreadable))
 
     def history(self, id: str) -> list[Memory]:
         """Return all memories of a line: what a memory replaced, itself, and what replaced it; oldest first.

@@ -11,6 +11,7 @@ from typing import Any, Literal, Unpack
 from keepstate._finish import entered, finish, finish_each
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.engine.usage.amounts import Usage
 from keepstate.sessions import conversation as sessions
 from keepstate.sessions.entries import Entry
@@ -297,6 +298,7 @@ class Conversation(Twin[sessions.Conversation]):
         after: int | str | None = None,
         limit: int = 50,
         at: Revision | None = None,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[Entry]:
         """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
 
@@ -306,11 +308,13 @@ class Conversation(Twin[sessions.Conversation]):
             limit: The largest number of entries. Without `after`, the page has the last ones.
             at: A moment of the recorded space, such as `main#37` or a time. The page has the messages that
                 the conversation had then, as they were then.
+            unreadable: With `skip`, a message that cannot be read is left out, and the page is shorter. With
+                `raw`, its entry says why, in `unreadable`.
 
         Raises:
             NotFoundError: The moment does not exist, or the fork did not exist at that moment.
         """
-        return finish(self._inner.page(before=before, after=after, limit=limit, at=at))
+        return finish(self._inner.page(before=before, after=after, limit=limit, at=at, unreadable=unreadable))
 
     def window(self, size: int = 10) -> list[Message]:
         """Return the newest messages, whole and in order, whatever their number of tokens."""

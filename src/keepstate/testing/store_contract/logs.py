@@ -307,6 +307,36 @@ class Logs(Stage):
         assert await store.spaces(space) == []
         assert await revision_of(store, space) == 2
 
+    async def test_trimming_leaves_as_many_revisions_as_asked(self, store: StoreBase, space: str) -> None:
+        for i in range(6):
+            await applied(store, space, Put(DOC, b"%d" % i), token=b"t%d" % i)
+        known = await nonces(store, space, 0)
+
+        for keep in (7, 6, 3, 4):  # a log is never made longer
+            await store.trim(space, keep=keep)
+
+        with pytest.raises(CompactedError) as caught:
+            await store.changes(space, 2)
+        assert caught.value.floor == 3
+        assert [change.revision for change in await changed(store, space, 3)] == [4, 5, 6]
+        assert await nonces(store, space, 3) == {at: known[at] for at in (3, 4, 5, 6)}
+        for at, kind in ((6, Applied), (4, Applied), (2, OutcomeUnknownError)):
+            token = b"t%d" % (at - 1)
+            assert isinstance(
+                await outcome_of(store, space, Put(A, b"?"), token=token, retry_of=at - 1), kind
+            )
+        assert await value_of(store, space, A) is None
+        assert (await applied(store, space, Put(DOC, b"6"))).revision == 7
+        await store.trim(space, keep=2)
+        assert [change.revision for change in await changed(store, space, 5)] == [6, 7]
+
+    async def test_a_log_keeps_a_revision_at_least_and_no_more_than_it_can(
+        self, store: StoreBase, space: str
+    ) -> None:
+        for keep in (0, -1, True, limits.LOG_REVISIONS + 1):
+            with pytest.raises(InvalidError, match="`keep`"):
+                await store.trim(space, keep=keep)
+
     async def test_trimming_leaves_the_log_of_other_spaces(self, store: StoreBase, space: str) -> None:
         other = f"{space}/other"
         for name in (space, other):

@@ -138,8 +138,8 @@ class SimulatedStore(StoreBase):
     async def _drop(self, space: str, at: int | None) -> bool:
         return await self._network.order(self._process, lambda: self._server.drop(space, at=at))
 
-    async def _trim(self, space: str) -> None:
-        await self._network.order(self._process, lambda: self._server.trim(space))
+    async def _trim(self, space: str, keep: int) -> None:
+        await self._network.order(self._process, lambda: self._server.trim(space, keep=keep))
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         return await self._network.ask(self._process, lambda: self._server.sweep(prefix, limit=limit))

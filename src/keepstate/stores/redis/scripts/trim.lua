@@ -1,13 +1,13 @@
--- Removes the log of a space up to the revision before the last one, at most 4,096 records at once. Takes no revision.
+-- Removes the log of a space but the last revisions, at most 4,096 records at once. Takes no revision.
 --
--- ARGV: mark. Replies: trimmed REVISION NONCE, whether some are left · lost · format NUMBER · moving
+-- ARGV: mark, number of revisions that stay. Replies: trimmed REVISION NONCE, whether some are left · lost · format NUMBER · moving
 
-local mark, stored = ARGV[1], call('HGET', ENTRIES, 'm')
+local mark, keep, stored = ARGV[1], tonumber(ARGV[2]), call('HGET', ENTRIES, 'm')
 --> state
 local is_left = 0
-if revision - floor > 1 then
+if revision - floor > keep then
   --> settled
-  local upto, names = math.min(revision - 1, floor + 4096), {}
+  local upto, names = math.min(revision - keep, floor + 4096), {}
   for n = floor + 1, upto do names[#names + 1] = pack('>I8', n) end
   for _, name in ipairs(names) do
     local head = call('HGET', LOG, 'n' .. name)
@@ -19,7 +19,7 @@ if revision - floor > 1 then
     call('HDEL', LOG, 'n' .. name, 'b' .. name)
   end
   floor = upto
-  is_left = revision - floor > 1 and 1 or 0
+  is_left = revision - floor > keep and 1 or 0
   --> save
 end
 return {'trimmed', revision, nonce, is_left}
