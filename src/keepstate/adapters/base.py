@@ -192,7 +192,7 @@ class Adapter(OnHandles):
 
     @property
     def shortens_logs(self) -> bool:
-        """Whether spaces keep only the last revisions in their logs, which a conversation hardly needs.
+        """Tells whether spaces keep only the last revisions in their logs; a conversation hardly needs more.
 
         So a file has little more than the conversations. Spaces with recorded moments keep their logs.
         """
