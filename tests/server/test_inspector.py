@@ -7,13 +7,17 @@ import gzip
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 import keepstate
-from keepstate.server import Key, Keys, create_app
-from keepstate.server.browser_sessions import cookie_name
+from keepstate.server import Key, Keys, Limits, create_app
+from keepstate.server.browser_sessions import BrowserSessions, cookie_name
+from keepstate.testing.clocks import ManualClock
 from tests.server.conftest import Served, served
 
 ASSET = re.compile(r'(?:src|href)="\./(assets/[^"]+)"')
@@ -106,6 +110,37 @@ async def test_a_browser_let_in_by_a_key_is_out_once_the_key_is_revoked() -> Non
 
     assert before.json()["key"] == "bob"
     assert (after.status_code, again.status_code) == (401, 403)
+
+
+async def test_a_browser_is_out_once_its_session_or_its_key_has_expired() -> None:
+    clock = ManualClock()
+    async with keepstate.open("memory://", values="builtin") as ks:
+        keys, limits = Keys(ks), Limits()
+        sessions = BrowserSessions(keys, clock, limits)
+        soon = Key(
+            "ann", frozenset(["read"]), expires_at=datetime.fromtimestamp(clock.now_ms() / 1000 + 60, UTC)
+        )
+        app = Starlette(routes=[Route("/open", sessions.exchange, methods=["POST"])])
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=app), base_url="http://localhost"
+        ) as client:
+            late = sessions.make_link(soon).partition("#")[2]
+            secrets = [
+                sessions.make_link(key).partition("#")[2] for key in (soon, Key("bob", frozenset(["read"])))
+            ]
+            cookies = [
+                _sent(await client.post("/open", json={"secret": secret})).partition("=")[2]
+                for secret in secrets
+            ]
+            let_in = [sessions.find(cookie) is not None for cookie in cookies]
+            clock.advance(61_000)
+            after_a_minute = [sessions.find(cookie) is not None for cookie in cookies]
+            clock.advance(12 * 3_600_000)
+            after_a_day = [sessions.find(cookie) is not None for cookie in cookies]
+            refused = await client.post("/open", json={"secret": late})
+
+    assert (let_in, after_a_minute, after_a_day) == ([True, True], [False, True], [False, False])
+    assert refused.status_code == 403
 
 
 async def test_the_cookie_is_hidden_from_scripts_and_other_sites_and_ports() -> None:

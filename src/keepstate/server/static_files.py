@@ -74,8 +74,9 @@ class StaticFiles:
     def __init__(self, *, has_inspector: bool) -> None:
         folder = files("keepstate.inspector") / "static"
         found = dict(_read(folder, "")) if has_inspector and folder.is_dir() else {}
+        page = found.pop(_INDEX, _NO_PAGE)
         self._files = {f"/{path}": _file(path, content) for path, content in found.items()}
-        self._files[PAGE] = self._files.pop(f"/{_INDEX}", None) or _file(_INDEX, _NO_PAGE)
+        self._files[PAGE] = _file(_INDEX, page)
 
     @property
     def paths(self) -> Iterable[str]:
