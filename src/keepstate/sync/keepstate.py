@@ -49,6 +49,7 @@ class Keepstate(Twin[engine.Keepstate]):
     Attributes:
         tenant_id: The tenant whose spaces the handle names, or None.
         author: The author of writes by the handle, or None.
+        observer: The observer of its operations, or None.
     """
 
     @property
@@ -60,6 +61,11 @@ class Keepstate(Twin[engine.Keepstate]):
     def author(self) -> str | None:
         """The author of writes by the handle, or None."""
         return self._inner.author
+
+    @property
+    def observer(self) -> Observer | None:
+        """The observer of its operations, or None."""
+        return self._inner.observer
 
     def __enter__(self) -> Self:
         finish(self._inner.__aenter__())
@@ -73,11 +79,6 @@ class Keepstate(Twin[engine.Keepstate]):
     def close(self) -> None:
         """Release the store. A second call does nothing. A store that was passed in open stays open."""
         finish(self._inner.close())
-
-    @property
-    def observer(self) -> Observer | None:
-        """The observer of the handle's operations."""
-        return self._inner.observer
 
     @property
     def url(self) -> str:

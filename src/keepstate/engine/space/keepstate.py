@@ -153,6 +153,7 @@ class Keepstate:
 
     tenant_id: str | None
     meta: Callable[[], Mapping[str, str]] | None
+    observer: Observer | None
 
     def __init__(
         self,

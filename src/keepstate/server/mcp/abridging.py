@@ -59,7 +59,7 @@ def abridge(
     if isinstance(value, str):
         return _abridge_text(value, most, path, first)
     if isinstance(value, list):
-        items: list[Any] = value
+        items: list[Any] = cast("Any", value)
         return _abridge_list(items, most, path, first, first + len(items) if total is None else total)
     if isinstance(value, dict) and TYPE not in value:
         members = cast("dict[str, Any]", value)
@@ -69,10 +69,10 @@ def abridge(
 
 def last_shown(value: Any) -> int | None:
     """Return the place of the last item that an abridged list or dict shows; None if it shows all."""
-    items: list[Any] = value if isinstance(value, list) and value else [value]
-    last: dict[str, Any] = items[-1] if isinstance(items[-1], dict) else {}
-    told: dict[str, Any] = last[CUT] if isinstance(last.get(CUT), dict) else {}
-    after = told.get("after")
+    items: list[Any] = cast("Any", value) if isinstance(value, list) else [value]
+    last = items[-1] if items else None
+    told = cast("Any", last).get(CUT) if isinstance(last, dict) else None
+    after = cast("Any", told).get("after") if isinstance(told, dict) else None
     return after if isinstance(after, int) else None
 
 

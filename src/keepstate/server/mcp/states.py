@@ -58,7 +58,7 @@ async def _expand(checkout: Checkout, path: list[Any], outline: Outline) -> Any:
     left, reads = MOST, _OUTLINES
     waiting: deque[tuple[Any, Any, Sequence[Any]]] = deque()
 
-    def take(container: Any, steps: Mapping[Any, Any], at: Sequence[Any]) -> None:
+    def take(container: dict[Any, Any] | list[Any], steps: Mapping[Any, Any], at: Sequence[Any]) -> None:
         nonlocal left
         for place, (step, child) in enumerate(steps.items()):
             inner = [*at, step] if type(step) in (str, int) else None  # other keys are not steps of JSON
