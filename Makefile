@@ -42,7 +42,7 @@ deep: setup ## run the long proof, about half an hour, and write what it did int
 	@$(PYTEST) -q -n $(JOBS) --dist worksteal -m "deep or searched" --record \
 		--hypothesis-profile=deep --hypothesis-seed=$${KEEPSTATE_SEED:-0} --timeout=900 -o faulthandler_timeout=1800 $(ARGS)
 
-theirs: setup ## run LangGraph's and the OpenAI Agents SDK's own tests on our adapters, in 20 minutes, and ADK's from a checkout in THEIRS_TREES
+theirs: setup ## run frameworks' own tests on our adapters, in 25 minutes; those of ADK and the Agent Framework from checkouts in THEIRS_TREES
 	@$(PYTEST) -q -m theirs --timeout=1200 -o faulthandler_timeout=1800 $(ARGS)
 
 adk: setup ## run the tests of the adapter for Google's ADK, whose packages are in a folder of their own

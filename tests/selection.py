@@ -34,8 +34,9 @@ SERVER_FIXTURES = frozenset(
 SERVER_PARAMETER = re.compile(r"(?<![a-z])(redis|valkey|cluster|postgres|postgresql|rediss)(?![a-z])")
 SERVER_FOLDERS = (
     *("architecture", "bench", "browser", "clients", "crashes", "docs", "tools"),
-    *("adapters/a2a", "adapters/claude_agent", "adapters/key_value", "adapters/mcp_events"),
-    *("adapters/openai_agents", "adapters/opentelemetry", "adapters/pydantic_ai", "server"),
+    *("adapters/a2a", "adapters/agent_framework", "adapters/claude_agent", "adapters/key_value"),
+    *("adapters/mcp_events", "adapters/openai_agents", "adapters/opentelemetry", "adapters/pydantic_ai"),
+    "server",
     *("stores/http", "stores/postgres", "stores/redis", "testing/chaos", "testing/servers"),
 )
 """Folders that start servers of their own, or whose tests last long and depend little on the Python."""

@@ -22,7 +22,9 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PLATFORMS = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 
 
-@pytest.mark.parametrize("lock", [LOCK, BENCH, ADK, INSPECTOR], ids=["dev", "bench", "google-adk", "inspector"])
+@pytest.mark.parametrize(
+    "lock", [LOCK, BENCH, ADK, INSPECTOR], ids=["dev", "bench", "google-adk", "inspector"]
+)
 def test_the_lock_names_no_host_no_url_and_no_path(lock: str) -> None:
     lines = [line for line in lock.splitlines() if not line.startswith("    --hash=sha256:")]
 

@@ -44,7 +44,7 @@ async def test_the_link_of_the_command_lets_one_browser_in_once(
     finally:
         await page.close()
         serving.send_signal(15)
-        assert serving.wait(30) == 0
+        assert serving.wait(60) == 0
         serving.stdout.close()
 
 

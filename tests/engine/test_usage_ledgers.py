@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keepstate import Budget
+from keepstate import Budget, Session, Usage
 from keepstate.engine.usage.account import Account
 from keepstate.errors import BudgetExceededError, StoreUnavailableError
 from tests.engine.conftest import Turned
@@ -92,3 +92,22 @@ async def test_a_crash_between_two_ledgers_counts_in_the_wider_one_and_repeats_o
     assert await inner.within(outer).record(call(3), id="one")
     assert ((await outer.totals()).total.cost, (await inner.totals()).total.cost) == (cents(3), cents(3))
     assert (await outer.budgets())["all"].reserved_cost == 0
+
+
+async def test_a_tenant_has_a_ledger_that_its_sessions_spend_within(turned: Turned) -> None:
+    ks = turned.ks
+    acme, zeta = ks.tenant("acme"), ks.tenant("zeta")
+    await acme.usage.set_budget("all", Budget(tokens=10))
+    await zeta.usage.record(Usage(input_tokens=90))
+    for user in ("ann", "bob"):
+        session = Session(user, user_id=user, persistence=acme)
+        ledger = session.usage.within(session.user.usage).within(acme.usage)
+        await ledger.record(Usage(input_tokens=5), id="one")
+
+    with pytest.raises(BudgetExceededError):
+        await Session("cid", persistence=acme).usage.within(acme.usage).record(Usage(input_tokens=1))
+
+    assert (await acme.usage.totals()).total.tokens == 10
+    assert (await Session("cid", persistence=acme).usage.totals()).total.tokens == 0
+    assert (await acme.space("usage").usage.totals()).total.tokens == 10
+    assert (await ks.usage.totals()).total.tokens == 0

@@ -7,6 +7,9 @@ from typing import Any
 
 import httpx
 
+import keepstate
+from keepstate import Session
+from keepstate.sessions import ANY_USER
 from tests.server.conftest import served
 from tests.server.test_operations import RUN, ok, problem
 
@@ -39,22 +42,6 @@ async def test_the_graph_lists_children_before_parents_over_all_branches() -> No
         assert (graph["is_complete"], cut["is_complete"], len(cut["items"])) == (True, False, 2)
 
 
-async def test_a_commit_with_a_clock_that_went_back_still_comes_before_its_parents() -> None:
-    async with served() as door:
-        client, history = await door.caller(), door.ks.space("run/1").history
-        await history.commit({"n": 0})
-        await history.branch("late")
-        one = await history.commit({"n": 1}, branch="late")
-        two = await history.commit({"n": 2})
-        merged = await history.merge("late", rules={(): "ours"})
-
-        graph = await ok(await client.get("/v1/history/graph", params={**RUN, "limit": 3}))
-
-        assert [each["id"] for each in graph["items"]] in (
-            [merged.id, two.id, one.id], [merged.id, one.id, two.id]
-        )  # fmt: skip
-
-
 async def test_a_log_lists_the_commits_with_given_notes() -> None:
     async with served() as door:
         client, history = await door.caller(), door.ks.space("run/1").history
@@ -72,7 +59,9 @@ async def test_a_log_lists_the_commits_with_given_notes() -> None:
 async def test_a_past_state_is_edited_on_a_branch_of_its_own() -> None:
     async with served() as door:
         client, space = await door.caller(), door.ks.space("run/1", record=True)
-        await space.documents.put("plan", {"step": 1, "notes": ["a", "b", "c"], "pair": (1, 2)})
+        await space.documents.put(
+            "plan", {"step": 1, "notes": ["a", "b", "c"], "pair": (1, 2), "cut": [1, 2, 3]}
+        )
         await space.documents.put("plan", {"step": 2, "notes": [], "pair": (1, 2)})
 
         made = await commit(
@@ -80,9 +69,10 @@ async def test_a_past_state_is_edited_on_a_branch_of_its_own() -> None:
             "what-if",
             {"path": ["plan", "step"], "value": 7},
             {"path": ["plan", "notes"], "keep": 2},
-            {"path": ["plan", "notes", 2], "value": {"@type": "tuple", "items": [1]}},
-            {"path": ["new"], "value": None},
+            {"path": ["plan", "cut"], "keep": 1},
             {"path": ["plan", "notes", 0], "remove": True},
+            {"path": ["plan", "notes", 1], "value": {"@type": "tuple", "items": [1]}},
+            {"path": ["new"], "value": None},
             at="main#1",
             message="with a better step",
             meta={"why": "try"},
@@ -90,7 +80,10 @@ async def test_a_past_state_is_edited_on_a_branch_of_its_own() -> None:
         again = await commit(client, "what-if", {"path": ["new"], "remove": True}, expected_head=made["id"])
 
         state = await space.history.checkout(made["id"])
-        assert state["plan"] == {"step": 7, "notes": ["b", (1,)], "pair": (1, 2)} and state["new"] is None
+        assert (
+            state["plan"] == {"step": 7, "notes": ["b", (1,)], "pair": (1, 2), "cut": [1]}
+            and state["new"] is None
+        )
         assert (made["author"], made["number"], made["branch"], made["meta"]) == (
             "ann", 2, "what-if", {"why": "try"}
         )  # fmt: skip
@@ -191,6 +184,21 @@ async def test_a_preview_shows_conflicts_and_changes_and_writes_nothing() -> Non
         assert done["changes"] == [] and [each.name async for each in history.branches()] == ["cheap", "main"]
 
 
+async def test_a_preview_shows_as_many_conflicts_and_changes_as_asked_for() -> None:
+    async with served() as door:
+        client, history = await door.caller(), door.ks.space("run/1").history
+        await history.commit({"a": 0, "b": 0})
+        await commit(client, "other", *({"path": [key], "value": 1} for key in "abcd"), at="main")
+        where: dict[str, Any] = {**RUN, "source": "other", "limit": 1}
+
+        changes = await ok(await client.get("/v1/history/merge", params=where))
+        await history.commit({"a": 2, "b": 2})
+        conflicts = await ok(await client.get("/v1/history/merge", params=where))
+
+        assert (len(changes["changes"]), changes["is_complete"]) == (1, False)
+        assert (len(conflicts["conflicts"]), conflicts["is_complete"]) == (1, False)
+
+
 async def test_a_merge_into_documents_happens_once() -> None:
     async with served() as door:
         client, space = await door.caller(), door.ks.space("run/1", record=True)
@@ -219,6 +227,9 @@ async def test_a_conversation_is_read_at_any_moment() -> None:
             return [each["message"]["content"] for each in page["items"]]
 
         fork = await ok(await client.post("/v1/conversation/fork", params=TALK, json={"name": "f", "at": 1}))
+        of_fork = await client.post(
+            "/v1/conversation/fork", params={**TALK, "fork": "f"}, json={"name": "a/b"}
+        )
         said = {"message": {"role": "user", "content": "other"}}
         await ok(await client.post("/v1/conversation", params={**TALK, "fork": "f"}, json=said))
         early = await client.get("/v1/conversation", params={**TALK, "fork": "f", "ref": "main#2"})
@@ -233,7 +244,11 @@ async def test_a_conversation_is_read_at_any_moment() -> None:
             "m0", "m1", "other"
         ]  # fmt: skip
         assert fork == {"name": "f", "parent": None, "at": 1, "last": 1}
-        assert forks["items"] == [{"name": "f", "parent": None, "at": 1, "last": 2}]
+        assert (await ok(of_fork))["parent"] == "f"
+        assert forks["items"] == [
+            {"name": "a/b", "parent": "f", "at": 1, "last": 1},
+            {"name": "f", "parent": None, "at": 1, "last": 2},
+        ]
         assert (problem(early), problem(none)) == ((404, "not_found"), (404, "not_found"))
 
 
@@ -242,23 +257,27 @@ async def test_a_conversation_of_an_earlier_moment_has_the_text_of_that_moment()
         client = await door.caller()
         said = {"message": {"role": "user", "content": "first"}}
         await ok(await client.post("/v1/conversation", params=TALK, json=said))
-        from keepstate import Session
-        from keepstate.sessions import ANY_USER
-
-        talk = Session("talk/1", user_id=ANY_USER, persistence=await door.app._services.typed()).conversation
+        typed = keepstate.open(await door.ks.opened())
+        session = Session("talk/1", user_id=ANY_USER, persistence=typed)
+        talk = session.conversation
         await talk.edit(0, "second")
         await talk.clear()
+        await session.end()
+        await talk.append({"role": "user", "content": "of the next session"})
 
         moments = [
             (await ok(await client.get("/v1/conversation", params={**TALK, "ref": f"main#{n}"})))["items"]
-            for n in (1, 2, 3)
+            for n in (1, 2, 3, 4, 5)
         ]
 
         assert [[each["message"]["content"] for each in one] for one in moments] == [
             ["first"],
             ["second"],
             [],
+            [],
+            ["of the next session"],
         ]
+        await typed.close()
 
 
 async def test_a_fork_is_merged_whole_or_by_a_summary() -> None:

@@ -149,6 +149,20 @@ async def test_bodies_that_are_wrong_are_refused_before_anything_is_written(row:
         assert await nothing_is_written(door)
 
 
+async def test_the_text_null_is_a_name_and_never_means_that_a_parameter_is_left_out() -> None:
+    async with served() as door:
+        client = await door.caller()
+        await door.ks.space("run/1").queue.put(1)
+        await door.ks.deliver()
+
+        owners = await client.get("/v1/find", params={"owner": "null"})
+        since = await client.get("/v1/find", params={"changed_since": "null"})
+        under = await client.get("/v1/spaces", params={"under": "null"})
+
+        assert owners.json().get("items", []) == [] and under.json().get("items", []) == []
+        assert (since.status_code, since.json()["code"]) == (422, "invalid")
+
+
 async def test_a_body_where_none_belongs_is_refused() -> None:
     async with served() as door:
         client = await door.caller()

@@ -139,6 +139,7 @@ export class Worker {
         await Promise.race([...this.running.values(), this.stopped]);
         continue;
       }
+      const wasBusy = this.running.size > 0; // a task that ends during the claim may be due again after it
       let found: Task[];
       try {
         // Not ended by a stop: a task whose reply is thrown away would wait for the end of its lease.
@@ -160,7 +161,7 @@ export class Worker {
         if (this.isStopping) await this.giveBack(task);
         else this.start(task);
       }
-      if (found.length > 0 || this.running.size > 0) busyAt = performance.now();
+      if (found.length > 0 || wasBusy || this.running.size > 0) busyAt = performance.now();
       else if (performance.now() - busyAt >= idle_s * 1000) {
         this.report.ended = "idle";
         return;

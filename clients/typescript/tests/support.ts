@@ -119,7 +119,10 @@ export async function network(fault: Network["fault"] = () => undefined): Promis
       await new Promise((resolve) => server.close(resolve));
     },
   };
+  // A test that fails leaves it open, and must not keep the process alive.
+  server.on("connection", (socket) => socket.unref());
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  server.unref();
   found.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   return found;
 }

@@ -34,8 +34,6 @@ _log = logging.getLogger("keepstate.adapters")
 
 _OWNER: Final = "~"
 """Begins the segment of an owner; no segment of an id begins with it."""
-_LOG_KEPT: Final = 32
-"""Number of revisions that the log of a shortened space keeps. It has at most twice as many."""
 _SHORTENED: Final = ("memory:", "sqlite:")
 """Stores whose logs are shortened. They send no batch again, so they do not need the tokens of older ones."""
 
@@ -104,6 +102,8 @@ class Adapter(OnHandles):
 
     kind: ClassVar[str]
     """The first segment of the names of all spaces of the adapter."""
+    log_kept: ClassVar[int] = 32
+    """Number of revisions that a shortened log keeps. It has at most twice as many."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Adapter(OnHandles):
 
     @property
     def shortens_logs(self) -> bool:
-        """Whether spaces keep only the last revisions in their logs, which a conversation hardly needs.
+        """Tells whether spaces keep only the last revisions in their logs; a conversation hardly needs more.
 
         So a file has little more than the conversations. Spaces with recorded moments keep their logs.
         """
@@ -306,14 +306,15 @@ class BoundSpace:
 
         Args:
             space: This space, of a handle.
-            revision: The revision of a write that was applied. Only every 32nd one shortens the log. Without
-                it, the log keeps its last revision only.
+            revision: The revision of a write that was applied. Only one that `log_kept` divides shortens the
+                log. Without it, the log keeps its last revision only.
         """
-        if not self._adapter.shortens_logs or (revision is not None and revision % _LOG_KEPT):
+        kept = self._adapter.log_kept
+        if not self._adapter.shortens_logs or (revision is not None and revision % kept):
             return
         try:
             store = await space.executor.store()
             if isinstance(store, TrimsLogs):
-                await store.trim(space.executor.stored_name, keep=1 if revision is None else _LOG_KEPT)
+                await store.trim(space.executor.stored_name, keep=1 if revision is None else kept)
         except KeepstateError as error:
             _log.warning("the log of space %r was not shortened: %s", self.name, error)

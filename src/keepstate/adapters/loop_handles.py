@@ -76,6 +76,8 @@ class LoopHandles:
         self._explain = explain
         self._is_closed = False
         self._lock = Lock()
+        self.leaves_loop = False
+        """True if work with a store in memory runs in a thread too, because it may wait."""
 
     def __repr__(self) -> str:
         return repr(self._base)
@@ -157,7 +159,7 @@ class LoopHandles:
         """Return the result of work."""
         if not self.is_embedded:
             return await work(self.here())
-        if self._scheme == "memory":
+        if self._scheme == "memory" and not self.leaves_loop:
             return finish(work(self.blocking()))
         return await self._in_thread(lambda: self.finish(work))
 

@@ -67,11 +67,7 @@ async def serve(
         Parameter(help="Serve tools for models at /mcp: those that read, or also those that write."),
     ] = None,
     telemetry: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="Send traces and metrics by OpenTelemetry; its variables alone switch this on too.",
-        ),
+        bool, Parameter(negative="", help="Send traces and metrics by OpenTelemetry.")
     ] = False,
     rate: Annotated[float | None, Parameter(help="Requests a second of a key without a rate.")] = None,
     drain_s: Annotated[
@@ -108,11 +104,7 @@ async def serve(
         listener = _running.bind(host, port)
         with listener:
             place = f"{_shown_host(host)}:{listener.getsockname()[1]}"
-            link = None
-            if open:
-                rights = _keys.rights_of([each for each in _keys.RIGHTS if each != "store"])
-                key = _keys.Key(open_as, rights, session.tenant)
-                link = f"http://{place}{made.make_link(key)}"
+            link = f"http://{place}{_make_link(made, open_as, session.tenant)}" if open else None
             tell = partial(_tell, session, f"http://{place}", ks.url, link)
             server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
             await server.serve([listener])
@@ -139,6 +131,11 @@ async def mcp(
     async with replace(session, tenant=None).opened() as ks:
         await _mcp.serve_stdio(ks, key, is_writable=write)
     return exits.OK
+
+
+def _make_link(made: _app.Server, name: str, tenant: str | None) -> str:
+    rights = _keys.rights_of([each for each in _keys.RIGHTS if each != "store"])
+    return made.make_link(_keys.Key(name, rights, tenant))
 
 
 def _tell(session: Session, url: str, store: str, link: str | None) -> None:

@@ -11,6 +11,7 @@ from keepstate.server.problems import PROBLEM_JSON, Problem
 from keepstate.server.table import EVENT_STREAM, JSON, Operation
 
 _TEXT: Final = {"type": "string"}
+_BOUNDED: Final = {"Idempotency-Key": {**_TEXT, "minLength": 1, "maxLength": 255}}
 _VERSION: Final = "1"
 
 
@@ -107,4 +108,7 @@ def _headers(row: Operation) -> list[dict[str, Any]]:
         names.append("Idempotency-Key")
     if row.is_stream:
         names.append("Last-Event-ID")
-    return [{"name": name, "in": "header", "required": False, "schema": _TEXT} for name in names]
+    return [
+        {"name": name, "in": "header", "required": False, "schema": _BOUNDED.get(name, _TEXT)}
+        for name in names
+    ]

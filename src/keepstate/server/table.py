@@ -235,9 +235,13 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
                 raise RefusedError(422, "invalid", f"the parameter {name!r} was given twice; give it once")
             given[name] = value
         try:
-            return msgspec.convert(given, self.query, strict=False)
+            query: Query = msgspec.convert(given, self.query, strict=False)
         except msgspec.ValidationError as error:
             raise RefusedError(422, "invalid", f"the parameters are wrong: {error}") from error
+        for name in given:
+            if getattr(query, name) is None:  # of the text `null`, which must not widen a listing
+                raise RefusedError(422, "invalid", f"the parameter {name!r} has no value; leave it out")
+        return query
 
     def authorise(self, key: Key, query: Query) -> None:
         """Raise `RefusedError` unless the key may do this."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from keepstate.engine.history.checkout import Checkout
 from keepstate.engine.history.revisions import Revision
+from keepstate.engine.kernel.unreadable import UNREADABLE, IfUnreadable, Unreadable
 from keepstate.engine.space.space import Space, Transaction
 
 
@@ -27,11 +29,32 @@ class PastDocuments:
     def __init__(self, checkout: Checkout) -> None:
         self._checkout: Final = checkout
 
-    async def entries(self, *names: str) -> dict[str, PastEntry]:
-        """Return the documents with these names that the commit has."""
+    async def entries(self, *names: str, unreadable: IfUnreadable = "raise") -> dict[str, PastEntry]:
+        """Return the documents with these names that the commit has.
+
+        Args:
+            names: The names.
+            unreadable: As for `documents.entries`.
+        """
         checkout = self._checkout
-        present = await checkout._load_present(names)  # pyright: ignore[reportPrivateUsage]
+        try:
+            present = await checkout._load_present(names)  # pyright: ignore[reportPrivateUsage]
+        except UNREADABLE:
+            if unreadable == "raise" or not names:
+                raise
+            return await self._each(names, unreadable)
         return {name: PastEntry(checkout[name]) for name in present}
+
+    async def _each(self, names: Sequence[str], unreadable: IfUnreadable) -> dict[str, PastEntry]:
+        """Read documents one by one, because one of them cannot be read."""
+        found: dict[str, PastEntry] = {}
+        for name in names:
+            try:
+                found |= await self.entries(name)
+            except UNREADABLE as error:
+                if unreadable == "raw":
+                    found[name] = PastEntry(Unreadable(None, (), error.code, error.message))
+        return found
 
     async def get(self, name: str, default: Any = None, *, type: Any = None) -> Any:
         """Return a document, or the default."""

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from keepstate.engine.index import rows as _rows
     from keepstate.engine.space import erasure as _erasure
     from keepstate.engine.space import export as _export
+    from keepstate.sync import ledger as _ledger_twins
     from keepstate.sync import queues as _queues_twins
 else:
     defer_imports(
         globals(),
         _queues_twins="keepstate.sync.queues",
+        _ledger_twins="keepstate.sync.ledger",
         _rows="keepstate.engine.index.rows",
         _erasure="keepstate.engine.space.erasure",
         _export="keepstate.engine.space.export",
@@ -47,6 +49,7 @@ class Keepstate(Twin[engine.Keepstate]):
     Attributes:
         tenant_id: The tenant whose spaces the handle names, or None.
         author: The author of writes by the handle, or None.
+        observer: The observer of its operations, or None.
     """
 
     @property
@@ -58,6 +61,11 @@ class Keepstate(Twin[engine.Keepstate]):
     def author(self) -> str | None:
         """The author of writes by the handle, or None."""
         return self._inner.author
+
+    @property
+    def observer(self) -> Observer | None:
+        """The observer of its operations, or None."""
+        return self._inner.observer
 
     def __enter__(self) -> Self:
         finish(self._inner.__aenter__())
@@ -71,11 +79,6 @@ class Keepstate(Twin[engine.Keepstate]):
     def close(self) -> None:
         """Release the store. A second call does nothing. A store that was passed in open stays open."""
         finish(self._inner.close())
-
-    @property
-    def observer(self) -> Observer | None:
-        """The observer of the handle's operations."""
-        return self._inner.observer
 
     @property
     def url(self) -> str:
@@ -325,6 +328,11 @@ class Keepstate(Twin[engine.Keepstate]):
         Costs one call of the store for each space. A handle without a tenant covers spaces of no tenant.
         """
         return finish(self._inner.size())
+
+    @property
+    def usage(self) -> _ledger_twins.UsageLedger:
+        """The usage of the tenant, in its space `usage`: what was spent `within` it, and its budgets."""
+        return _ledger_twins.UsageLedger(self._inner.usage)
 
     def set_quota(self, quota: Quota | None) -> None:
         """Bound what the tenant may hold, in every process, from the return of this call on.

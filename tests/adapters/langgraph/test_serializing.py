@@ -11,6 +11,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -135,6 +136,15 @@ def test_damage_is_told_and_never_read_as_a_checkpoint() -> None:
 # ---- classes of the application
 
 
+class Colour(Enum):
+    RED = 1
+
+
+class Ticketed(TypedDict):
+    tickets: list[Ticket]
+    colour: Colour | None
+
+
 def test_a_class_comes_back_in_another_process_if_it_is_allowed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     with KeepstateSaver(url) as saver:
@@ -147,11 +157,32 @@ def test_a_class_comes_back_in_another_process_if_it_is_allowed(tmp_path: Path) 
     assert "Ticket(title='a')" in allowed
 
 
-def elsewhere(url: str, *allows: object) -> list[str]:
+def test_the_classes_that_a_graph_s_schemas_name_are_allowed_by_the_graph(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with KeepstateSaver(url, allow=[Ticket, Colour]) as saver:
+        put(saver, config(), 0, tickets=[Ticket("a")], colour=Colour.RED)
+    states = "from tests.adapters.langgraph.test_serializing import StateGraph, Ticketed, TypedDict"
+
+    [other, *both] = elsewhere(
+        url,
+        "[StateGraph(TypedDict('Other', {'n': int}))]",
+        "[StateGraph(Ticketed)]",
+        "[StateGraph(Ticketed).add_node('n', print).set_entry_point('n').compile()]",
+        before=states,
+    )
+
+    assert "is not allowed" in other
+    assert len(both) == 2
+    assert all("[Ticket(title='a')]" in line and "Colour.RED" in line for line in both)
+
+
+def elsewhere(url: str, *allows: object, before: str = "") -> list[str]:
     """Return what another process says of the latest checkpoint, once for each list of allowed classes."""
+    lists = [one if before and isinstance(one, str) else repr(one) for one in allows]
     code = (
         "from keepstate.adapters.langgraph import KeepstateSaver\n"
-        f"for allow in {allows!r}:\n"
+        f"{before}\n"
+        f"for allow in [{', '.join(lists)}]:\n"
         f"    with KeepstateSaver({url!r}, allow=allow) as saver:\n"
         "        try:\n"
         "            print(saver.get({'configurable': {'thread_id': 't'}})['channel_values'])\n"

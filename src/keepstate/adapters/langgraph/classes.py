@@ -7,19 +7,26 @@ never imported, unless it was allowed.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from keepstate.adapters.langgraph.shapes import BUILDERS, MESSAGES, framework, shape_of_class, stand_in_of
 from keepstate.errors import InvalidError
 from keepstate.values import limits
 from keepstate.values.schema import CLASSES, Registration, Registry
 from keepstate.values.shapes import Shape
+from keepstate.values.types import LEAF_WRITERS
 
-Allowed: TypeAlias = type | tuple[str, ...]
+if TYPE_CHECKING:
+    from langgraph.graph import StateGraph  # pyright: ignore[reportMissingTypeStubs]
+
+Named: TypeAlias = type | tuple[str, ...]
 """A class, or its module and name."""
+Allowed: TypeAlias = "Named | StateGraph[Any, Any, Any, Any]"
+"""A class, or its module and name, or a graph: the classes that its schemas name."""
 
 _VERSION: Final = 1
 _TOLD: Final = set[str]()
@@ -34,7 +41,7 @@ class Classes(Registry):
     """The classes that stored objects may become.
 
     Args:
-        allow: Classes of the application, or their modules and names.
+        allow: Classes of the application, or their modules and names, or graphs.
         is_quiet: Do not warn about classes that other processes will not read.
     """
 
@@ -158,7 +165,7 @@ class Classes(Registry):
         return MESSAGES()
 
 
-def class_of(allowed: Allowed) -> type:
+def class_of(allowed: object) -> type:
     """Return an allowed class, imported if it is given by name; nothing is called.
 
     Raises:
@@ -184,6 +191,11 @@ def class_of(allowed: Allowed) -> type:
     return found
 
 
+def flat(more: Iterable[Allowed]) -> list[Named]:
+    """Return allowed classes, with those of graphs, or their modules and names; entries are checked later."""
+    return cast("list[Named]", _each(more))
+
+
 def hashable(more: Iterable[Allowed]) -> frozenset[Allowed]:
     """Return allowed classes as a set; its entries are checked later.
 
@@ -206,4 +218,28 @@ def _name(kind: type) -> str:
 def _each(more: object) -> list[object]:
     if isinstance(more, str | bytes) or not isinstance(more, Iterable):
         raise InvalidError(f"`allow` is {more!r}; give a list of classes, or of their modules and names")
-    return [*cast("Iterable[object]", more)]
+    each = list[object]()
+    for one in cast("Iterable[object]", more):
+        graph = getattr(one, "builder", one)  # a compiled graph has the graph that it was made of
+        each += classes_in(graph) if hasattr(graph, "state_schema") else [one]
+    return each
+
+
+def classes_in(graph: Any) -> list[type]:
+    """Return the classes that the schemas of a graph name, as LangGraph finds them for its strict mode.
+
+    Classes whose objects a checkpoint cannot hold are left out.
+    """
+    serde: Any = import_module("langgraph._internal._serde")  # loads the graphs of LangGraph
+    schemas = [graph.state_schema, graph.input_schema, graph.output_schema]
+    schemas += [node.input_schema for node in graph.nodes.values()]
+    names: set[tuple[str, ...]] = serde.collect_allowlist_from_schemas(
+        schemas=[one for one in schemas if one is not None], channels=graph.channels
+    )
+    known = Classes(is_quiet=True)
+    found = list[type]()
+    for module, *_, name in sorted(names):
+        kind: object = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and (kind in LEAF_WRITERS or known.of(kind) is not None):
+            found.append(kind)
+    return found

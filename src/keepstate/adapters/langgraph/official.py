@@ -24,13 +24,16 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from keepstate.adapters.langgraph.classes import Allowed, Classes, class_of
+from keepstate.adapters.langgraph.classes import Classes, Named, class_of
 from keepstate.errors import InvalidError, MissingExtraError, NotFoundError, StoreUnavailableError
 from keepstate.stores.sqlite.schema import APPLICATION_ID
 from keepstate.stores.urls import StoreUrl, shown
 from keepstate.values.types import LEAF_WRITERS
 
 _CHECKPOINTS: Final = "select thread_id, checkpoint_ns, checkpoint_id from checkpoints order by 1, 2, 3"
+_OF_THREAD: Final = (
+    "select thread_id, checkpoint_ns, checkpoint_id from checkpoints where thread_id = {mark} order by 2, 3"
+)
 _WRITES: Final = (
     "select task_id, task_path, channel, type, {value} as value from {table} "
     "where thread_id = {mark} and checkpoint_ns = {mark} and checkpoint_id = {mark} "
@@ -85,11 +88,13 @@ class Official:
         self._saver, self._connection, self._failures = saver, connection, failures
         mark, value, table = ("?", "value", "writes") if is_sqlite else ("%s", "blob", "checkpoint_writes")
         self._writes = _WRITES.format(mark=mark, value=value, table=table)
+        self._of_thread = _OF_THREAD.format(mark=mark)
         self._blocked: list[str] = []
 
-    def named(self) -> list[CheckpointName]:
-        """Return the names of all checkpoints: by thread and namespace, the oldest first."""
-        return [CheckpointName(*_values(row)) for row in self._connection.execute(_CHECKPOINTS).fetchall()]
+    def named(self, thread: str | None = None) -> list[CheckpointName]:
+        """Return the names of all checkpoints, or of those of a thread: the oldest of a namespace first."""
+        query = (_CHECKPOINTS,) if thread is None else (self._of_thread, (thread,))
+        return [CheckpointName(*_values(row)) for row in self._connection.execute(*query).fetchall()]
 
     def read(self, name: CheckpointName) -> CheckpointTuple:
         """Return a checkpoint.
@@ -157,7 +162,7 @@ def _blocked(module: str, name: str, method: str | None) -> str:
         return f"wants to call {full!r}, which is not a class and cannot be allowed; find out what wrote it"
     if module.partition(".")[0] in sys.stdlib_module_names or not _is_name(f"{module}.{name}"):
         return f"holds a {full!r}, which is not a class of an application; find out what wrote it"
-    return f"holds a {full}; if it is a class of yours, allow it: --allow {full}"
+    return f"holds a {full}; if it is a class of yours, allow it: --allow {full}, or allow= of a saver"
 
 
 def _is_name(dotted: str) -> bool:
@@ -169,7 +174,7 @@ def _values(row: Any) -> Sequence[Any]:
 
 
 @contextmanager
-def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
+def opened(url: str, allow: Iterable[Named] = ()) -> Generator[Official]:
     """Yield the database of a URL, opened read-only.
 
     Args:
@@ -202,7 +207,7 @@ def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
             stop()
 
 
-def _named(allowed: Allowed) -> tuple[str, ...]:
+def _named(allowed: Named) -> tuple[str, ...]:
     kind = class_of(allowed)
     if kind not in LEAF_WRITERS and Classes(is_quiet=True).of(kind) is None:
         raise InvalidError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
+import msgspec
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -38,8 +39,9 @@ from keepstate.adapters.langgraph.arguments import (
     raise_unstorable,
 )
 from keepstate.adapters.langgraph.channel_diff import lacking, snapshots_in, take
-from keepstate.adapters.langgraph.classes import Allowed, Classes, hashable
+from keepstate.adapters.langgraph.classes import Allowed, Classes, flat, hashable
 from keepstate.adapters.langgraph.interrupts import INTERRUPTED, Ask, Interrupts, NewInterrupt, question_of
+from keepstate.adapters.langgraph.migration import ForeignCheckpoint, Migration
 from keepstate.adapters.langgraph.on_store import OnStore, open_handles
 from keepstate.adapters.langgraph.records import Names, PendingRecord
 from keepstate.adapters.langgraph.retention import Retention, Strategy, milliseconds
@@ -58,6 +60,8 @@ from keepstate.stores.protocol import Store
 if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
 
+T = TypeVar("T")
+
 OnFork = Literal["fork", "raise"]
 _NOTE: Final = 80
 """Characters of a note on a commit."""
@@ -74,8 +78,9 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         url: A store URL, the path of an SQLite file, an open store, or a handle on one.
         serde: A serializer of LangGraph, instead of keepstate's codec. With one that encrypts, only the names
             of threads, namespaces, checkpoints and tasks are readable in the store.
-        allow: Classes whose objects may come back, or their modules and names. LangChain's messages,
-            LangGraph's own types and classes registered with `keepstate.register` are always allowed.
+        allow: Classes whose objects may come back, or their modules and names, or graphs: `StateGraph`s
+            whose schemas name the classes. LangChain's messages, LangGraph's own types and classes registered
+            with `keepstate.register` are always allowed.
         tenant: The tenant of the threads, if any.
         author: The author in the history.
         encryption: The keys that encrypt all values of the store.
@@ -90,6 +95,8 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         ask: A function that makes the question of an interrupt from the interrupt and the config of its
             checkpoint. Default: the interrupt's value is the question, and the answer is yes or no, or fits
             the interrupt's `response_schema`.
+        migrate_from: A checkpointer, or the URL of a database of LangGraph's own, whose threads are brought
+            over, each at its first use here. It is only read.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -110,6 +117,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         ttl_s: float | None = None,
         approvals: bool = False,
         ask: Ask | None = None,
+        migrate_from: str | BaseCheckpointSaver[Any] | None = None,
     ) -> None:
         if serde is not None:
             check_serde(serde)
@@ -118,12 +126,15 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             raise InvalidError(f"`on_conflict` is {on_conflict!r}; it must be 'fork' or 'raise'")
         self._handles = open_handles(url, tenant=tenant, author=author, encryption=encryption)
         own = None if serde is None else self.serde
-        values = Values(Classes(allow, is_quiet=serde is not None), own)
+        allowed = flat(allow)
+        values = Values(Classes(allowed, is_quiet=serde is not None), own)
         self._state = SaverState(values, _interrupts(approvals, ask, values))
         self._on_conflict: OnFork = on_conflict
         self._clones: dict[frozenset[tuple[str, ...]], KeepstateSaver] = {}
         self._retention = Retention(keep_last, max_age_s)
         self._expiry = Expiry(milliseconds("ttl_s", ttl_s))
+        self._migration = None if migrate_from is None else Migration(migrate_from, allowed)
+        self._handles.leaves_loop = migrate_from is not None
 
     def __repr__(self) -> str:
         return f"<KeepstateSaver on {self._handles!r}>"
@@ -196,7 +207,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             await self._retention.after_put(self._state, handle, new.names.thread)
             return queries.config_of(new.names)
 
-        return work
+        return self._arriving(work, new.names.thread)
 
     put, aput = both(_put)  # pyright: ignore[reportAssignmentType]
 
@@ -267,7 +278,11 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         record, asking = PendingRecord(dump(task_path), [*encoded.items()]), list[NewInterrupt]()
         if self._state.interrupts is not None and line == "" and INTERRUPTED in encoded:
             asking = self._state.interrupts.prepare(config, dict(writes)[INTERRUPT])
-        return lambda handle: putting.put_writes(self._state, handle, names, task_id, record, asking)
+
+        async def work(handle: Keepstate) -> None:
+            await putting.put_writes(self._state, handle, names, task_id, record, asking)
+
+        return self._arriving(work, thread)
 
     put_writes, aput_writes = both(_put_writes)  # pyright: ignore[reportAssignmentType]
 
@@ -275,9 +290,9 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
 
     def _get_tuple(self, config: RunnableConfig) -> Work[CheckpointTuple | None]:
         """Return the checkpoint that a config names, or the latest of its thread; None if it is absent."""
+        thread, line, id = check_config(config)
 
         async def work(handle: Keepstate) -> CheckpointTuple | None:
-            thread, line, id = check_config(config)
             if await self._expiry.is_over(self._state, handle, thread):
                 return None
             is_strict = line == "" and self._on_conflict == "raise"
@@ -292,7 +307,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
                 return as_past(found, is_past=id is not None)
             return as_past(found, is_past=latest is not None and latest.names.id != id)
 
-        return work
+        return self._arriving(work, thread)
 
     get_tuple, aget_tuple = both(_get_tuple)  # pyright: ignore[reportAssignmentType]
 
@@ -315,6 +330,8 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         wanted = check_wanted(config, filter, before, limit)
 
         async def work(handle: Keepstate) -> AsyncIterator[CheckpointTuple]:
+            if wanted.thread is not None:
+                await self._arrive(handle, wanted.thread)
             if wanted.thread is not None and await self._expiry.is_over(self._state, handle, wanted.thread):
                 return
             async for one in queries.list_checkpoints(self._state, handle, wanted):
@@ -339,7 +356,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
                 return {channel: {"writes": []} for channel in names}
             return await queries.delta_history(self._state, handle, thread, line, id, names)
 
-        return work
+        return self._arriving(work, thread)
 
     get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)  # pyright: ignore[reportAssignmentType]
 
@@ -355,12 +372,54 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
 
     threads, athreads = both_each(_threads)
 
+    # ---- threads of another checkpointer
+
+    def _arriving(self, work: Work[T], *threads: str) -> Work[T]:
+        """Return work that brings threads over first, if they come from elsewhere."""
+        if self._migration is None:
+            return work
+
+        async def arrived(handle: Keepstate) -> T:
+            for thread in threads:
+                await self._arrive(handle, thread)
+            return await work(handle)
+
+        return arrived
+
+    async def _arrive(self, handle: Keepstate, thread: str) -> None:
+        if self._migration is not None:
+            await self._migration.bring(handle, thread, self._import)
+
+    async def _import(self, handle: Keepstate, one: ForeignCheckpoint) -> None:
+        """Store a checkpoint of another checkpointer with its writes, and ask for nothing."""
+        importing = copy.copy(self)
+        importing._migration, importing._clones = None, {}
+        importing._state = self._state.with_values(self._state.values)
+        importing._state.interrupts = None
+        checkpoint = one.found.checkpoint
+        where = one.found.config.get("configurable", {})
+        before = (one.found.parent_config or {}).get("configurable", {}).get("checkpoint_id")
+        named = {"thread_id": where["thread_id"], "checkpoint_ns": where.get("checkpoint_ns", "")}
+        own: RunnableConfig = {"configurable": {**named, "checkpoint_id": checkpoint["id"]}}
+        for task in one.tasks:  # before the checkpoint, so that no reader sees an incomplete one
+            await importing._put_writes(own, task.writes, task.task_id, task.task_path)(handle)
+        parent: RunnableConfig = {"configurable": {**named, "checkpoint_id": before} if before else named}
+        new = importing._putting(parent, checkpoint, one.found.metadata)
+        new = msgspec.structs.replace(new, made_ms=one.made_ms, may_fork=True, is_strict=False)
+        await putting.put(importing._state, handle, new)
+
     # ---- copying and deleting
 
     def _delete_thread(self, thread_id: str) -> Work[None]:
         """Delete all stored data of a thread; an absent one stays absent."""
         thread = check_thread(thread_id)
-        return lambda handle: deletion.delete_thread(self._state, handle, thread)
+
+        async def work(handle: Keepstate) -> None:
+            if self._migration is not None:
+                await self._migration.skip(handle, thread)
+            await deletion.delete_thread(self._state, handle, thread)
+
+        return work
 
     delete_thread, adelete_thread = both(_delete_thread)  # pyright: ignore[reportAssignmentType]
 
@@ -388,7 +447,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
                 await self._expiry.end(self._state, handle, target)
                 await threads.copy(self._state, handle, source, target)
 
-        return work
+        return self._arriving(work, source, target)
 
     copy_thread, acopy_thread = both(_copy_thread)  # pyright: ignore[reportAssignmentType]
 
@@ -432,7 +491,11 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     def _pruning(self, thread_ids: Sequence[str], how: Strategy, dry_run: object) -> Work[int]:
         threads = check_ids("thread_ids", thread_ids)
         is_dry = check_flag("dry_run", dry_run)
-        return lambda handle: prune_threads(self._state, handle, threads, how, dry_run=is_dry)
+
+        async def work(handle: Keepstate) -> int:
+            return await prune_threads(self._state, handle, threads, how, dry_run=is_dry)
+
+        return self._arriving(work, *threads)
 
     def _sweep(self) -> Work[int]:
         """Remove expired threads, and return their number."""

@@ -62,6 +62,10 @@ class OncePerThread:
         self._threads: dict[str, None] = {}
         self._lock = Lock()
 
+    def has(self, thread: str) -> bool:
+        """Return whether a thread was noted."""
+        return thread in self._threads
+
     def is_first(self, thread: str) -> bool:
         """Note a thread, and return whether it was not noted before."""
         with self._lock:

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 from keepstate.adapters.base import Adapter, outlast_cancellation
-from keepstate.adapters.openai_agents.items import ItemBatch, ItemDocuments, items_in
+from keepstate.adapters.items import ItemBatch, ItemDocuments, items_at
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.joint_work import run_in_transaction
@@ -16,7 +16,6 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AlreadyExistsError, ClosedError, MissingExtraError
 from keepstate.names import DEFAULT_URL
-from keepstate.sessions.namespace import HEAD, HeadRecord, generation_prefix
 from keepstate.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ class KeepstateSession(Adapter):
         if last == 0:
             return []
         if at is not None:
-            items = await self._space.call(lambda space: self._items_at(space, at))
+            items = await self._space.call(lambda space: items_at(space, at))
             return items if last is None else items[-last:]
 
         return await self._read(last)
@@ -273,11 +272,6 @@ class KeepstateSession(Adapter):
 
         await copied._write(add, f"fork {self.session_id}")
         return copied
-
-    async def _items_at(self, space: Space, at: Revision) -> Items:
-        documents = await space.at(at)
-        head = documents.get(HEAD)
-        return items_in(documents, generation_prefix("", head.life)) if isinstance(head, HeadRecord) else []
 
     # ---- how
 

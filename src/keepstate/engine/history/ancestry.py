@@ -6,8 +6,7 @@ No jump leads over the number of a graft, because the ground there may be pruned
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from heapq import heappop, heappush
 
 import msgspec
@@ -301,10 +300,11 @@ async def merge_bases(session: HistorySession, ours: bytes, theirs: bytes) -> li
 async def latest(session: HistorySession, heads: Iterable[bytes], limit: int) -> list[At]:
     """Return the latest commits among some commits and their ancestors, each before its parents.
 
-    The order is that of their times. A commit whose parents say a later time comes before them all the same.
+    A commit is never older than its parents, so the order is that of times, and of generations at one time.
     """
-    found: dict[bytes, At] = {}
+    found: list[At] = []
     heap: list[tuple[int, int, bytes]] = []
+    seen: set[bytes] = set()
 
     async def add(id: bytes) -> None:
         if id not in seen:
@@ -312,31 +312,14 @@ async def latest(session: HistorySession, heads: Iterable[bytes], limit: int) ->
             record = await session.record(id)
             heappush(heap, (-record.created_ms, -record.generation, id))
 
-    seen: set[bytes] = set()
     for head in heads:
         await add(head)
     while heap and len(found) < limit:
         id = heappop(heap)[2]
-        found[id] = await at(session, id)
+        found.append(await at(session, id))
         for parent in await session.parents(id):
             await add(parent)
-    return await _children_first(session, found)
-
-
-async def _children_first(session: HistorySession, found: Mapping[bytes, At]) -> list[At]:
-    parents = {id: [each for each in await session.parents(id) if each in found] for id in found}
-    children = Counter(parent for each in parents.values() for parent in each)
-    rank = {id: rank for rank, id in enumerate(found)}
-    ready = sorted((rank[id], id) for id in found if not children[id])
-    ordered: list[At] = []
-    while ready:
-        _, id = heappop(ready)
-        ordered.append(found[id])
-        for parent in parents[id]:
-            children[parent] -= 1
-            if not children[parent]:
-                heappush(ready, (rank[parent], parent))
-    return ordered
+    return found
 
 
 class MergedCommits:

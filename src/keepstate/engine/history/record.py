@@ -219,7 +219,7 @@ def decode_head(key: bytes, stored: bytes) -> Head:
     try:
         return decode_stored(stored, Head, "")
     except CorruptError:  # describing the key takes longer than decoding, so only on failure
-        return decode_stored(stored, Head, describe(key))
+        return decode_stored(stored, Head, key)
 
 
 def put_head(unit: Unit, part: bytes, name: str, head: Head) -> None:
@@ -230,7 +230,7 @@ def put_head(unit: Unit, part: bytes, name: str, head: Head) -> None:
     if head.jumped:
         fields.append(head.jumped)
     if before is not None and before.value[:1] > _WHOLE_HEAD:
-        later = decode_stored(before.value, list[Any], describe(key))[len(Head.__struct_fields__) :]
+        later = decode_stored(before.value, list[Any], key)[len(Head.__struct_fields__) :]
         fields = [head.commit, head.number, head.jumped, *later]
     unit.put(key, msgspec.msgpack.encode(fields))
 

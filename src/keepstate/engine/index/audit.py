@@ -261,7 +261,7 @@ def _name_of(location: Location) -> str:
 def _damage_of_mark(entry: Entry) -> str | None:
     is_drop = entry.key.startswith(layout.DROPPING)
     try:
-        decode_stored(entry.value, DropMark if is_drop else Mark, describe(entry.key))
+        decode_stored(entry.value, DropMark if is_drop else Mark, entry.key)
         space_of_drop(entry.key) if is_drop else None
     except CorruptError as error:
         return str(error)

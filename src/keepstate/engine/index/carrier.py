@@ -515,11 +515,11 @@ class Carrier:
         """Reconcile what marks stand for, and delete them. Return the number of marks deleted."""
         count = 0
         async for entry in self.marks(layout.CARRYING):
-            mark = decode_stored(entry.value, Mark, describe(entry.key))
+            mark = decode_stored(entry.value, Mark, entry.key)
             count += await self.reconcile((mark.space, Subject(mark.kind, mark.id)), entry.key)
         async for entry in self.marks(layout.DROPPING):
             space = space_of_drop(entry.key)
-            begun_ms = decode_stored(entry.value, DropMark, describe(entry.key)).begun_ms
+            begun_ms = decode_stored(entry.value, DropMark, entry.key).begun_ms
             is_settled, now_ms = (
                 await self._reconcile_space(space),
                 (await self.store.read(self.space, [])).now_ms,

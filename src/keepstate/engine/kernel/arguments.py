@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Type
 from keepstate import names
 from keepstate._runner import Mode
 from keepstate.engine.kernel.stored import to_milliseconds
-from keepstate.errors import InvalidError
+from keepstate.errors import CorruptError, InvalidError
 from keepstate.stores.protocol import LAST_REVISION
 from keepstate.values import limits
 
@@ -328,3 +328,15 @@ class _SingleUseBlock(AbstractAsyncContextManager[T, bool | None], Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return await self._inner.__aexit__(kind, error, trace)
+
+
+def parse_space_cursor(after: str | None) -> tuple[str | None, str | None]:
+    """Return the tenant and the name of the last space of a page of all tenants."""
+    if after is None:
+        return None, None
+    try:
+        return names.parts_of(after)
+    except CorruptError as error:
+        raise InvalidError(
+            f"`after` is {after!a}; give `next` of a page of list_spaces(tenant=ALL)"
+        ) from error

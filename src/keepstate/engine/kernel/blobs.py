@@ -15,7 +15,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.grants import checks_for
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, collect_parts
-from keepstate.engine.kernel.stored import decode_stored, describe
+from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError, StoreFullError
 from keepstate.stores.protocol import Entry
@@ -102,7 +102,7 @@ class Blobs:
                     return False
             total = grown = 0
             if size is not None:
-                total = decode_stored(size.value, int, describe(layout.BLOBS_SIZE))
+                total = decode_stored(size.value, int, layout.BLOBS_SIZE)
             for name, value in values.items():
                 entry = before[name]
                 if entry is not None:

@@ -38,12 +38,16 @@ _SHOWN_BEGIN: Final = 160
 _SHOWN_END: Final = 80
 
 
-def decode_stored(stored: bytes, type: type[T], location: str) -> T:
-    """Decode a stored struct. `location` names it in errors."""
+def decode_stored(stored: bytes, type: type[T], location: str | bytes) -> T:
+    """Decode a stored struct. `location` names it in errors.
+
+    A key is described only in an error, because that takes longer than decoding.
+    """
     try:
         return msgspec.msgpack.decode(stored, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise corrupt_error(location, error) from error
+        place = describe(location) if isinstance(location, bytes) else location
+        raise corrupt_error(place, error) from error
 
 
 def decode_fields(fields: Any, type: type[S], location: str) -> S:

@@ -136,4 +136,4 @@ def encode_time(changed_ms: int) -> bytes:
 
 def time_in(entry: Entry) -> int:
     """Return the time of the change in an outbox or a carried entry."""
-    return decode_stored(entry.value, ChangeTime, describe(entry.key)).changed_ms
+    return decode_stored(entry.value, ChangeTime, entry.key).changed_ms

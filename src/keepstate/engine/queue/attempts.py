@@ -13,7 +13,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.stored import decode_stored, describe, to_datetime
+from keepstate.engine.kernel.stored import decode_stored, to_datetime
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.tasks import TaskRecord
@@ -63,7 +63,7 @@ async def note_attempt(unit: Unit, record: TaskRecord, ended_at_ms: int, error: 
     """Add the present attempt of a claimed task to the ended ones. Return the record, not yet written."""
     key = attempts_key(record.id)
     entry = await unit.get(key)
-    rows = [] if entry is None else decode_stored(entry.value, list[Any], describe(key))
+    rows = [] if entry is None else decode_stored(entry.value, list[Any], key)
     text = tasks.cut_text(error, limits.ATTEMPT_ERROR_BYTES)
     row = [record.attempt, record.worker, record.began_at_ms, ended_at_ms, text]
     unit.put(key, _encode([*rows[1 - limits.ATTEMPTS_KEPT :], row]))
@@ -85,7 +85,7 @@ async def read_attempts(executor: Executor, task_id: str) -> list[Attempt]:
     if stored is None:
         raise NotFoundError(f"no task of {executor.name!r} has the id {task_id!r}")
     record = tasks.decode_record(stored.value, f"task {task_id!r} of {executor.name!r}")
-    rows = [] if ended is None else decode_stored(ended.value, list[AttemptRecord], describe(ended.key))
+    rows = [] if ended is None else decode_stored(ended.value, list[AttemptRecord], ended.key)
     found = [
         Attempt(row.number, row.worker, _moment(row.began_at_ms), to_datetime(row.ended_at_ms), row.error)
         for row in rows

@@ -107,7 +107,7 @@ def rank_of_arrival(index: Entry) -> tuple[int, int, int]:
 def turn_of_first(rules: QueueRules, line: Line, first: Entry) -> Turn:
     """Return the turn of a line by the arrival of its first task."""
     stamp = stamp_in(first.key)
-    record = decode_stored(first.value, LinedRecord, describe(first.key))
+    record = decode_stored(first.value, LinedRecord, first.key)
     order = rules.order_of(line.priority, record.at_ms)
     return Turn(line, rules.order_epoch, order, stamp.revision, stamp.index)
 
@@ -118,7 +118,7 @@ def decode_turn(entry: Entry) -> Turn:
     Raises:
         CorruptError: The entry is not one of a turn.
     """
-    return decode_stored(entry.value, Turn, describe(entry.key))
+    return decode_stored(entry.value, Turn, entry.key)
 
 
 def turns_prefix(rules: QueueRules, lane: int) -> bytes:

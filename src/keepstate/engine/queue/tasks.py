@@ -10,7 +10,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_name
-from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, describe, shorten
+from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, shorten
 from keepstate.engine.kernel.stored import decode_stored as stored_struct
 from keepstate.engine.kernel.subjects import QUEUE, Subject
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
@@ -319,7 +319,7 @@ def index_in(entry: Entry) -> IndexRecord:
     Raises:
         CorruptError: The entry is not one of a task.
     """
-    return stored_struct(entry.value, IndexRecord, describe(entry.key))
+    return stored_struct(entry.value, IndexRecord, entry.key)
 
 
 def id_in(entry: Entry) -> str:

@@ -316,7 +316,7 @@ async def _forget_expiring(executor: SpaceExecutor, prefix: str) -> None:
 
 
 def _expiring_in(entry: Entry) -> list[str]:
-    return decode_stored(entry.value, list[str], describe(entry.key))
+    return decode_stored(entry.value, list[str], entry.key)
 
 
 # ---- history
@@ -356,7 +356,7 @@ async def _commit_afresh(executor: SpaceExecutor, part: bytes, name: str, prefix
         entry = await unit.get(layout.named_key(part, name))
         if entry is None:
             return
-        head = decode_stored(entry.value, Head, describe(entry.key))
+        head = decode_stored(entry.value, Head, entry.key)
         root = (await session.record(head.commit)).root
         state = MerkleValue(root, {})
         if entry.key != _MAIN and (gone := await _named(session, root, prefix)):

@@ -27,6 +27,7 @@ from keepstate.engine.kernel.arguments import (
     check_space_name,
     check_tenant,
     check_text,
+    parse_space_cursor,
     reject_with,
     require_instance,
 )
@@ -38,7 +39,7 @@ from keepstate.engine.kernel.quotas import Quota
 from keepstate.engine.kernel.stored import to_datetime
 from keepstate.engine.kernel.subjects import Subject
 from keepstate.engine.space.space import Space, SpaceSize
-from keepstate.errors import CorruptError, InvalidError, NotAllowedError, UnsupportedError
+from keepstate.errors import InvalidError, NotAllowedError, UnsupportedError
 from keepstate.names import ALL, OWN, TenantScope
 from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, ReportsLastChange, Store
 from keepstate.values import codec, limits
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from keepstate.engine.space import owner_erasure as _owner_erasure
     from keepstate.engine.space import owner_export as _owner_export
     from keepstate.engine.space import queues as _queues
+    from keepstate.engine.usage import ledger as _usage
     from keepstate.values import pickles as _pickles
 else:
     defer_imports(
@@ -60,6 +62,7 @@ else:
         _erasure="keepstate.engine.space.erasure",
         _owner_erasure="keepstate.engine.space.owner_erasure",
         _owner_export="keepstate.engine.space.owner_export",
+        _usage="keepstate.engine.usage.ledger",
         _export="keepstate.engine.space.export",
         _index="keepstate.engine.index.index",
         _objects="keepstate.engine.history.objects",
@@ -145,10 +148,12 @@ class Keepstate:
     Attributes:
         tenant_id: The tenant whose spaces the handle names, or None.
         author: The author of writes by the handle, or None.
+        observer: The observer of its operations, or None.
     """
 
     tenant_id: str | None
     meta: Callable[[], Mapping[str, str]] | None
+    observer: Observer | None
 
     def __init__(
         self,
@@ -172,7 +177,7 @@ class Keepstate:
         self._lender: Keepstate | None = None
         self._indexes: _index.Index | None = None
         self._blocking: dict[str, Keepstate] = {}
-        self._observer = observe
+        self.observer = observe
         self.observation = None if observe is None else _observe(self, observe)
 
     def __repr__(self) -> str:
@@ -190,7 +195,7 @@ class Keepstate:
             "meta": self.meta,
             "read": self._read,
             "pickle": self._pickle,
-            "observe": self._observer,
+            "observe": self.observer,
         }
 
     # ---- opening and closing
@@ -225,11 +230,6 @@ class Keepstate:
         finally:
             self.runner.close()
             await self._source.close()
-
-    @property
-    def observer(self) -> Observer | None:
-        """The observer of the handle's operations."""
-        return self._observer
 
     @property
     def url(self) -> str:
@@ -434,7 +434,7 @@ class Keepstate:
                     yield self.tenant_id, name
             return
         self._require_administrator("tenant=ALL lists the spaces of all tenants")
-        owner, behind = _parse_cursor(after)
+        owner, behind = parse_space_cursor(after)
         if owner is None:
             async with aclosing(self._names(under, behind)) as found:
                 async for name in found:
@@ -618,6 +618,11 @@ class Keepstate:
                 entries += sum(part.entries for part in parts)
                 size_bytes += sum(part.size_bytes for part in parts)
         return SpaceSize(entries, size_bytes)
+
+    @property
+    def usage(self) -> _usage.UsageLedger:
+        """The usage of the tenant, in its space `usage`: what was spent `within` it, and its budgets."""
+        return self.space(names.USAGE_SPACE).usage
 
     async def set_quota(self, quota: Quota | None) -> None:
         """Bound what the tenant may hold, in every process, from the return of this call on.
@@ -868,18 +873,6 @@ class Keepstate:
         if self._cache is None:  # if two threads create one, each keeps its own
             self._cache = _objects.ObjectCache()
         return self._cache
-
-
-def _parse_cursor(after: str | None) -> tuple[str | None, str | None]:
-    """Return the tenant and the name of the last space of a page of all tenants."""
-    if after is None:
-        return None, None
-    try:
-        return names.parts_of(after)
-    except CorruptError as error:
-        raise InvalidError(
-            f"`after` is {after!a}; give `next` of a page of list_spaces(tenant=ALL)"
-        ) from error
 
 
 def _observe(ks: Keepstate, observer: Observer) -> Observation:

@@ -25,7 +25,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.kernel.executor import Home
 from keepstate.engine.kernel.grants import checks_for
-from keepstate.engine.kernel.stored import decode_stored, describe
+from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.space.erasure import Erased, read_archive, scrub
 from keepstate.engine.space.expunge import expunge
 from keepstate.engine.space.owners import HEADS, LIVES, UNOWNED, OwnedPart, OwnerSearch
@@ -156,7 +156,7 @@ class _Erasure:
 
 
 def _decode(entry: Entry | None) -> OwnerErasure:
-    return OwnerErasure() if entry is None else decode_stored(entry.value, OwnerErasure, describe(entry.key))
+    return OwnerErasure() if entry is None else decode_stored(entry.value, OwnerErasure, entry.key)
 
 
 async def erase_owner(ks: OwnersHome, tenant: str | None, owner: str) -> Erased:

@@ -59,7 +59,8 @@ def abridge(
     if isinstance(value, str):
         return _abridge_text(value, most, path, first)
     if isinstance(value, list):
-        return _abridge_list(value, most, path, first, first + len(value) if total is None else total)
+        items: list[Any] = cast("Any", value)
+        return _abridge_list(items, most, path, first, first + len(items) if total is None else total)
     if isinstance(value, dict) and TYPE not in value:
         members = cast("dict[str, Any]", value)
         return _abridge_dict(members, most, path, first, first + len(members) if total is None else total)
@@ -68,10 +69,10 @@ def abridge(
 
 def last_shown(value: Any) -> int | None:
     """Return the place of the last item that an abridged list or dict shows; None if it shows all."""
-    last = cast("Any", value[-1] if isinstance(value, list) and value else value)
-    if not isinstance(last, dict) or not isinstance(last.get(CUT), dict):
-        return None
-    after = cast("dict[str, Any]", last[CUT]).get("after")
+    items: list[Any] = cast("Any", value) if isinstance(value, list) else [value]
+    last = items[-1] if items else None
+    told = cast("Any", last).get(CUT) if isinstance(last, dict) else None
+    after = cast("Any", told).get("after") if isinstance(told, dict) else None
     return after if isinstance(after, int) else None
 
 

@@ -54,11 +54,11 @@ async def read_state(checkout: Checkout, path: Sequence[Any], after: int | None)
 
 async def _expand(checkout: Checkout, path: list[Any], outline: Outline) -> Any:
     """Return the container of an outline, with inner lists and dicts in it while they have room."""
-    value: Any = dict(outline.children) if outline.kind == "dict" else list(outline.children.values())
+    value = _container(outline)
     left, reads = MOST, _OUTLINES
     waiting: deque[tuple[Any, Any, Sequence[Any]]] = deque()
 
-    def take(container: Any, steps: Mapping[Any, Any], at: Sequence[Any]) -> None:
+    def take(container: dict[Any, Any] | list[Any], steps: Mapping[Any, Any], at: Sequence[Any]) -> None:
         nonlocal left
         for place, (step, child) in enumerate(steps.items()):
             inner = [*at, step] if type(step) in (str, int) else None  # other keys are not steps of JSON
@@ -77,13 +77,17 @@ async def _expand(checkout: Checkout, path: list[Any], outline: Outline) -> Any:
         container, key, at = waiting.popleft()
         found = await checkout.outline(tuple(at), limit=_ITEMS)
         reads, left = reads - 1, left + len(json_text(container[key]))
-        inner: Any = dict(found.children) if found.kind == "dict" else list(found.children.values())
+        inner = _container(found)
         take(inner, found.children, at)
         if found.next is not None:
             rest = mark(found.kind, at, items=found.count, after=found.next)
-            inner = inner | rest if isinstance(inner, dict) else [*inner, rest]
+            inner = inner | rest if found.kind == "dict" else [*inner, rest]
         container[key] = inner
     return value
+
+
+def _container(outline: Outline) -> Any:
+    return dict(outline.children) if outline.kind == "dict" else list(outline.children.values())
 
 
 async def read_documents(space: Space, path: Sequence[Any], after: str | int | None) -> dict[str, Any]:

@@ -365,7 +365,9 @@ async def put_task(call: Call, query: TaskWrite) -> Any:
 
 async def requeue(call: Call, query: RequeueWrite) -> Any:
     """Make dead tasks ready again."""
-    return await tasks.requeue_tasks(call, InSpace(space=query.space), tasks.RequeueRequest(ids=query.ids))
+    return await tasks.requeue_tasks(
+        call, InSpace(space=query.space), tasks.RequeueRequest(ids=tuple(query.ids))
+    )
 
 
 async def roll_back(call: Call, query: RollbackWrite) -> Any:

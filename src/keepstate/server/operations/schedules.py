@@ -84,7 +84,7 @@ class SchedulesQuery(InSpace, frozen=True, kw_only=True):
 class ScheduleQuery(InSpace, frozen=True, kw_only=True):
     """A schedule."""
 
-    name: Label
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=160)]
 
 
 class TimesQuery(ScheduleQuery, frozen=True, kw_only=True):

@@ -87,7 +87,7 @@ class ClaimRequest(Body, frozen=True, kw_only=True):
     worker: Label | None = None
     count: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     wait_s: Wait = 0
-    kinds: Annotated[list[Kind], msgspec.Meta(max_length=100)] | None = None
+    kinds: Annotated[list[Kind], msgspec.Meta(min_length=1, max_length=100)] | None = None
 
 
 class ClaimedTask(msgspec.Struct, frozen=True):

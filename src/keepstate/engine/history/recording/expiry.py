@@ -77,7 +77,7 @@ async def take_due(unit: Unit, now_ms: int) -> Due:
         if due_ms > now_ms or len(names) >= _AT_ONCE:
             next_ms = due_ms
             break
-        names += decode_stored(entry.value, list[str], describe(entry.key))
+        names += decode_stored(entry.value, list[str], entry.key)
         unit.delete(entry.key)
     keys = {layout.named_key(layout.DOCUMENTS, name): name for name in names}
     found = dict(zip(keys, await unit.read(*keys), strict=True))

@@ -1,4 +1,4 @@
-"""The items of one session, as documents below the prefix of its generation.
+"""The items of one conversation, as documents below the prefix of its generation.
 
 ```
 items            the numbers of the items, and of the documents that are not packed yet
@@ -7,21 +7,24 @@ item/<number>    a list of items, of which the first has this number
 
 Each call adds documents. On an embedded store, the documents of 64 calls are then packed into one, so that
 thousands of items are read as dozens of documents, which the codec compresses. Packing writes each item a
-second time, and the log has the replaced documents; so it is done where the caller shortens the log.
+second time, and the log has the replaced documents; so it is done where logs are kept short.
 
-An item is stored as the plain data that JSON makes of it, as the SDK's own sessions do.
+An item is stored as the plain data that JSON makes of it, as the frameworks' own stores do.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, cast
 
 import msgspec
 
-from keepstate.engine.space.space import Transaction
+from keepstate.engine.history.revisions import Revision
+from keepstate.engine.space.space import Space, Transaction
+from keepstate.sessions.namespace import HEAD as GENERATIONS
+from keepstate.sessions.namespace import HeadRecord, generation_prefix
 
 HEAD: Final = "items"
 ITEMS: Final = "item/"
@@ -60,7 +63,7 @@ class ItemBatch(list[Any]):
     """The items of one call as plain data, with their size as JSON.
 
     Args:
-        items: The items of the SDK.
+        items: The items of the framework.
 
     Raises:
         TypeError: An item has a value that JSON does not have.
@@ -161,7 +164,16 @@ class ItemDocuments:
         return f"{self._prefix}{ITEMS}{number:0{_DIGITS}}"
 
 
-def items_in(documents: Mapping[str, Any], prefix: str) -> list[Any]:
-    """Return the items in the documents of a space at a moment."""
-    names = sorted(name for name in documents if name.startswith(prefix + ITEMS))
+async def items_at(space: Space, at: Revision) -> list[Any]:
+    """Return the items of a recorded space at a moment.
+
+    Raises:
+        NotFoundError: There is no such moment, or nothing was recorded.
+    """
+    documents = await space.at(at)
+    head = documents.get(GENERATIONS)
+    if not isinstance(head, HeadRecord):
+        return []
+    prefix = generation_prefix("", head.life) + ITEMS
+    names = sorted(name for name in documents if name.startswith(prefix))
     return [item for name in names for item in cast("list[Any]", documents[name])]
