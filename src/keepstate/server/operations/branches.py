@@ -6,7 +6,7 @@ code as the merge, and writes nothing.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -216,17 +216,18 @@ def apply_edit(state: dict[str, Any], path: tuple[Any, ...], edit: Edit) -> None
     for at in range(1, len(path)):
         inside = _item(inside, path[:at])
     last = path[-1]
+    items = _as_list(inside)
     if edit.value is not msgspec.UNSET and _is_new(inside, path):
         value = read_value(edit.value)
-        if isinstance(inside, list):
-            cast("list[Any]", inside).append(value)
+        if items is not None:
+            items.append(value)
         else:
             inside[last] = value
     elif edit.keep is not None:
-        items = _item(inside, path)
-        if not isinstance(items, list):
+        cut = _as_list(_item(inside, path))
+        if cut is None:
             raise InvalidError(f"the value at {path!r} is not a list; only a list can be cut")
-        del cast("list[Any]", items)[edit.keep :]
+        del cut[edit.keep :]
     else:
         _item(inside, path)
         if edit.remove:
@@ -235,18 +236,26 @@ def apply_edit(state: dict[str, Any], path: tuple[Any, ...], edit: Edit) -> None
             inside[last] = read_value(edit.value)
 
 
+def _as_list(value: Any) -> list[Any] | None:
+    if not isinstance(value, list):
+        return None
+    items: list[Any] = value
+    return items
+
+
 def _is_new(container: Any, path: tuple[Any, ...]) -> bool:
     """Return whether a value at a path would be an item that its container does not have."""
-    if isinstance(container, list):
-        return type(path[-1]) is int and path[-1] == len(cast("list[Any]", container))
+    items = _as_list(container)
+    if items is not None:
+        return type(path[-1]) is int and path[-1] == len(items)
     return isinstance(container, dict) and path[-1] not in container
 
 
 def _item(container: Any, path: tuple[Any, ...]) -> Any:
     """Return the item of a list or dict that the last step of a path names."""
-    step = path[-1]
-    if isinstance(container, list):
-        is_there = type(step) is int and 0 <= step < len(cast("list[Any]", container))
+    step, items = path[-1], _as_list(container)
+    if items is not None:
+        is_there = type(step) is int and 0 <= step < len(items)
     elif isinstance(container, dict):
         is_there = step in container
     else:
@@ -255,7 +264,8 @@ def _item(container: Any, path: tuple[Any, ...]) -> Any:
         )
     if not is_there:
         raise NotFoundError(f"the state has no value at {path!r}")
-    return cast("Any", container)[step]
+    found: Any = container[step]
+    return found
 
 
 async def merge(call: Call, query: InSpace, body: MergeRequest) -> StoredCommit:
