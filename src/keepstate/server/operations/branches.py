@@ -6,7 +6,7 @@ code as the merge, and writes nothing.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 
@@ -216,16 +216,16 @@ def apply_edit(state: dict[str, Any], path: tuple[Any, ...], edit: Edit) -> None
     for at in range(1, len(path)):
         inside = _item(inside, path[:at])
     last = path[-1]
-    items = _as_list(inside)
     if edit.value is not msgspec.UNSET and _is_new(inside, path):
         value = read_value(edit.value)
-        if items is not None:
-            items.append(value)
+        parts = _parts(inside)
+        if isinstance(parts, list):
+            parts.append(value)
         else:
             inside[last] = value
     elif edit.keep is not None:
-        cut = _as_list(_item(inside, path))
-        if cut is None:
+        cut = _parts(_item(inside, path))
+        if not isinstance(cut, list):
             raise InvalidError(f"the value at {path!r} is not a list; only a list can be cut")
         del cut[edit.keep :]
     else:
@@ -236,36 +236,32 @@ def apply_edit(state: dict[str, Any], path: tuple[Any, ...], edit: Edit) -> None
             inside[last] = read_value(edit.value)
 
 
-def _as_list(value: Any) -> list[Any] | None:
-    if not isinstance(value, list):
+def _parts(container: object) -> list[object] | dict[object, object] | None:
+    """Return a list or dict as such; None for another value."""
+    if not isinstance(container, list | dict):
         return None
-    items: list[Any] = value
-    return items
+    return cast("list[object] | dict[object, object]", container)
 
 
-def _is_new(container: Any, path: tuple[Any, ...]) -> bool:
+def _is_new(container: object, path: tuple[Any, ...]) -> bool:
     """Return whether a value at a path would be an item that its container does not have."""
-    items = _as_list(container)
-    if items is not None:
-        return type(path[-1]) is int and path[-1] == len(items)
-    return isinstance(container, dict) and path[-1] not in container
+    parts = _parts(container)
+    if isinstance(parts, list):
+        return type(path[-1]) is int and path[-1] == len(parts)
+    return parts is not None and path[-1] not in parts
 
 
-def _item(container: Any, path: tuple[Any, ...]) -> Any:
+def _item(container: object, path: tuple[Any, ...]) -> Any:
     """Return the item of a list or dict that the last step of a path names."""
-    step, items = path[-1], _as_list(container)
-    if items is not None:
-        is_there = type(step) is int and 0 <= step < len(items)
-    elif isinstance(container, dict):
-        is_there = step in container
-    else:
+    step, parts = path[-1], _parts(container)
+    if parts is None:
         raise InvalidError(
             f"{path!r} leads into a value that is not a list or dict; replace that value whole"
         )
-    if not is_there:
+    is_index = type(step) is int and 0 <= step < len(parts)
+    if not (is_index if isinstance(parts, list) else step in parts):
         raise NotFoundError(f"the state has no value at {path!r}")
-    found: Any = container[step]
-    return found
+    return parts[step]
 
 
 async def merge(call: Call, query: InSpace, body: MergeRequest) -> StoredCommit:
