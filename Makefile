@@ -52,7 +52,7 @@ adk: setup ## run the tests of the adapter for Google's ADK, whose packages are 
 docs: setup ## run every example and command in the documents
 	@$(PYTEST) -q tests/docs $(ARGS)
 
-lock: setup ## resolve the newest versions again into requirements-dev.txt, -bench.txt and -google-adk.txt
+lock: setup ## resolve the newest versions again into requirements-dev.txt, -bench.txt, -google-adk.txt and -inspector.txt
 	@rm -f uv.lock
 	@$(BIN)/uv export --quiet --python $(BIN)/python --all-extras --no-extra google-adk --group test --no-emit-project --no-header --no-annotate \
 		--output-file requirements-dev.txt
@@ -60,6 +60,8 @@ lock: setup ## resolve the newest versions again into requirements-dev.txt, -ben
 		--output-file requirements-bench.txt
 	@$(BIN)/uv export --quiet --python $(BIN)/python --extra google-adk --no-default-groups --no-emit-project --no-header --no-annotate \
 		--output-file requirements-google-adk.txt
+	@$(BIN)/uv export --quiet --python $(BIN)/python --only-group inspector --no-emit-project --no-header --no-annotate \
+		--output-file requirements-inspector.txt
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV)
 
 clean: ## remove .venv, those of other Pythons and what the tools left

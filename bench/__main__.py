@@ -26,6 +26,7 @@ from bench.finding import finding
 from bench.harness import Shown, Table
 from bench.history import history
 from bench.importing import importing
+from bench.inspector import inspector
 from bench.langgraph import langgraph
 from bench.lines import lines
 from bench.managers import managers
@@ -58,6 +59,7 @@ GROUPS: dict[str, Callable[[Table], None]] = {
     "managers": managers,
     "typed": typed,
     "patterns": patterns,
+    "inspector": inspector,
     "langgraph": langgraph,
 }
 PACKAGES = (

@@ -36,7 +36,7 @@ def lines(table: Table) -> None:
     with TemporaryDirectory() as folder:
         bundle = Path(folder) / "bundle"
         with sync.open("memory://") as ks:
-            _build(ks, count)
+            build(ks, count)
             ks.space(SPACE).history.export_bundle(bundle)
         _search(table, "SQLite", f"sqlite:///{folder}/ours.db?durability=normal", bundle, count)
         with apart(Postgres(durable=True)) as server:
@@ -46,7 +46,7 @@ def lines(table: Table) -> None:
         _rows_of_a_list(table, f"sqlite:///{folder}/list.db?durability=normal")
 
 
-def _build(ks: sync.Keepstate, count: int) -> None:
+def build(ks: sync.Keepstate, count: int) -> None:
     """Commit appends to `messages`; some commits change `plan`."""
     space = ks.space(SPACE)
     for begin in range(0, count, BY_TRANSACTION):

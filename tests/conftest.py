@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("keepstate.testing", "keepstate_testing", "tests.contracts")
-pytest_plugins = ["tests.selection", "tests.server_fixtures", "tests.tally"]
+pytest_plugins = ["tests.selection", "tests.server_fixtures", "tests.browser_fixtures", "tests.tally"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"

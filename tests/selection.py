@@ -33,7 +33,7 @@ SERVER_FIXTURES = frozenset(
 ) | {"redis_cluster"}
 SERVER_PARAMETER = re.compile(r"(?<![a-z])(redis|valkey|cluster|postgres|postgresql|rediss)(?![a-z])")
 SERVER_FOLDERS = (
-    *("architecture", "bench", "clients", "crashes", "docs", "tools"),
+    *("architecture", "bench", "browser", "clients", "crashes", "docs", "tools"),
     *("adapters/a2a", "adapters/agent_framework", "adapters/claude_agent", "adapters/key_value"),
     *("adapters/mcp_events", "adapters/openai_agents", "adapters/opentelemetry", "adapters/pydantic_ai"),
     "server",

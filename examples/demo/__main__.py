@@ -29,6 +29,9 @@ def demo(
         Parameter(help="A store that processes can share. Default: a database in a new temporary folder."),
     ] = None,
     keep: Annotated[bool, Parameter(negative="", help="Leave the demo's spaces in the store.")] = False,
+    serve: Annotated[
+        bool, Parameter(negative="", help="Serve the store afterwards, and print a link to the inspector.")
+    ] = False,
     json: Annotated[bool, Parameter(negative="", help="Print JSON, one document.")] = False,
 ) -> int:
     """Let a team of agents index Python's own library. Kill one of them, then pause and resume the rest.
@@ -41,7 +44,10 @@ def demo(
     """
     try:
         check_numbers(workers, kill, most)
-        code = asyncio.run(run(Play(workers, kill, most, as_json=json), url, keep=keep))
+        if serve and json:
+            raise InvalidError("--serve and --json exclude each other; give one of them")
+        play = Play(workers, kill, most, as_json=json)
+        code = asyncio.run(run(play, url, keep=keep or serve, serve=serve))
         sys.stdout.flush()
         return code
     except KeepstateError as error:
@@ -54,13 +60,14 @@ def demo(
         return exits.INTERRUPTED
 
 
-async def run(play: Play, url: str | None, *, keep: bool) -> int:
+async def run(play: Play, url: str | None, *, keep: bool, serve: bool = False) -> int:
     """Play on a store, or on a database in a new folder, and return the exit code."""
     if url is not None:
-        return await play.on(url, keep=keep)
+        return await play_and_serve(play, url, keep=keep, serve=serve)
     folder, is_kept = mkdtemp(prefix="keepstate-demo-"), False
     try:
-        code = await play.on(f"sqlite:///{folder}/demo.db", keep=not play.as_json)
+        url = f"sqlite:///{folder}/demo.db"
+        code = await play_and_serve(play, url, keep=not play.as_json, serve=serve)
         is_kept = keep or (code == exits.OK and not play.as_json)
         return code
     finally:
@@ -68,6 +75,22 @@ async def run(play: Play, url: str | None, *, keep: bool) -> int:
             said().print(f"The store stays. To remove it: rm -r {folder}", markup=False)
         else:
             rmtree(folder, ignore_errors=True)
+
+
+async def play_and_serve(play: Play, url: str, *, keep: bool, serve: bool) -> int:
+    """Play on a store; with `serve`, serve it then, until Ctrl-C."""
+    code = await play.on(url, keep=keep)
+    if not serve or code != exits.OK:
+        return code
+    said().print("\nServing the store for a browser, until Ctrl-C:", markup=False)
+    sys.stdout.flush()
+    words = ("-m", "keepstate", "serve", "--open", "--port", "0", "--url", url)
+    server = await asyncio.create_subprocess_exec(sys.executable, *words)
+    try:
+        return await server.wait()
+    except asyncio.CancelledError:  # Ctrl-C reaches the server too, which ends by itself
+        await server.wait()
+        raise
 
 
 def check_numbers(workers: int, kill: int, most: int | None) -> None:

@@ -117,6 +117,7 @@ def _show_next(name: str, agent: str, url: str) -> None:
         (("events", name), "all events, the first one first"),
         (("log", name, f"agent/{agent}/checkpoint"), f"each checkpoint of {agent}"),
         (("log", name), "each commit, its author and message"),
+        (("serve", "--open"), "all of it in a browser: open the link that this prints"),
     )
     said().print("\nLook into it yourself:", markup=False)
     said().print(f"  export KEEPSTATE_URL='{url}'", markup=False)

@@ -15,13 +15,16 @@ from tests.architecture.tree import ROOT
 
 LOCK = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
 BENCH = (ROOT / "requirements-bench.txt").read_text(encoding="utf-8")
+INSPECTOR = (ROOT / "requirements-inspector.txt").read_text(encoding="utf-8")
 ADK = (ROOT / "requirements-google-adk.txt").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PLATFORMS = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 
 
-@pytest.mark.parametrize("lock", [LOCK, BENCH, ADK], ids=["dev", "bench", "google-adk"])
+@pytest.mark.parametrize(
+    "lock", [LOCK, BENCH, ADK, INSPECTOR], ids=["dev", "bench", "google-adk", "inspector"]
+)
 def test_the_lock_names_no_host_no_url_and_no_path(lock: str) -> None:
     lines = [line for line in lock.splitlines() if not line.startswith("    --hash=sha256:")]
 

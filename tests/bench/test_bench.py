@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from bench import counts, others
+from bench import counts, inspector, others
 from bench.__main__ import GROUPS, measure
 from bench.harness import Spread, Table
+from tools.bootstrap import find_browser
 from tools.patterns import FACTORS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,12 +42,20 @@ ROWS = {
     "managers": 0,
     "typed": 12,
     "patterns": 2,
-    "langgraph": 20 * LANGGRAPH,
+    "inspector": inspector.ROWS * (find_browser() is not None),
+    "langgraph": 21 * LANGGRAPH,
 }
 """How many budgets each group has; only `make bench` installs all the others that are compared with."""
-FIGURES = {"sqlite-normal", "sqlite-full", "redis", "postgres", "counts", "lines", "patterns"} | (
-    {"langgraph"} if LANGGRAPH else set()
-)
+FIGURES = {
+    "sqlite-normal",
+    "sqlite-full",
+    "redis",
+    "postgres",
+    "counts",
+    "lines",
+    "patterns",
+    "inspector",
+} | ({"langgraph"} if LANGGRAPH else set())
 """The groups that also tell figures without a budget."""
 STORES = {"memory", "file", "SQLite normal", "SQLite full", "Redis", "PostgreSQL"}
 

@@ -24,13 +24,14 @@ NEEDS = {
         listSpaces getSpace findSubjects followSubjects getTenantSize getSelf listDocuments getDocument
         watchDocuments listEvents listStreams followEvents listTasks countTasks getTask getResult listAttempts
         listLeases listApprovals getApproval getApprovalLog getConversation followConversation getLog
-        getCommit getState getSlice getDiff getBlame listChanges listReferences listSteps getStep getQueue
-        countQueues listDead listSchedules getSchedule listTimes
+        getCommit getState getSlice getDiff getBlame listChanges listReferences getGraph previewMerge
+        listForks listSteps getStep getQueue countQueues listDead listSchedules getSchedule listTimes
     """,
     "write": """
         putDocument patchDocument deleteDocument appendEvents putTask requeueTasks removeTask cancelTask
         sendMessage applyBatch acquireLease renewLease releaseLease ask withdraw appendMessage stopReply
-        createBranch deleteBranch createTag deleteTag merge rollBack revert rerunTask settleStep
+        createBranch deleteBranch createTag deleteTag merge rollBack revert commitEdits createFork mergeFork
+        rerunTask settleStep
         configureQueue pauseQueue resumeQueue pauseQueues resumeQueues requeueQueues putSchedule
         deleteSchedule pauseSchedule resumeSchedule runSchedule beginReply extendReply endReply
     """,
@@ -39,7 +40,7 @@ NEEDS = {
         receiveMessage spawnTask awaitResults askStep
     """,
     "answer": "answer",
-    "admin": "dropSpace listTenants getHealth listKeys",
+    "admin": "dropSpace listTenants getHealth listKeys revokeKey getSizeOfTenant",
 }
 """The right that each operation needs, as the pages say it."""
 BESIDES = {"spawnTask": ("write",), "awaitResults": ("read",), "askStep": ("write",)}
@@ -64,6 +65,9 @@ BODIES: dict[str, Any] = {
     "createBranch": {"name": "b"},
     "createTag": {"name": "b"},
     "merge": {"source": "b"},
+    "commitEdits": {"branch": "b", "edits": [{"path": ["plan"], "value": 1}]},
+    "createFork": {"name": "f"},
+    "mergeFork": {"name": "f"},
     "rollBack": {"steps": 1},
     "revert": {"ref": "main"},
     "claimTasks": {"lease_s": 1},
@@ -94,7 +98,8 @@ BODIES: dict[str, Any] = {
 }
 GIVEN = {
     "space": "run/1", "key": "plan", "session": "talk", "id": "t", "name": "b", "a": "main", "b": "main",
-    "path": '["plan"]',
+    "path": '["plan"]', "tenant": "acme",
+    "source": "b",
 }  # fmt: skip
 """Values of the parameters that operations require."""
 IDS = [row.name for row in OPERATIONS]

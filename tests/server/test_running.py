@@ -167,6 +167,25 @@ async def test_a_key_added_and_revoked_by_the_command_is_known_at_once(tmp_path:
     ]
 
 
+async def test_a_link_lets_a_person_into_the_spaces_of_a_tenant(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/keepstate.db"
+    async with keepstate.open(url) as ks:
+        await ks.tenant("acme").space("inside").documents.put("k", 1)
+        await ks.space("outside").documents.put("k", 1)
+
+    options = ("--open", "--open-as", "ann", "--tenant", "acme")
+    async with process(url, *options) as (_, told), httpx.AsyncClient(base_url=told["url"]) as client:
+        await client.post("/open", json={"secret": told["open"].partition("#")[2]})
+        present = (await client.get("/v1/self")).json()
+        spaces = (await client.get("/v1/spaces")).json()
+
+    assert (present["author"], present["tenant"]) == ("ann", "acme")
+    assert [row["name"] for row in spaces["items"]] == ["inside"]
+    words = [*COMMAND, "serve", "--tenant", "acme", "--url", url]
+    refused = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "--tenant" in refused.stderr
+
+
 async def test_other_machines_are_not_served_without_a_key(tmp_path: Path) -> None:
     async with keepstate.open(tmp_path / "keepstate.db", values="builtin") as ks:
         app = create_app(ks, keys=Keys(ks))

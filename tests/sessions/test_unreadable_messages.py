@@ -54,6 +54,23 @@ async def test_a_page_of_a_conversation_goes_on_around_messages(ks: Keepstate, o
     assert [[entry.number for entry in page] for page in (last, rest)] == [[], [0, 2]]
 
 
+async def test_a_page_of_an_earlier_moment_goes_on_around_messages(ks: Keepstate, older: Any) -> None:  # noqa: F811
+    talk = Session("s", persistence=ks).conversation
+    for number, content in enumerate(("one", "two", "three")):
+        await talk.append({"role": "user", "content": content}, meta={"seat": Seat(7)} if number == 1 else {})
+    await talk.pop(2)
+    older()
+
+    with pytest.raises(KeepstateError):
+        await talk.page(at="main#3")
+    skipped = await talk.page(at="main#3", unreadable="skip")
+    raw = await talk.page(at="main#3", unreadable="raw")
+
+    assert [entry.message["content"] for entry in skipped] == ["one", "three"]
+    assert [entry.unreadable is not None for entry in raw] == [False, True, False]
+    assert [entry.message["content"] for entry in await talk.page()] == ["one"]
+
+
 async def test_a_page_of_memories_goes_on_around_those_that_cannot_be_read(ks: Keepstate, older: Any) -> None:  # noqa: F811
     memories = Memories(ks.space("memory/ann"), owner="ann")
     await memories.remember("likes tea", id="a")

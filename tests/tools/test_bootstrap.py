@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -134,3 +136,111 @@ def test_another_python_is_set_up_in_a_folder_of_its_own() -> None:
     told = subprocess.run([words[0], "-c", module, *words[1:]], capture_output=True, text=True, check=True)
 
     assert told.stdout.strip().endswith("/.venv-of-nothing/bin/python")
+
+
+def test_a_browser_is_the_one_that_is_named_or_the_first_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("KEEPSTATE_CHROMIUM", raising=False)
+    assert bootstrap.find_browser() is None
+    executable(tmp_path / "google-chrome", "")
+    assert bootstrap.find_browser() == str(tmp_path / "google-chrome")
+    executable(tmp_path / "chromium", "")
+    assert bootstrap.find_browser() == str(tmp_path / "chromium")
+
+    monkeypatch.setenv("KEEPSTATE_CHROMIUM", "/opt/chromium")
+
+    assert bootstrap.find_browser() == "/opt/chromium"
+
+
+@pytest.mark.parametrize("installs", [True, False])
+def test_root_on_debian_installs_a_browser_and_says_so_if_it_cannot(
+    installs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = "cp $0 $(dirname $0)/chromium" if installs else "echo no such mirror"
+    executable(tmp_path / "apt-get", f'echo "$@" >> {tmp_path}/words\n{done}\n')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.delenv("KEEPSTATE_CHROMIUM", raising=False)
+    monkeypatch.setattr(bootstrap, "BROWSERS", ("chromium",))
+    monkeypatch.setattr(bootstrap.shutil, "which", lambda name: bootstrap_path(tmp_path, name))
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 0)
+
+    bootstrap.bring_browser()
+
+    words = (tmp_path / "words").read_text(encoding="utf-8")
+    said = capsys.readouterr().err
+    assert "update" in words and "install --yes --no-install-recommends chromium fonts-inter" in words
+    assert (bootstrap.NO_BROWSER in said, "no such mirror" in said) == (not installs, not installs)
+
+
+def test_a_person_without_rights_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executable(tmp_path / "apt-get", f"touch {tmp_path}/called\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("KEEPSTATE_CHROMIUM", raising=False)
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 1000)
+
+    bootstrap.bring_browser()
+
+    assert not (tmp_path / "called").exists()
+    assert "apt install chromium fonts-inter" in capsys.readouterr().err
+
+
+def executable(path: Path, does: str) -> None:
+    path.write_text(f"#!/bin/sh\n{does}", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def bootstrap_path(folder: Path, name: str) -> str | None:
+    """Return what is in a folder, because the machine may have a browser of its own."""
+    return str(folder / name) if (folder / name).exists() else None
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="the build needs npm, which is not on the path")
+def test_the_inspector_is_built_when_a_file_of_it_changes(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    static = checkout / "src" / "keepstate" / "inspector" / "static"
+    static.mkdir(parents=True)
+    (checkout / "docs" / "reference").mkdir(parents=True)
+    (checkout / "docs" / "reference" / "openapi.json").write_text("{}", encoding="utf-8")
+    folder = checkout / "inspector"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "page").write_text("one", encoding="utf-8")
+    built = f"cp src/page {static}/index.html"
+    package = {"name": "page", "version": "0.0.0", "scripts": {"build": built}}
+    (folder / "package.json").write_text(json.dumps(package), encoding="utf-8")
+    lock = {"name": "page", "version": "0.0.0", "lockfileVersion": 3, "packages": {"": {"name": "page"}}}
+    (folder / "package-lock.json").write_text(json.dumps(lock), encoding="utf-8")
+
+    assert bootstrap.main() == 0
+    first = (static / "index.html").read_text(encoding="utf-8"), capsys.readouterr().err
+    assert bootstrap.main() == 0
+    second = capsys.readouterr().err
+    (folder / "src" / "page").write_text("two", encoding="utf-8")
+    assert bootstrap.main() == 0
+    third = (static / "index.html").read_text(encoding="utf-8")
+    (static / "index.html").unlink()
+    assert bootstrap.main() == 0
+
+    assert first[0] == "one" and "built the inspector" in first[1]
+    assert (second, third) == ("", "two")
+    assert (static / "index.html").exists()
+
+
+def test_an_inspector_that_cannot_be_built_fails_the_set_up(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = checkout / "inspector"
+    folder.mkdir()
+    (checkout / "docs" / "reference").mkdir(parents=True)
+    (checkout / "docs" / "reference" / "openapi.json").write_text("{}", encoding="utf-8")
+    (folder / "package-lock.json").write_text("not json", encoding="utf-8")
+    (folder / "package.json").write_text("{}", encoding="utf-8")
+    if shutil.which("npm") is None:
+        pytest.skip("the build needs npm, which is not on the path")
+
+    assert bootstrap.main() == 1
+    assert "npm ci" in capsys.readouterr().err

@@ -56,6 +56,9 @@ async def serve(
     open: Annotated[
         bool, Parameter(negative="", help="Print a link that lets one browser in, once, for ten minutes.")
     ] = False,
+    open_as: Annotated[
+        str, Parameter(help="The person that --open lets in: the author of what is written in the page.")
+    ] = _BROWSER,
     signer: Annotated[
         str | None, Parameter(help="MODULE:NAME of the Signer of links to approvals; serves /approvals.")
     ] = None,
@@ -74,10 +77,11 @@ async def serve(
 ) -> int:
     """Serve the store over HTTP until SIGTERM or Ctrl-C, for clients that have a key.
 
-    Without a key only `/healthz`, `/readyz`, `/openapi.json`, the link of `--open` and links to approvals
-    answer.
+    Without a key only `/healthz`, `/readyz`, `/openapi.json`, the inspector's files, the link of `--open` and
+    links to approvals answer. With `--tenant`, the link of `--open` shows the spaces of that tenant.
     """
-    session.reject_tenant()
+    if not open:
+        session.reject_tenant()
     session.load()
     _require_extra()
     found = None if signer is None else import_named(signer, "MODULE:SIGNER")
@@ -85,7 +89,7 @@ async def serve(
         raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
     limits = _limits.Limits(rate=rate)
     observer = begin_telemetry(session.chosen_url(), is_asked_for=telemetry)
-    async with session.opened(makes=True, telemetry=observer) as ks:
+    async with replace(session, tenant=None).opened(makes=True, telemetry=observer) as ks:
         hosts = (*allow_host, *_names(host))
         made = _app.create_app(
             ks,
@@ -100,7 +104,7 @@ async def serve(
         listener = _running.bind(host, port)
         with listener:
             place = f"{_shown_host(host)}:{listener.getsockname()[1]}"
-            link = f"http://{place}{_make_link(made)}" if open else None
+            link = f"http://{place}{_make_link(made, open_as, session.tenant)}" if open else None
             tell = partial(_tell, session, f"http://{place}", ks.url, link)
             server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
             await server.serve([listener])
@@ -129,9 +133,9 @@ async def mcp(
     return exits.OK
 
 
-def _make_link(made: _app.Server) -> str:
+def _make_link(made: _app.Server, name: str, tenant: str | None) -> str:
     rights = _keys.rights_of([each for each in _keys.RIGHTS if each != "store"])
-    return made.make_link(_keys.Key(_BROWSER, rights))
+    return made.make_link(_keys.Key(name, rights, tenant))
 
 
 def _tell(session: Session, url: str, store: str, link: str | None) -> None:

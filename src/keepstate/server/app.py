@@ -34,6 +34,7 @@ from keepstate.server.openapi import describe
 from keepstate.server.operations import (
     approvals,
     batches,
+    branches,
     conversations,
     documents,
     events,
@@ -46,6 +47,7 @@ from keepstate.server.operations import (
     tasks,
 )
 from keepstate.server.problems import RefusedError, respond_to
+from keepstate.server.static_files import StaticFiles
 from keepstate.server.store_calls import StoreScope
 from keepstate.server.store_endpoint import StoreApp, store_app
 from keepstate.server.table import JSON, Operation
@@ -67,6 +69,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *approvals.OPERATIONS,
     *conversations.OPERATIONS,
     *history.OPERATIONS,
+    *branches.OPERATIONS,
     *health.OPERATIONS,
 )
 """The table. Only what stands here can be done."""
@@ -77,7 +80,7 @@ MCP: Final = "/mcp"
 """The path of the tools for models, if the server has them."""
 McpMode: TypeAlias = Literal["read", "write"]
 KEYLESS: Final = ("/healthz", "/readyz", "/openapi.json", OPEN, SCRIPT, APPROVALS)
-"""The paths that answer without a key."""
+"""The paths that answer without a key, besides those of the inspector's files."""
 _READY_S: Final = 1.0
 
 
@@ -97,6 +100,7 @@ class Server:
         signer: Signer | None,
         limits: Limits,
         hosts: Collection[str],
+        files: StaticFiles,
         mcp: McpMode | None,
         *,
         tracing: bool,
@@ -105,7 +109,7 @@ class Server:
         self.is_draining = False
         self._stopping = asyncio.Event()
         self._ready: tuple[float, bool] | None = None
-        self._sessions = BrowserSessions(ks.clock, limits)
+        self._sessions = BrowserSessions(keys, ks.clock, limits)
         self._services = services = ServerParts(ks, keys, limits, self.metrics, self._stopping)
         app = Starlette(
             routes=[
@@ -116,6 +120,7 @@ class Server:
                 Route(OPEN, self._sessions.page, methods=["GET"]),
                 Route(OPEN, self._sessions.exchange, methods=["POST"]),
                 Route(SCRIPT, self._sessions.script),
+                *(Route(path, files.answer) for path in files.paths),
                 *([] if signer is None else [Route(APPROVALS, _AtRoot(link_app(ks, signer=signer)))]),
             ],
             exception_handlers={HTTPException: _answer_exception},
@@ -129,7 +134,7 @@ class Server:
             services,
             self._sessions,
             hosts=hosts,
-            keyless=KEYLESS,
+            keyless=(*KEYLESS, *files.paths),
         )
         self._answer: ASGIApp = _traced(self._guard) if tracing else self._guard
 
@@ -268,6 +273,7 @@ def create_app(
     keys: Keys,
     signer: Signer | None = None,
     limits: Limits | None = None,
+    inspector: bool = True,
     allow_hosts: Collection[str] = (),
     mcp: McpMode | None = None,
     tracing: bool = False,
@@ -281,6 +287,7 @@ def create_app(
         keys: The keys that it accepts.
         signer: The signer of links to approvals; without one, `/approvals` does not exist.
         limits: Limits of sizes, times and rates.
+        inspector: Whether to serve the inspector, the page for browsers, at `/`.
         allow_hosts: The names of the server, besides those of the loopback interface.
         mcp: Serves tools for models at `/mcp`: those that read, or with `write` also those that write, for
             keys with the right. None serves none.
@@ -301,7 +308,8 @@ def create_app(
         require_instance("limits", limits, Limits)
     if mcp not in (None, "read", "write"):
         raise InvalidError(f'`mcp` is {mcp!r}; give "read", "write" or None')
-    return Server(ks, keys, signer, limits or Limits(), allow_hosts, mcp, tracing=tracing)
+    files = StaticFiles(has_inspector=inspector)
+    return Server(ks, keys, signer, limits or Limits(), allow_hosts, files, mcp, tracing=tracing)
 
 
 def _open_mcp(services: ServerParts, mode: McpMode) -> McpServer:

@@ -1,8 +1,9 @@
-"""Browsers that were let in by a one-use link, as `keepstate serve --open` prints it.
+"""Browsers that were let in by a one-use link, as `keepstate serve --open` prints it, or by a key.
 
 The link carries its secret in the fragment, which a browser sends to no server. The page behind it posts the
-secret once, and gets a cookie that scripts cannot read and other sites cannot send. Sessions are in the
-memory of the process: they end with it, or after 12 hours.
+secret once, and gets a cookie that scripts cannot read and other sites cannot send. The inspector posts the
+secret of a key in the same way. Sessions are in the memory of the process: they end with it, after 12 hours,
+and with their key.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from starlette.responses import Response
 
 from keepstate._clock import Clock
 from keepstate.server.dispatch import read_body
-from keepstate.server.keys import Grant, Key, digest_of, make_secret
+from keepstate.server.keys import Grant, Key, Keys, digest_of, make_secret
 from keepstate.server.limits import Limits
 from keepstate.server.problems import RefusedError, respond_to
 from keepstate.server.table import JSON, decode_json
 
-COOKIE: Final = "keepstate_session"
+_COOKIE: Final = "keepstate_session"
 OPEN: Final = "/open"
 SCRIPT: Final = "/open.js"
 _SESSION_S: Final = 12 * 3600
@@ -28,6 +29,7 @@ _LINK_S: Final = 600
 _PAGE: Final = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
+<link rel="icon" href="data:,">
 <title>keepstate</title>
 <p id="said">This page needs JavaScript.</p>
 <p><a href="openapi.json">The operations of this server</a></p>
@@ -42,9 +44,10 @@ const response = await fetch("open", {
   headers: { "content-type": "application/json" },
   body: JSON.stringify({ secret }),
 });
-said.textContent = response.ok
-  ? "This browser may use the server now."
-  : "The link was used before, or has expired. Print a new one with: keepstate serve --open";
+if (response.ok) location.replace("./");
+else
+  said.textContent =
+    "The link was used before, or has expired. Print a new one with: keepstate serve --open";
 """
 
 
@@ -53,10 +56,10 @@ class _Exchange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BrowserSessions:
-    """The links that were printed, and the browsers that used one."""
+    """The links that were printed, and the browsers that were let in."""
 
-    def __init__(self, clock: Clock, limits: Limits) -> None:
-        self._clock, self._limits = clock, limits
+    def __init__(self, keys: Keys, clock: Clock, limits: Limits) -> None:
+        self._keys, self._clock, self._limits = keys, clock, limits
         self._links: dict[bytes, tuple[Key, float]] = {}
         self._sessions: dict[bytes, tuple[Grant, float]] = {}
 
@@ -67,9 +70,12 @@ class BrowserSessions:
         return f"{OPEN}#{secret}"
 
     def find(self, secret: str) -> Grant | None:
-        """Return the grant of a session's cookie; None if there is none, or it has expired."""
+        """Return the grant of a session's cookie; None if there is none, or it or its key has ended."""
         grant, until_s = self._sessions.get(digest_of(secret), (None, 0.0))
-        return grant if self._clock.monotonic_s() < until_s else None
+        if grant is None or self._clock.monotonic_s() >= until_s or grant.ended.is_set():
+            return None
+        left_s = grant.left_s(self._clock)
+        return grant if left_s is None or left_s > 0 else None
 
     async def page(self, request: Request) -> Response:
         """Answer `GET /open`."""
@@ -80,24 +86,22 @@ class BrowserSessions:
         return Response(_CODE, 200, {"Cache-Control": "no-cache"}, "text/javascript")
 
     async def exchange(self, request: Request) -> Response:
-        """Answer `POST /open`: take a link's secret, once, and set the cookie."""
+        """Answer `POST /open`: take a link's secret, once, or that of a key, and set the cookie."""
         try:
             kind = request.headers.get("content-type", "").partition(";")[0].strip()
             if kind != JSON:  # a form of another site cannot send this type
                 raise RefusedError(415, "unsupported_media_type", f"send {JSON}")
             body = await read_body(request.receive, request.headers, self._limits)
             given: _Exchange = decode_json(body, _Exchange)
-            key, until_s = self._links.pop(digest_of(given.secret), (None, 0.0))
-            if key is None or self._clock.monotonic_s() >= until_s:
-                raise RefusedError(403, "not_valid", "the link was used before, or has expired")
+            grant = self._grant(given.secret)
         except RefusedError as refused:
             return respond_to(refused)
         secret, now_s = make_secret(self._clock), self._clock.monotonic_s()
         self._sessions = {each: kept for each, kept in self._sessions.items() if kept[1] > now_s}
-        self._sessions[digest_of(secret)] = Grant(key), now_s + _SESSION_S
+        self._sessions[digest_of(secret)] = grant, now_s + _SESSION_S
         response = Response(None, 204, {"Cache-Control": "no-store"})
         response.set_cookie(
-            COOKIE,
+            cookie_name(request.headers["host"]),
             secret,
             max_age=_SESSION_S,
             httponly=True,
@@ -105,3 +109,17 @@ class BrowserSessions:
             secure=request.url.scheme == "https",
         )
         return response
+
+    def _grant(self, secret: str) -> Grant:
+        key, until_s = self._links.pop(digest_of(secret), (None, 0.0))
+        if key is not None and self._clock.monotonic_s() < until_s:
+            return Grant(key)
+        if (grant := self._keys.find(secret)) is not None:
+            return grant
+        raise RefusedError(403, "not_valid", "the link was used before, or it or the key has expired")
+
+
+def cookie_name(host: str) -> str:
+    """Return the name of the cookie for a `Host` header: browsers share cookies of all ports of a host."""
+    _, colon, port = host.rpartition(":")
+    return f"{_COOKIE}_{port}" if colon and port.isdecimal() else _COOKIE

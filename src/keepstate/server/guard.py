@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keepstate.server.browser_sessions import COOKIE, BrowserSessions
+from keepstate.server.browser_sessions import BrowserSessions, cookie_name
 from keepstate.server.dispatch import GRANT, HEADERS, OPERATION, ServerParts
 from keepstate.server.keys import Grant
 from keepstate.server.limits import Bucket
@@ -26,7 +26,8 @@ from keepstate.server.request_parts import RequestHeaders
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
+    "base-uri 'none'; frame-ancestors 'none'; form-action 'none'; "
+    "require-trusted-types-for 'script'; trusted-types svelte-trusted-html"
 )
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -123,7 +124,7 @@ class Guard:
                 return None
             return self._services.keys.find(secret.strip())
         cookies: dict[str, Any] = cookie_parser(headers.get("cookie", ""))
-        secret = cookies.get(COOKIE, "")
+        secret = cookies.get(cookie_name(headers["host"]), "")
         return self._sessions.find(secret) if secret else None
 
     def _take_token(self, grant: Grant) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal, Unpack, cast
 
 from keepstate.binding import PRIVATE, SHARED, Resource, StorageOptions, StoreBinding
+from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import (
     check_choice,
     check_flag,
@@ -26,6 +27,7 @@ from keepstate.sessions.conversation_documents import make_rules
 from keepstate.sessions.conversation_store import ConversationStore, check_limit
 from keepstate.sessions.entries import Addition, Entry, make_addition
 from keepstate.sessions.following import ChatChange
+from keepstate.sessions.forks import Fork
 from keepstate.sessions.forms.conversion import BaseMessage, ModelContext, ModelMessage, convert
 from keepstate.sessions.forms.given import GivenMessage, check_message
 from keepstate.sessions.messages import Message, estimate_tokens
@@ -219,6 +221,7 @@ class Conversation:
         before: int | str | None = None,
         after: int | str | None = None,
         limit: int = 50,
+        at: Revision | None = None,
         unreadable: IfUnreadable = "raise",
     ) -> Page[Entry]:
         """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
@@ -227,13 +230,18 @@ class Conversation:
             before: Only entries before this number; a page's `previous` leads to the entries in front of it.
             after: Only entries after this number; a page's `next` leads to the entries behind it.
             limit: The largest number of entries. Without `after`, the page has the last ones.
+            at: A moment of the recorded space, such as `main#37` or a time. The page has the messages that
+                the conversation had then, as they were then.
             unreadable: With `skip`, a message that cannot be read is left out, and the page is shorter. With
                 `raw`, its entry says why, in `unreadable`.
+
+        Raises:
+            NotFoundError: The moment does not exist, or the fork did not exist at that moment.
         """
         limits.admit_count("limit", limit)
         check_unreadable(unreadable)
         last, first = _number_in("after", after), _number_in("before", before)
-        return await self._store.page(last, first, limit, unreadable)
+        return await self._store.page(last, first, limit, unreadable, at)
 
     async def window(self, size: int = 10) -> list[Message]:
         """Return the newest messages, whole and in order, whatever their number of tokens."""
@@ -482,6 +490,10 @@ class Conversation:
         fork = self.get_fork(name)
         await forks.begin(self._store, fork._store, name, at)
         return fork
+
+    async def forks(self) -> list[Fork]:
+        """Return all forks of the session's conversation, by name, also forks of forks."""
+        return await forks.list_forks(self._store)
 
     def get_fork(self, name: str) -> Conversation:
         """Return the fork of this name; no store access.

@@ -11,8 +11,9 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
+from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.kernel.unreadable import IfUnreadable
@@ -37,6 +38,7 @@ from keepstate.sessions.forms.given import GivenMessage, check_message
 from keepstate.sessions.message_texts import with_text
 from keepstate.sessions.messages import Message, links
 from keepstate.sessions.namespace import Namespace, hold_lease
+from keepstate.sessions.past_documents import open_past
 from keepstate.sessions.window import Window
 from keepstate.values import limits
 
@@ -74,6 +76,12 @@ class ConversationStore:
         if prefix is None and self.tail:
             raise absent_fork(self.namespace, self.tail)
         return None if prefix is None else self.at(self.namespace.target, prefix)
+
+    async def _at_moment(self, ref: Revision) -> ConversationDocuments | None:
+        """Return the documents at an earlier moment, which can only be read; None if there were none."""
+        past = await open_past(self.namespace.target, ref)
+        prefix = await self.namespace.prefix_in(past.documents)
+        return None if prefix is None else self.at(cast("Space", past), prefix)
 
     async def together(
         self,
@@ -351,10 +359,15 @@ class ConversationStore:
         return [(number, found[number]) for number in numbers if number in found]
 
     async def page(
-        self, after: int | None, before: int | None, limit: int, unreadable: IfUnreadable
+        self,
+        after: int | None,
+        before: int | None,
+        limit: int,
+        unreadable: IfUnreadable,
+        ref: Revision | None = None,
     ) -> Page[Entry]:
         """Return a page of entries in order: the first after a number, otherwise the last before one."""
-        documents = await self.current()
+        documents = await self.current() if ref is None else await self._at_moment(ref)
         if documents is None:
             return Page()
         window, record = await documents.window_and_record()

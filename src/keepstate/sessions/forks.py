@@ -7,15 +7,16 @@ parent.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from keepstate.engine.history.merge import MergeConflict
 from keepstate.engine.kernel.arguments import check_text
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
-from keepstate.names import escape
+from keepstate.names import escape, unescape
 from keepstate.sessions import context_fit
-from keepstate.sessions.conversation_documents import ConversationDocuments, ConversationRecord
+from keepstate.sessions.conversation_documents import RECORD, ConversationDocuments, ConversationRecord
 from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.entries import Addition
 from keepstate.sessions.messages import Message
@@ -24,6 +25,7 @@ from keepstate.values.types import MISSING
 
 Side = Literal["ours", "theirs"]
 
+_FORK: Final = "fork/"
 _NAME_BYTES: Final = 100
 _AT_ONCE: Final = 400
 _LOOKED_BACK: Final = 500
@@ -38,7 +40,50 @@ def tail_of(name: str) -> str:
     """
     if not 0 < len(check_text("name", name).encode()) <= _NAME_BYTES:
         raise InvalidError(f"`name` is {name!r}. The name of a fork has 1 to {_NAME_BYTES} bytes of UTF-8.")
-    return f"fork/{escape(name)}/"
+    return f"{_FORK}{escape(name)}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork of a conversation.
+
+    Attributes:
+        name: Its name in the session.
+        parent: The name of the fork that it was created from; None for the conversation itself.
+        at: The number of the last message that both share.
+        last: The number of its last message.
+    """
+
+    name: str
+    parent: str | None
+    at: int
+    last: int
+
+
+async def list_forks(store: ConversationStore) -> list[Fork]:
+    """Return the forks of a session, by name."""
+    namespace = store.namespace
+    prefix = await namespace.to_read()
+    if prefix is None:
+        return []
+    begin, documents = f"{prefix}{_FORK}", namespace.target.documents
+    names = [key async for key in documents.keys(f"{escape_pattern(begin)}*/{RECORD}")]
+    found: list[Fork] = []
+    for name in names:
+        tail = name[len(prefix) : -len(RECORD)]
+        window, record = await replace_tail(store, tail).at(namespace.target, prefix).window_and_record()
+        at = record.spans[-1][1] - 1
+        found.append(Fork(_name_of(tail) or "", _name_of(record.parent or ""), at, window.count - 1))
+    return found
+
+
+def _name_of(tail: str) -> str | None:
+    return unescape(tail[len(_FORK) : -1]) if tail else None
+
+
+def replace_tail(store: ConversationStore, tail: str) -> ConversationStore:
+    """Return the conversation of the same session whose documents have another name prefix."""
+    return ConversationStore(store.namespace, store.rules, tail)
 
 
 async def begin(parent: ConversationStore, fork: ConversationStore, name: str, at: int | None) -> None:
@@ -172,7 +217,7 @@ async def merge_back(fork: ConversationStore, name: str, addition: Addition) -> 
         if record.told is not None and record.told[:2] == (window.count, record.edits):
             return record.told[2]
         assert record.parent is not None, "a fork has a parent"
-        parent = ConversationStore(fork.namespace, fork.rules, record.parent).at(theirs.target, theirs.prefix)
+        parent = replace_tail(fork, record.parent).at(theirs.target, theirs.prefix)
         link = {"name": name, "at": record.spans[-1][1] - 1, "last": window.count - 1}
         (number,), _, _ = await parent.add([replace(addition, meta={"fork": link})])
         record.told = window.count, record.edits, number

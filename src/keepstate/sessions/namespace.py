@@ -29,6 +29,7 @@ from keepstate.engine.space.joint_work import run_in_transaction
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.engine.usage.ledger import UsageLedger
 from keepstate.errors import InvalidError, NotOwnerError
+from keepstate.sessions.past_documents import PastDocuments
 from keepstate.values.schema import register
 
 T = TypeVar("T")
@@ -67,6 +68,10 @@ class Namespace:
 
     async def to_read(self) -> str | None:
         """Return the current prefix, or None if there are no documents."""
+        return self.prefix
+
+    async def prefix_in(self, past: PastDocuments) -> str | None:
+        """Return the prefix at an earlier moment, or None if there were no documents."""
         return self.prefix
 
     def expected(self) -> tuple[str, str] | None:
@@ -136,6 +141,10 @@ class OutOfTransaction(Namespace):
         self._reject()
 
     async def to_write(self, tx: Transaction) -> str:
+        """Raise `InvalidError`."""
+        self._reject()
+
+    async def prefix_in(self, past: PastDocuments) -> str | None:
         """Raise `InvalidError`."""
         self._reject()
 
@@ -288,6 +297,18 @@ class SessionGenerations(Namespace):
         written = replace(head, ttl_s=_longer(head.ttl_s, self.ttl_s), user_id=head.user_id or user_id)
         await self._record_use(tx, head, written)
         self._seen = head.life
+        return generation_prefix(self.prefix, head.life)
+
+    async def prefix_in(self, past: PastDocuments) -> str | None:
+        """Return the prefix of the generation of an earlier moment, or None if there was none.
+
+        Raises:
+            NotOwnerError: Another user owned the session at that moment.
+        """
+        head: HeadRecord | None = await past.get(self.prefix + HEAD)
+        if head is None:
+            return None
+        await self.check_user_of(head.life, head.user_id)
         return generation_prefix(self.prefix, head.life)
 
     def expected(self) -> tuple[str, str] | None:

@@ -160,6 +160,9 @@ class History(References[engine.History], Search[engine.History], Upkeep[engine.
     ) -> Commit:
         """Commit to a branch the changes that another commit made since their common ancestor.
 
+        On `main` of a recorded space, the documents are changed in the batch of the commit. If they are all
+        in the merged state already, nothing is committed.
+
         Args:
             source: The commit to merge.
             into: The branch that gets a commit with two parents. If it contains `source` already, nothing is

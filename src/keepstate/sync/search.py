@@ -83,6 +83,17 @@ class Search(Twin[Inner]):
             )
         )
 
+    def latest(self, limit: int = 100) -> list[Commit]:
+        """Return the latest commits of all branches and tags, by time, each before its parents.
+
+        The number of a commit is the one in its own line of first parents. Cost: a read for each commit, and
+        one for each branch and tag.
+
+        Args:
+            limit: The largest number of commits to return.
+        """
+        return finish(self._inner.latest(limit))
+
     def changes_of(self, path: Path, ref: Revision = MAIN, *, limit: int | None = None) -> Iterator[Blame]:
         """Yield the commits that changed the value at a path, the latest first.
 

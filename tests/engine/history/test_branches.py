@@ -11,6 +11,7 @@ from keepstate.engine.history.history import History
 from keepstate.engine.kernel import layout
 from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError
 from keepstate.stores.protocol import Batch, Put
+from tests.engine.conftest import Turned
 
 
 async def test_a_branch_goes_its_own_way(history: History) -> None:
@@ -138,3 +139,51 @@ async def test_what_reuses_objects_stands_on_the_branch_that_leads_to_them(histo
 
     changed = (await store.changes(space, revision)).items
     assert [change.key for change in changed] == [layout.named_key(layout.BRANCHES, "main")]
+
+
+async def test_the_latest_commits_of_all_branches_come_before_their_parents(history: History) -> None:
+    assert await history.latest() == []
+    for n in range(5):
+        await history.commit({"n": n})
+    await history.branch("try", "main#2")
+    await history.commit({"n": 1, "tried": True}, branch="try")
+    await history.tag("v1", "main#3")
+    head = await history.merge("try", into="main")
+
+    found = await history.latest()
+
+    places = {commit.id: place for place, commit in enumerate(found)}
+    assert len(found) == 7 and found[0] == head
+    assert all(places[commit.id] < places[parent] for commit in found for parent in commit.parents)
+    assert [commit.number for commit in found if commit.branch == "try"] == [3]
+    assert [commit.id for commit in await history.latest(3)] == [commit.id for commit in found[:3]]
+
+
+async def test_a_new_branch_from_an_old_moment_is_the_latest(turned: Turned) -> None:
+    history = turned.space.history
+    for n in range(5):
+        await history.commit({"n": n})
+        turned.clock.advance(1_000)
+    await history.branch("late", "main#1")
+    late = await history.commit({"n": 9}, branch="late")
+
+    assert [commit.id for commit in await history.latest(2)] == [late.id, (await history.find()).id]
+
+
+async def test_the_latest_commits_are_in_order_even_if_a_clock_went_back(turned: Turned) -> None:
+    history = turned.space.history
+    await history.commit({"n": 0})
+    await history.branch("other")
+    turned.clock.advance(5_000)
+    await history.commit({"n": 1})
+    turned.clock.advance(-4_000)
+    await history.commit({"n": 2})
+    await history.commit({"n": 3}, branch="other")
+    turned.clock.advance(-1_000)
+    await history.merge("other", rules={(): "ours"})
+
+    found = await history.latest()
+
+    places = {commit.id: place for place, commit in enumerate(found)}
+    assert all(places[commit.id] < places[parent] for commit in found for parent in commit.parents)
+    assert [commit.number for commit in found] == [4, 3, 2, 2, 1]

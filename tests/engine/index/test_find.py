@@ -224,6 +224,24 @@ async def test_changes_of_a_listing_are_watched(ks: Keepstate) -> None:
     assert seen == [("added", "ready"), ("changed", "claimed"), ("removed", "claimed")]
 
 
+async def test_a_watch_of_a_tenant_without_data_hears_of_its_first_subject(
+    ks: Keepstate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other caller asks for the index, which the first space of the tenant makes worth having."""
+    monkeypatch.setattr("keepstate.engine.index.index._LONGEST_WAIT_S", 0.1)
+
+    async def first() -> str:
+        async for change in ks.watch(timeout_s=60):
+            return change.found.id
+        raise AssertionError("the watch has ended")
+
+    watching = asyncio.create_task(first())
+    await asyncio.sleep(0.05)
+    await ks.space("pool").queue.put("x", kind="report")
+
+    assert await watching == "report"
+
+
 async def test_a_cursor_of_another_listing_is_rejected(ks: Keepstate) -> None:
     for kind in ("one", "two"):
         await ks.space("pool").queue.put("x", kind=kind)

@@ -190,7 +190,6 @@ async def test_main_of_a_recorded_space_moves_with_its_documents_only(recorded: 
         lambda: history.append("list", 1),
         draft.commit,
         lambda: draft.commit(on_conflict="merge"),
-        lambda: history.merge("side"),
         lambda: history.delete_branch("main"),
     )
     for use in uses:

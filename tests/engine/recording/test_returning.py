@@ -80,6 +80,42 @@ async def test_a_revert_undoes_one_change_and_keeps_the_rest(ks: Keepstate) -> N
     assert await now(space) == {"plan": {"a": 1, "b": 2}} == dict(await space.at())
 
 
+async def test_a_merge_into_main_changes_the_documents_once_and_names_both_parents(ks: Keepstate) -> None:
+    space = ks.space("run/1", author="ann", record=True)
+    history = space.history
+    await space.documents.put("plan", {"a": 1, "b": 1})
+    await space.documents.put("old", 1)
+    await history.branch("side")
+    draft = await history.begin("side")
+    draft["plan"], draft["new"] = {"a": 1, "b": 2}, [1]
+    del draft["old"]
+    side = await draft.commit("what if")
+    await space.documents.put("plan", {"a": 2, "b": 1})
+    before = await history.find()
+
+    merged = await history.merge("side", message="better")
+    again = await history.merge("side")
+
+    assert await now(space) == {"plan": {"a": 2, "b": 2}, "new": [1]} == dict(await space.at())
+    assert merged.parents == (before.id, side.id) and (merged.author, merged.message) == ("ann", "better")
+    assert again == merged and (await history.verify()).problems == ()
+    assert await history.merge_base("side", "main") == await history.find(side.id)
+
+
+async def test_a_merge_into_main_that_conflicts_changes_no_document(ks: Keepstate) -> None:
+    space = ks.space("run/1", record=True)
+    await space.documents.put("n", 1)
+    await space.history.branch("side")
+    await space.history.commit({"n": 2}, branch="side")
+    await space.documents.put("n", 3)
+
+    with pytest.raises(MergeConflictError):
+        await space.history.merge("side")
+    await space.history.merge("side", rules={("n",): "theirs"})
+
+    assert await now(space) == {"n": 2} and (await space.history.find()).number == 3
+
+
 async def test_what_has_expired_since_is_put_back_to_stay(turned: Turned) -> None:
     space = turned.ks.space("run/1", record=True)
     await space.documents.put("a", 1, ttl_s=10)

@@ -6,7 +6,7 @@ No jump leads over the number of a graft, because the ground there may be pruned
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from heapq import heappop, heappush
 
 import msgspec
@@ -295,6 +295,31 @@ async def merge_bases(session: HistorySession, ours: bytes, theirs: bytes) -> li
             marks |= _BELOW
         await painting.step(place, marks)
     return sorted(bases)
+
+
+async def latest(session: HistorySession, heads: Iterable[bytes], limit: int) -> list[At]:
+    """Return the latest commits among some commits and their ancestors, each before its parents.
+
+    A commit is never older than its parents, so the order is that of times, and of generations at one time.
+    """
+    found: list[At] = []
+    heap: list[tuple[int, int, bytes]] = []
+    seen: set[bytes] = set()
+
+    async def add(id: bytes) -> None:
+        if id not in seen:
+            seen.add(id)
+            record = await session.record(id)
+            heappush(heap, (-record.created_ms, -record.generation, id))
+
+    for head in heads:
+        await add(head)
+    while heap and len(found) < limit:
+        id = heappop(heap)[2]
+        found.append(await at(session, id))
+        for parent in await session.parents(id):
+            await add(parent)
+    return found
 
 
 class MergedCommits:

@@ -155,9 +155,10 @@ async def commit_on_head(
     head: Head | None,
     state: MerkleValue,
     touched: Touched | None = None,
+    merged: Sequence[bytes] = (),
 ) -> CommitResult:
     """Commit a state on the head of the branch, or create the branch."""
-    parents = [head.commit] if head else []
+    parents = [head.commit, *merged] if head else []
     id, record = await _write(session, request, parents, state, classes=request.classes, touched=touched)
     return _move(session, request, id, record, state.encoding)
 

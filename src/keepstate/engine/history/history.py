@@ -252,6 +252,9 @@ class History(References, Search, Upkeep):
     ) -> Commit:
         """Commit to a branch the changes that another commit made since their common ancestor.
 
+        On `main` of a recorded space, the documents are changed in the batch of the commit. If they are all
+        in the merged state already, nothing is committed.
+
         Args:
             source: The commit to merge.
             into: The branch that gets a commit with two parents. If it contains `source` already, nothing is
@@ -278,6 +281,8 @@ class History(References, Search, Upkeep):
                 return CommitResult(head.commit, record, head.number, record.root)
             made = await merge_commits(session, head.commit, other.id, rules)
             state = MerkleValue(made.encoding, made.objects)
+            if request.branch == MAIN and await session.is_recorded():
+                return await restore_documents(self._executor, session, request, head, state, other.id)
             return await join(session, request, head, (other.id, other.record), state)
 
         return await self._commit(work, request)

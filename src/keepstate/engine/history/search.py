@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
+from keepstate.engine.history.ancestry import latest
 from keepstate.engine.history.blame import Changes, blame
 from keepstate.engine.history.commits import Blame, Commit, commit_of
 from keepstate.engine.history.log import Log, LogFilter, LogRange, ReverseLog, start_after
 from keepstate.engine.history.part import HistoryPart
 from keepstate.engine.history.paths import Path, locate, steps_of
+from keepstate.engine.history.record import heads
 from keepstate.engine.history.revisions import Found, Revision, find_commit, numbered
 from keepstate.engine.history.session import HistorySession
+from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_author, check_flag, check_meta, check_text
 from keepstate.engine.kernel.layout import MAIN
 from keepstate.errors import InvalidError, NotFoundError
@@ -103,6 +106,28 @@ class Search(HistoryPart):
             if limit is not None:
                 limit -= len(page)
                 more = more and limit > 0
+
+    async def latest(self, limit: int = 100) -> list[Commit]:
+        """Return the latest commits of all branches and tags, by time, each before its parents.
+
+        The number of a commit is the one in its own line of first parents. Cost: a read for each commit, and
+        one for each branch and tag.
+
+        Args:
+            limit: The largest number of commits to return.
+        """
+        limits.admit_count("limit", limit)
+
+        async def work(session: HistorySession) -> list[Commit]:
+            names: dict[bytes, str | None] = {}
+            for part, is_branch in ((layout.BRANCHES, True), (layout.TAGS, False)):
+                async for name, head in heads(session.unit, part):
+                    names.setdefault(head.commit, name if is_branch else None)
+                    session.read_loosely(head.commit)
+            places = await latest(session, names, limit)
+            return [commit_of(each.id, each.record, each.number, names.get(each.id)) for each in places]
+
+        return await self._read(work)
 
     async def changes_of(
         self, path: Path, ref: Revision = MAIN, *, limit: int | None = None

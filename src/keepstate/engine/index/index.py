@@ -189,7 +189,7 @@ class Index:
         if after is not None:
             check_text("after", after)
         carrier = await self._with_keys(tenant)
-        await self._prepare(carrier)
+        is_made = await self._prepare(carrier)
         store, positions = carrier.store, Positions(carrier.store, carrier.space, INDEX_SPACE)
         if after is None:
             at, nonce = (await store.read(carrier.space, [])).revision, None
@@ -215,6 +215,8 @@ class Index:
                 if left_s <= 0:
                     return
                 await hints.wait(min(left_s, _LONGEST_WAIT_S))
+                # A tenant without a space has no index. Its first space gets one here.
+                is_made = is_made or await self._prepare(carrier)
 
 
 async def _chain(first: str | None, rest: AsyncGenerator[str]) -> AsyncGenerator[str | None]:

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Note(NamedTuple):
-    """The author, the message and the notes of a change of documents."""
+    """The author, the message and the notes of a change of documents, and the commit that it merges."""
 
     author: str | None
     message: str
     meta: Mapping[str, str]
+    merged: bytes | None = None
 
 
 class RecordedCommit(Protocol):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from keepstate.server.operations.history import Ref
 from keepstate.server.operations.tasks import Token
 from keepstate.server.operations.values import Body, Seconds, read_value, show
 from keepstate.server.table import (
@@ -55,6 +56,46 @@ class NewMessage(Body, frozen=True, kw_only=True):
     message: msgspec.Raw
     id: Label | None = None
     meta: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class StoredFork(msgspec.Struct, frozen=True):
+    """A fork: its parent, null for the conversation; the last message that both share; and its last."""
+
+    name: str
+    parent: str | None
+    at: int
+    last: int
+
+
+class Forks(msgspec.Struct, frozen=True):
+    """The forks of a session, by name, also forks of forks."""
+
+    items: list[StoredFork]
+
+
+class NewFork(Body, frozen=True, kw_only=True):
+    """A fork that begins at a message, by default the newest."""
+
+    name: Label
+    at: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class ForkMergeRequest(Body, frozen=True, kw_only=True):
+    """A fork to merge: with a `summary`, by one message that tells of it; otherwise, all its messages.
+
+    `prefer` decides about messages that both sides edited.
+    """
+
+    name: Label
+    summary: Annotated[str, msgspec.Meta(min_length=1, max_length=65_536)] | None = None
+    prefer: Literal["ours", "theirs"] | None = None
+
+
+class MergedFork(msgspec.Struct, frozen=True):
+    """The number of messages that were added, and the number of the message that tells of the fork."""
+
+    added: int
+    number: int | None
 
 
 class AppendedMessage(msgspec.Struct, frozen=True):
@@ -126,24 +167,29 @@ class ConversationQuery(InSession, frozen=True, kw_only=True):
 
 
 class PageQuery(ConversationQuery, frozen=True, kw_only=True):
-    """A page of messages: the newest ones without `after`."""
+    """A page of messages: the newest ones without `after`. With `ref`, as they were at that moment."""
 
     before: Place | None = None
     after: Place | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=400)] = 50
+    ref: Ref | None = None
 
 
 class FollowQuery(ConversationQuery, frozen=True, kw_only=True):
-    """All messages, and then each change as it comes; with `deltas`, replies while they are written."""
+    """All messages, and then each change as it comes; with `deltas`, replies while they are written.
+
+    It goes on behind the position `after`, or behind the message with the number `after_number`.
+    """
 
     after: Cursor | None = None
+    after_number: Annotated[int, msgspec.Meta(ge=0)] | None = None
     deltas: bool = True
 
 
 async def get_conversation(call: Call, query: PageQuery) -> ConversationPage:
     """Return a page of messages."""
     page = await (await _conversation(call, query)).page(
-        before=query.before, after=query.after, limit=query.limit
+        before=query.before, after=query.after, limit=query.limit, at=query.ref
     )
     return ConversationPage([_entry(entry) for entry in page], page.next, page.previous)
 
@@ -154,6 +200,28 @@ async def append_message(call: Call, query: ConversationQuery, body: NewMessage)
         read_value(body.message), id=body.id, author=call.author, meta=read_value(body.meta)
     )
     return AppendedMessage(number)
+
+
+async def list_forks(call: Call, query: InSession) -> Forks:
+    """Return the forks of a session."""
+    found = await (await _talk(call, query)).forks()
+    return Forks([StoredFork(each.name, each.parent, each.at, each.last) for each in found])
+
+
+async def create_fork(call: Call, query: ConversationQuery, body: NewFork) -> StoredFork:
+    """Create a fork of a conversation, or of a fork of it."""
+    fork = await (await _conversation(call, query)).fork(body.name, at=body.at)
+    last = (await fork.page(limit=1))[-1].number
+    return StoredFork(body.name, query.fork, last, last)
+
+
+async def merge_fork(call: Call, query: ConversationQuery, body: ForkMergeRequest) -> MergedFork:
+    """Merge a fork into the conversation that it was created from."""
+    talk = await _conversation(call, query)
+    if body.summary is None:
+        return MergedFork(await talk.merge(body.name, prefer=body.prefer), None)
+    number = await talk.get_fork(body.name).merge_back(summary=body.summary, author=call.author)
+    return MergedFork(1, number)
 
 
 async def begin_reply(call: Call, query: ConversationQuery, body: ReplyRequest) -> ReplyState:
@@ -192,15 +260,18 @@ async def stop_reply(call: Call, query: ConversationQuery) -> StopResult:
 
 async def follow_conversation(call: Call, query: FollowQuery) -> AsyncIterator[StreamEvent]:
     """Yield all messages, and then each change."""
-    after = call.last_event_id or query.after
+    after = call.last_event_id or query.after or query.after_number
     async for change in (await _conversation(call, query)).follow(after=after, deltas=query.deltas):
         yield StreamEvent(_change(change), change.position, short=_cut(change))
 
 
 async def _conversation(call: Call, query: ConversationQuery) -> Conversation:
-    session = Session(query.session, user_id=ANY_USER, persistence=await call.sessions())
-    talk = session.conversation
+    talk = await _talk(call, query)
     return talk if query.fork is None else talk.get_fork(query.fork)
+
+
+async def _talk(call: Call, query: InSession) -> Conversation:
+    return Session(query.session, user_id=ANY_USER, persistence=await call.sessions()).conversation
 
 
 def _entry(entry: Entry) -> ConversationEntry:
@@ -234,6 +305,21 @@ OPERATIONS = (
         method="POST", path="/v1/conversation", name="appendMessage",
         summary="Append a message to a conversation.", right="write", query=ConversationQuery,
         run=append_message, answer=AppendedMessage, body=NewMessage,
+    ),
+    Operation(
+        method="GET", path="/v1/conversation/forks", name="listForks",
+        summary="List the forks of a conversation.", right="read", query=InSession, run=list_forks,
+        answer=Forks,
+    ),
+    Operation(
+        method="POST", path="/v1/conversation/fork", name="createFork",
+        summary="Create a fork of a conversation.", right="write", query=ConversationQuery,
+        run=create_fork, answer=StoredFork, body=NewFork,
+    ),
+    Operation(
+        method="POST", path="/v1/conversation/merge", name="mergeFork",
+        summary="Merge a fork into its conversation, whole or by a summary.", right="write",
+        query=ConversationQuery, run=merge_fork, answer=MergedFork, body=ForkMergeRequest,
     ),
     Operation(
         method="GET", path="/v1/conversation/follow", name="followConversation",

@@ -1,4 +1,4 @@
-"""Operations on the store as a whole, for its administrators: its health, and the keys of the server."""
+"""Operations on the store as a whole, for its administrators: health, keys, and sizes of tenants."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import msgspec
 
 from keepstate.engine.space.health import index_finding, store_findings, time_finding
 from keepstate.errors import NotAllowedError
-from keepstate.server.operations.spaces import AnywhereQuery
-from keepstate.server.table import Call, Instant, Operation, PageLimit, Query
+from keepstate.server.operations.documents import DeletionResult
+from keepstate.server.operations.spaces import AnywhereQuery, Size
+from keepstate.server.table import Call, Instant, Label, Operation, PageLimit, Query
 
 
 class StoreFinding(msgspec.Struct, frozen=True):
@@ -61,6 +62,18 @@ class KeysQuery(Query, frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
+class KeyQuery(Query, frozen=True, kw_only=True):
+    """A key."""
+
+    name: Label
+
+
+class TenantQuery(Query, frozen=True, kw_only=True):
+    """A tenant."""
+
+    tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
 async def get_health(call: Call, query: HealthQuery) -> StoreReport:
     """Return what the store really offers."""
     _require_administrator(call)
@@ -84,6 +97,20 @@ async def list_keys(call: Call, query: KeysQuery) -> KeyPage:
     return KeyPage(rows, page.next)
 
 
+async def revoke_key(call: Call, query: KeyQuery) -> DeletionResult:
+    """Revoke a key."""
+    _require_administrator(call)
+    await call.keys.revoke(query.name)
+    return DeletionResult(existed=True)
+
+
+async def get_size_of_tenant(call: Call, query: TenantQuery) -> Size:
+    """Return the size of a tenant."""
+    _require_administrator(call)
+    size = await call.server.tenant(query.tenant).size()
+    return Size(size.entries, size.size_bytes)
+
+
 def _require_administrator(call: Call) -> None:
     if call.key.tenant is not None or call.key.under:
         raise NotAllowedError("the key is not one of an administrator: it has a tenant, or a place")
@@ -98,5 +125,15 @@ OPERATIONS = (
     Operation(
         method="GET", path="/v1/keys", name="listKeys", summary="List the keys of the server.",
         right="admin", query=KeysQuery, run=list_keys, answer=KeyPage, is_audited=True,
+    ),
+    Operation(
+        method="DELETE", path="/v1/key", name="revokeKey",
+        summary="Revoke a key. Its streams end within a second, on every server.", right="admin",
+        query=KeyQuery, run=revoke_key, answer=DeletionResult, is_audited=True,
+    ),
+    Operation(
+        method="GET", path="/v1/tenants/size", name="getSizeOfTenant",
+        summary="Show the size of all spaces of a tenant.", right="admin", query=TenantQuery,
+        run=get_size_of_tenant, answer=Size, is_audited=True,
     ),
 )  # fmt: skip

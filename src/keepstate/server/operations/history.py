@@ -36,6 +36,10 @@ JsonPath = Annotated[
     ),
 ]
 Message = Annotated[str, msgspec.Meta(max_length=65_536)]
+Notes = Annotated[
+    str,
+    msgspec.Meta(max_length=2_048, description='A JSON object, such as {"model": "large"}'),
+]
 Place = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -138,14 +142,6 @@ class NewName(Body, frozen=True, kw_only=True):
     at: Ref = "main"
 
 
-class MergeRequest(Body, frozen=True, kw_only=True):
-    """A merge of a revision into a branch."""
-
-    source: Ref
-    into: Label = "main"
-    message: Message = ""
-
-
 class RollbackRequest(Body, frozen=True, kw_only=True):
     """An earlier state to commit again: a revision, or the number of commits to go back."""
 
@@ -179,6 +175,7 @@ class LogQuery(RefQuery, frozen=True, kw_only=True):
     path: JsonPath | None = None
     author: Label | None = None
     text: Label | None = None
+    meta: Notes | None = None
 
 
 class StateQuery(RefQuery, frozen=True, kw_only=True):
@@ -235,15 +232,16 @@ async def get_log(call: Call, query: LogQuery) -> CommitPage:
         path=None if query.path is None else _path(query.path),
         author=query.author,
         text=query.text,
+        meta=None if query.meta is None else decode_json(query.meta.encode(), dict[str, str]),
     )
-    items = [_commit(commit) async for commit in commits]
+    items = [show_commit(commit) async for commit in commits]
     return CommitPage(items, items[-1].id if len(items) == query.limit else None)
 
 
 async def get_commit(call: Call, query: RefQuery) -> TaggedAnswer:
     """Return a commit."""
     commit = await call.space(query).history.find(query.ref)
-    return TaggedAnswer(_commit(commit), commit.id)
+    return TaggedAnswer(show_commit(commit), commit.id)
 
 
 async def get_state(call: Call, query: StateQuery) -> TaggedAnswer:
@@ -255,9 +253,11 @@ async def get_state(call: Call, query: StateQuery) -> TaggedAnswer:
     except InvalidError:
         if not path:
             raise
-        return _tagged(checkout, State(_commit(checkout.commit), "value", show(await checkout.fetch(path))))
+        return _tagged(
+            checkout, State(show_commit(checkout.commit), "value", show(await checkout.fetch(path)))
+        )
     items = tuple(_child(step, value) for step, value in outline.children.items())
-    state = State(_commit(checkout.commit), outline.kind, None, outline.count, items, outline.next)
+    state = State(show_commit(checkout.commit), outline.kind, None, outline.count, items, outline.next)
     return _tagged(checkout, state)
 
 
@@ -265,7 +265,7 @@ async def get_slice(call: Call, query: SliceQuery) -> TaggedAnswer:
     """Return a range of a list of a state."""
     checkout = await call.space(query).history.checkout(query.ref, load=False)
     items = await checkout.slice(_path(query.path), query.start, query.start + query.limit)
-    return _tagged(checkout, StatePart(_commit(checkout.commit), [show(item) for item in items]))
+    return _tagged(checkout, StatePart(show_commit(checkout.commit), [show(item) for item in items]))
 
 
 async def get_diff(call: Call, query: DiffQuery) -> Differences:
@@ -277,7 +277,7 @@ async def get_diff(call: Call, query: DiffQuery) -> Differences:
         limit=query.limit + 1,
     )
     return Differences(
-        [_change(each) for each in found[: query.limit]], is_complete=len(found) <= query.limit
+        [show_change(each) for each in found[: query.limit]], is_complete=len(found) <= query.limit
     )
 
 
@@ -324,22 +324,18 @@ async def delete_tag(call: Call, query: NameQuery) -> DeletionResult:
     return DeletionResult(await call.space(query).history.delete_tag(query.name))
 
 
-async def merge(call: Call, query: InSpace, body: MergeRequest) -> StoredCommit:
-    """Merge a revision into a branch."""
-    history = call.space(query).history
-    return _commit(await history.merge(body.source, into=body.into, message=body.message))
-
-
 async def roll_back(call: Call, query: InSpace, body: RollbackRequest) -> StoredCommit:
     """Commit an earlier state again."""
     history = call.space(query).history
-    return _commit(await history.rollback(body.branch, to=body.to, steps=body.steps, message=body.message))
+    return show_commit(
+        await history.rollback(body.branch, to=body.to, steps=body.steps, message=body.message)
+    )
 
 
 async def revert(call: Call, query: InSpace, body: RevertRequest) -> StoredCommit:
     """Undo one commit, and keep later changes."""
     history = call.space(query).history
-    return _commit(await history.revert(body.ref, branch=body.branch, message=body.message))
+    return show_commit(await history.revert(body.ref, branch=body.branch, message=body.message))
 
 
 def _steps(text: str) -> tuple[Any, ...]:
@@ -357,7 +353,8 @@ def _tagged(checkout: Checkout, content: Any) -> TaggedAnswer:
     return TaggedAnswer(content, checkout.commit.id)
 
 
-def _commit(commit: Commit) -> StoredCommit:
+def show_commit(commit: Commit) -> StoredCommit:
+    """Return a commit as JSON types."""
     return StoredCommit(
         commit.id,
         commit.number,
@@ -376,12 +373,13 @@ def _child(step: object, value: object) -> StateEntry:
     return StateEntry(show(step), show(value))
 
 
-def _change(each: Difference) -> Change:
+def show_change(each: Difference) -> Change:
+    """Return a difference as JSON types."""
     return Change(show(list(each.path)), show(list(each.old_path)), each.kind, show(each.old), show(each.new))
 
 
 def _origin(found: Blame) -> BlamedCommit:
-    return BlamedCommit(_commit(found.commit), found.is_exact)
+    return BlamedCommit(show_commit(found.commit), found.is_exact)
 
 
 OPERATIONS = (
@@ -439,10 +437,6 @@ OPERATIONS = (
     Operation(
         method="DELETE", path="/v1/history/tag", name="deleteTag", summary="Delete a tag.",
         right="write", query=NameQuery, run=delete_tag, answer=DeletionResult,
-    ),
-    Operation(
-        method="POST", path="/v1/history/merge", name="merge", summary="Merge a revision into a branch.",
-        right="write", query=InSpace, run=merge, answer=StoredCommit, body=MergeRequest,
     ),
     Operation(
         method="POST", path="/v1/history/rollback", name="rollBack",

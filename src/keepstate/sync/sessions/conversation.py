@@ -9,12 +9,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Literal, Unpack
 
 from keepstate._finish import entered, finish, finish_each
+from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.engine.usage.amounts import Usage
 from keepstate.sessions import conversation as sessions
 from keepstate.sessions.entries import Entry
 from keepstate.sessions.following import ChatChange
+from keepstate.sessions.forks import Fork
 from keepstate.sessions.forms.conversion import BaseMessage, ModelContext, ModelMessage
 from keepstate.sessions.forms.given import GivenMessage
 from keepstate.sessions.messages import Message, estimate_tokens
@@ -295,6 +297,7 @@ class Conversation(Twin[sessions.Conversation]):
         before: int | str | None = None,
         after: int | str | None = None,
         limit: int = 50,
+        at: Revision | None = None,
         unreadable: IfUnreadable = "raise",
     ) -> Page[Entry]:
         """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
@@ -303,10 +306,15 @@ class Conversation(Twin[sessions.Conversation]):
             before: Only entries before this number; a page's `previous` leads to the entries in front of it.
             after: Only entries after this number; a page's `next` leads to the entries behind it.
             limit: The largest number of entries. Without `after`, the page has the last ones.
+            at: A moment of the recorded space, such as `main#37` or a time. The page has the messages that
+                the conversation had then, as they were then.
             unreadable: With `skip`, a message that cannot be read is left out, and the page is shorter. With
                 `raw`, its entry says why, in `unreadable`.
+
+        Raises:
+            NotFoundError: The moment does not exist, or the fork did not exist at that moment.
         """
-        return finish(self._inner.page(before=before, after=after, limit=limit, unreadable=unreadable))
+        return finish(self._inner.page(before=before, after=after, limit=limit, at=at, unreadable=unreadable))
 
     def window(self, size: int = 10) -> list[Message]:
         """Return the newest messages, whole and in order, whatever their number of tokens."""
@@ -540,6 +548,10 @@ class Conversation(Twin[sessions.Conversation]):
             NotFoundError: The message does not exist.
         """
         return Conversation(finish(self._inner.fork(name, at=at)))
+
+    def forks(self) -> list[Fork]:
+        """Return all forks of the session's conversation, by name, also forks of forks."""
+        return finish(self._inner.forks())
 
     def get_fork(self, name: str) -> Conversation:
         """Return the fork of this name; no store access.

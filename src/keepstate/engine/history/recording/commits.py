@@ -171,7 +171,8 @@ class RecordedCommits:
             put_rules(own, present)
         nonce = executor.clock.random_bytes(NONCE_BYTES)
         request = CommitRequest(MAIN, author, message, nonce, meta=meta)
-        unit.recorded = await commit_on_head(session, request, head, state)
+        merged = [note.merged for note in unit.notes if note.merged is not None]
+        unit.recorded = await commit_on_head(session, request, head, state, merged=merged)
 
     async def _expire(
         self, executor: Executor, session: HistorySession, head: Head, changes: _Changes, now_ms: int

@@ -26,9 +26,22 @@ from keepstate.values.refs import together
 
 
 async def restore_documents(
-    executor: Executor, session: HistorySession, request: CommitRequest, head: Head, state: MerkleValue
+    executor: Executor,
+    session: HistorySession,
+    request: CommitRequest,
+    head: Head,
+    state: MerkleValue,
+    merged: bytes | None = None,
 ) -> CommitResult:
     """Change the documents to those of a state. Restored documents do not expire.
+
+    Args:
+        executor: The executor of the space.
+        session: The history.
+        request: The author, the message and the notes of the commit.
+        head: The head of `main`.
+        state: The state.
+        merged: The commit that the state was merged from, which becomes the second parent.
 
     Returns:
         The current head of `main`. The recorder sets the new one in the unit.
@@ -36,7 +49,7 @@ async def restore_documents(
     Raises:
         InvalidError: The call is part of a transaction, or needs more than one batch.
     """
-    executor.require_outside_transaction("rolling back a recorded space")
+    executor.require_outside_transaction("restoring the documents of a recorded space")
     unit, record = session.unit, await session.record(head.commit)
     session.objects.add(state.objects)
     now, then = await session.serve(together([open_contents(record.root), open_contents(state.encoding)]))
@@ -53,7 +66,7 @@ async def restore_documents(
             unit.delete(key)
     written = unit.written(layout.DOCUMENTS)
     mark_changed(unit, read_rules(await unit.get(layout.RULES)), written)
-    unit.notes.append(Note(request.author, request.message, request.meta))
+    unit.notes.append(Note(request.author, request.message, request.meta, merged))
     return CommitResult(head.commit, record, head.number, record.root)
 
 

@@ -1,0 +1,60 @@
+"""The places of the stores that tests look at: each view, and a text that it must show there."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from tests.browser import desk, hostile, threads
+
+
+def place(**fields: str) -> str:
+    """Return the hash of a place."""
+    return urlencode(fields)
+
+
+TRIP = {"space": desk.TRIP}
+CHAT = {"space": f"session/{desk.CHAT}"}
+EVIL = {"space": hostile.SPACE}
+DESK = {
+    place(view="inbox"): "How much may I refund?",
+    place(view="find"): "How much may I refund?",
+    place(view="find", kind="queue"): "mail",
+    place(view="store"): "north",
+    place(view="conversation", **CHAT): "It is the R 61 to Bergen, on track 4.",
+    place(view="thread", space=threads.WAITING): "approve",
+    place(view="timeline", **TRIP): "note the budget",
+    place(view="timeline", **TRIP, at="9"): "add the bicycles",
+    place(view="tasks", space=desk.BOOKINGS): "book/4",
+    place(view="tasks", space=desk.BOOKINGS, id="book/4"): "hold seats",
+    place(view="documents", space="desk"): "opening hours",
+    place(view="documents", space="desk", id="opening hours"): "saturday",
+    place(view="branches", **TRIP): "night-train",
+    place(view="compare", **TRIP): "night-train",
+    place(view="events", space="desk", stream="visits"): "booked",
+}
+"""Each view of the desk, with what it must show."""
+CONVERSATIONS = {
+    place(view="inbox"): "",
+    place(view="conversation", space="conversations.db/0/0"): "customer number",
+    place(view="timeline", space="conversations.db/0/0", at="3"): "customer number",
+    place(view="documents", space="conversations.db/0/0"): "conversation",
+}
+HOSTILE = {
+    place(view="inbox"): "<script>",
+    place(view="find"): "<script>",
+    place(view="store"): "",
+    place(view="conversation", space="session/0 <script>window.pwned=1</script>"): "<script>",
+    place(view="conversation", **EVIL): "<script>",
+    place(view="timeline", **EVIL): "<script>",
+    place(view="timeline", **EVIL, at="1"): "__proto__",
+    place(view="tasks", **EVIL): "<script>",
+    place(view="tasks", **EVIL, id=hostile.EVIL[:300]): "<script>",
+    place(view="documents", **EVIL): "everything",
+    place(view="documents", **EVIL, id="everything"): "__proto__",
+    place(view="documents", **EVIL, id="huge"): "<script>",
+    place(view="branches", **EVIL): "<script>",
+    place(view="compare", **EVIL): "<script>",
+    place(view="events", **EVIL): "",
+    place(view="thread", **EVIL): "",
+}
+PLACES = {"desk": DESK, "conversations": CONVERSATIONS, "hostile": HOSTILE}

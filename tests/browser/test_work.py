@@ -1,0 +1,78 @@
+"""What people do in the page, and what agents do meanwhile: seen at once, done once, and told if too late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from playwright.async_api import expect
+
+from tests.browser.conftest import Workshop
+from tests.browser_fixtures import Chromium
+
+if TYPE_CHECKING:
+    pass
+
+
+async def test_a_question_is_answered_by_a_form_of_its_schema(chromium: Chromium, workshop: Workshop) -> None:
+    approvals = workshop.ks.space("desk").approvals
+    schema = {
+        "type": "object",
+        "properties": {"amount": {"type": "integer", "maximum": 500}, "way": {"enum": ["card", "bank"]}},
+        "required": ["amount", "way"],
+    }
+    await approvals.ask("How much?", id="refund", schema=schema, subject={"booking": "B1"}, to=["ann"])
+    page = await workshop.open()
+    card = page.get_by_role("article", name="How much?")
+    send = card.get_by_role("button", name="Send the answer")
+
+    await card.get_by_label("amount").fill("900")
+    await expect(card.get_by_text("Enter at most 500.")).to_be_visible()
+    await expect(send).to_be_disabled()
+    await card.get_by_label("amount").fill("300")
+    await card.get_by_label("way").select_option("bank")
+    await card.get_by_label("Note").fill("late train")
+    await send.click()
+
+    await expect(card).to_have_count(0)
+    answered = await approvals.wait("refund", timeout_s=5)
+    assert (answered.value, answered.by, answered.note) == (
+        {"amount": 300, "way": "bank"},
+        "ann",
+        "late train",
+    )
+
+
+async def test_a_question_appears_while_the_page_is_open_and_goes_once_it_is_settled(
+    chromium: Chromium, workshop: Workshop
+) -> None:
+    page = await workshop.open()
+    await expect(page.get_by_text("Nothing waits for you.")).to_be_visible()
+    approvals = workshop.ks.space("desk").approvals
+
+    await approvals.ask("Publish it?", id="go")
+    card = page.get_by_role("article", name="Publish it?")
+    await expect(card).to_be_visible()
+    await approvals.withdraw("go", by="agent")
+    await expect(card).to_have_count(0)
+
+
+async def test_of_two_people_who_answer_the_second_is_told(chromium: Chromium, workshop: Workshop) -> None:
+    await workshop.ks.space("desk").approvals.ask("Publish it?", id="go")
+    first, second = [await workshop.open(name=name) for name in ("ann", "bob")]
+    await second.context.set_offline(True)  # it hears nothing of the first
+    workshop.tabs.allowed |= {409, "net::ERR_INTERNET_DISCONNECTED"}
+
+    await first.get_by_role("button", name="Yes, approve").click()
+    await expect(first.get_by_role("article")).to_have_count(0)
+    await second.context.set_offline(False)
+    await second.get_by_role("button", name="No, refuse").click()
+
+    await expect(second.get_by_role("alert").filter(has_text="answered")).to_be_visible()
+
+
+async def test_a_person_who_may_not_answer_is_told_who_may(chromium: Chromium, workshop: Workshop) -> None:
+    await workshop.ks.space("desk").approvals.ask("Publish it?", id="go", to=["bob"])
+    page = await workshop.open(name="ann")
+
+    await expect(page.get_by_text("Only bob may answer.")).to_be_visible()
+    await expect(page.get_by_role("button", name="Yes, approve")).to_have_count(0)
