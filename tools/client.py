@@ -19,7 +19,6 @@ from tools import bootstrap
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "clients" / "typescript"
 DOCUMENT = ROOT / "docs" / "reference" / "openapi.json"
-OLDEST_NODE = 20
 MODULES, GENERATED = CLIENT / "node_modules", CLIENT / "src" / "api.ts"
 _INSTALLED, _BUILT = MODULES / ".installed", MODULES / ".built"
 
@@ -30,39 +29,24 @@ def make_client() -> Path:
     Raises:
         SetupError: There is no Node, or a command failed. What it printed is part of the message.
     """
+    npm = bootstrap.find_npm()  # also puts a wheel's Node on the path, for the tests
+    if npm is None:
+        raise bootstrap.SetupError(f"the client needs Node {bootstrap.OLDEST_NODE} or newer; install it")
     with _lock():
         lock = CLIENT / "package-lock.json"
         installed = bootstrap.fingerprint(CLIENT, lock)
         built = bootstrap.fingerprint(CLIENT, DOCUMENT, lock, Path(__file__), *sources())
         if _holds(_BUILT, built) and (CLIENT / "dist").is_dir() and (CLIENT / "build").is_dir():
             return CLIENT
-        npm = find_npm()
         if not _holds(_INSTALLED, installed):
-            _run(npm, "ci", "--silent")
+            _run(*npm, "ci", "--silent")
             _INSTALLED.write_text(installed, encoding="utf-8")
         for folder in ("dist", "build"):  # of files that are no longer there
             shutil.rmtree(CLIENT / folder, ignore_errors=True)
-        _run(npm, "run", "--silent", "build")
-        _run(npm, "run", "--silent", "build:tests")
+        _run(*npm, "run", "--silent", "build")
+        _run(*npm, "run", "--silent", "build:tests")
         _BUILT.write_text(built, encoding="utf-8")
     return CLIENT
-
-
-def find_npm() -> str:
-    """Return the npm of the machine's Node.
-
-    Raises:
-        SetupError: There is none, or its Node is too old.
-    """
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if not node or not npm:
-        raise bootstrap.SetupError(f"the client needs Node {OLDEST_NODE} or newer and npm; install them")
-    version = bootstrap.answer_of(node, "--version").removeprefix("v")
-    if int(version.partition(".")[0] or 0) < OLDEST_NODE:
-        raise bootstrap.SetupError(
-            f"the client needs Node {OLDEST_NODE} or newer, and {node} is {version or 'broken'}"
-        )
-    return npm
 
 
 def sources() -> list[Path]:

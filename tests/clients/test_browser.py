@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -24,9 +23,9 @@ from keepstate.server import Key, Keys, create_app
 from keepstate.server.keys import rights_of
 from keepstate.server.running import bind
 from tests.clients.conftest import RIGHTS
+from tools.bootstrap import NO_BROWSER, find_browser
 from tools.client import CLIENT
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PAGE = """<!doctype html>
 <script type="importmap">{"imports": {"@keepstate/client": "/client/index.js"}}</script>
 <script type="module" src="/tests/browser_page.js"></script>
@@ -36,9 +35,8 @@ PAGE = """<!doctype html>
 @pytest.fixture
 def chromium() -> str:
     """The path of a Chromium."""
-    named = os.environ.get("KEEPSTATE_CHROMIUM")
-    found = named or next(filter(None, map(shutil.which, BROWSERS)), None)
-    assert found, "no Chromium was found; on Debian: apt install chromium. Or name one by KEEPSTATE_CHROMIUM"
+    found = find_browser()
+    assert found, NO_BROWSER
     return found
 
 

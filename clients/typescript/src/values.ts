@@ -3,7 +3,7 @@
  *
  * JavaScript cannot tell 1.0 from 1, and sorts keys such as "10" in front of others. What `read` would lose is
  * noted next to the object or array that it returns, and `write` looks there. The notes follow an object that is
- * changed in place; for a copy of it, `write` takes the former value as `twin`.
+ * changed in place; for a copy of it, `write` takes the former value as `twin`. A number by itself has no notes.
  *
  * - An integer beyond 2^53 is a `bigint`.
  * - Bytes are a `Uint8Array`.
