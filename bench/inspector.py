@@ -139,7 +139,7 @@ def _look_at_moments(table: Table, page: Page, count: int) -> None:
     name = f"inspector, {count:,} moments"
     place = {"view": "timeline", "space": LONG}
     times = table.scaled(7, least=2)
-    paints, shown = _opened(page, f"message {count - 1}", times, **place)
+    paints, shown = _opened(page, "1 difference", times, **place)
     table.limit(f"{name}: first paint", _PAINT_MS, "ms", paints)
     table.limit(f"{name}: a link, until state and changes are shown", _PAINT_MS, "ms", shown)
     jumps = [

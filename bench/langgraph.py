@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from keepstate_testing.servers import Postgres
 
@@ -252,16 +252,33 @@ def _through_a_graph(table: Table, folder: str, turns: int) -> None:
         table.time(Pace(STORE, f"invoke at turn {half:,}", name, median(few) * 1e6, len(few)))
     weighed = {name: file_bytes(place) for name, place in places.items()}
     table.weigh(f"{STORE}: {turns:,} turns of a graph, kB", 15_000, weighed[OURS], weighed[SQLITE])
+    deltas = _delta_bytes(f"{folder}/graph-deltas", turns)
+    table.weigh(f"{STORE}: … beside DeltaChannel, kB", 15_000, weighed[OURS], deltas)
 
 
-def _graph(saver: Any) -> Any:
+def _delta_bytes(place: str, turns: int) -> int:
+    """Return what SqliteSaver has if the graph's messages are a `DeltaChannel`, as LangGraph offers it."""
+    Path(place).mkdir()
+    with opened(SQLITE, place) as saver:
+        graph = _graph(saver, deltas=True)
+        for said in texts(turns, TEXT_BYTES // 2, seed=2):
+            graph.invoke({"messages": [("user", said)]}, {"configurable": {"thread_id": "conversation"}})
+    return file_bytes(place)
+
+
+def _graph(saver: Any, *, deltas: bool = False) -> Any:
     graph = import_module("langgraph.graph")
+    schema = graph.MessagesState
+    if deltas:
+        channel = import_module("langgraph.channels").DeltaChannel
+        reducer = import_module("langgraph.graph.message")._messages_delta_reducer
+        schema = TypedDict("Deltas", {"messages": Annotated[list[Any], channel(reducer)]})  # noqa: UP013
     answer = import_module("langchain_core.messages").AIMessage
 
     def model(state: Any) -> Any:
         return {"messages": [answer(state["messages"][-1].content[::-1])]}
 
-    made = graph.StateGraph(graph.MessagesState)
+    made = graph.StateGraph(schema)
     made.add_node("model", model)
     made.add_edge(graph.START, "model")
     return made.compile(checkpointer=saver)

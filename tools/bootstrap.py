@@ -102,10 +102,10 @@ def make_inspector() -> int:
             return 0
         say("building the inspector")
         if not holds(modules / ".installed", locked):
-            run(*npm, "ci", "--silent", cwd=folder)
+            run_in(folder, *npm, "ci", "--silent")
             modules.mkdir(exist_ok=True)
             (modules / ".installed").write_text(locked, encoding="utf-8")
-        run(*npm, "run", "--silent", "build", cwd=folder)
+        run_in(folder, *npm, "run", "--silent", "build")
     except SetupError as error:
         say(str(error))
         return 1
@@ -335,10 +335,15 @@ def holds(file: pathlib.Path, text: str) -> bool:
     return file.exists() and file.read_text(encoding="utf-8") == text
 
 
-def run(*command: object, cwd: pathlib.Path = ROOT, **settings: str) -> None:
+def run(*command: object, **settings: str) -> None:
     """Run one command; what it prints tells why it failed."""
+    run_in(ROOT, *command, **settings)
+
+
+def run_in(folder: pathlib.Path, *command: object, **settings: str) -> None:
+    """Run one command in a folder."""
     words = [str(word) for word in command]
-    code = subprocess.run(words, cwd=str(cwd), env={**os.environ, **settings}, check=False).returncode
+    code = subprocess.run(words, cwd=str(folder), env={**os.environ, **settings}, check=False).returncode
     if code:
         raise SetupError(f"`{' '.join(words)}` ended with {code}, and says why above.")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from keepstate.engine.kernel import stored
 from keepstate.engine.queue import tasks
 from keepstate.engine.space.space import Space
 from keepstate.stores.protocol import Applied, Batch, Delete
@@ -58,3 +61,19 @@ async def test_a_claimed_task_that_lost_its_record_is_not_handed_out_again(turne
     turned.clock.advance(20_000)
 
     assert await turned.space.queue.claim("w", lease_s=10) == []
+
+
+async def test_no_key_is_described_while_nothing_is_damaged(
+    turned: Turned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def describe(key: bytes) -> str:
+        raise AssertionError(key)
+
+    monkeypatch.setattr(stored, "describe", describe)
+    queue = turned.space.queue
+    await queue.put(1, id="t")
+
+    [task] = await queue.claim("w", lease_s=60)
+    await task.complete(2)
+
+    assert await queue.result("t") == 2

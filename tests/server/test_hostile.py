@@ -70,6 +70,26 @@ async def test_a_request_that_names_another_host_or_comes_from_another_site_is_r
         assert await nothing_is_written(door)
 
 
+async def test_a_header_that_is_sent_twice_is_judged_as_a_whole() -> None:
+    async with served() as door:
+        secret, client = await door.secret(), door.client()
+        key = ("Authorization", f"Bearer {secret}")
+        twice = [
+            (421, [key, ("Host", "localhost"), ("Host", "evil.example")]),
+            (401, [key, ("Authorization", "Bearer ks_none")]),
+            (401, [("Authorization", "Bearer ks_none"), key]),
+            (403, [key, ("Origin", "http://localhost"), ("Origin", "http://evil.example")]),
+        ]
+
+        answers = [(await client.get("/v1/self", headers=headers)).status_code for _, headers in twice]
+        where = {"space": "run/1", "key": "k"}
+        tag = (await client.put("/v1/document", params=where, json=1, headers=[key])).headers["etag"]
+        either = [key, ("If-None-Match", '"other"'), ("If-None-Match", tag)]
+
+        assert answers == [status for status, _ in twice]
+        assert (await client.get("/v1/document", params=where, headers=either)).status_code == 304
+
+
 async def test_a_page_of_the_server_itself_and_its_other_names_are_admitted() -> None:
     async with served() as door:
         client = await door.caller()

@@ -415,6 +415,8 @@ async def _whole(client: httpx.AsyncClient, options: dict[str, Any], path: list[
 
 
 async def _resolved(client: httpx.AsyncClient, options: dict[str, Any], part: Any, path: list[Any]) -> Any:
+    if isinstance(part, dict) and CUT in part:
+        assert part[CUT].get("path", path) == path
     text = json.dumps(part)
     return await _whole(client, options, path) if f'"{CUT}"' in text else part
 
@@ -428,9 +430,10 @@ async def test_the_marks_of_a_large_state_lead_to_all_of_it(source: str) -> None
     content = {
         "short": "x",
         "text": "a\u20ac\n" * 8_000,
-        "numbers": list(range(6_000)),
-        "messages": [{"role": "user", "content": f"{n}:" + "word " * (n % 40)} for n in range(150)],
-        "nested": {f"key {n}": {"list": ["y" * 300] * 30, "n": n} for n in range(20)},
+        "numbers": list(range(4_000)),
+        "messages": [{"role": "user", "content": f"{n}:" + "word " * (n % 40)} for n in range(120)],
+        "nested": {f"key {n}": {"list": ["y" * 300] * 30, "n": n} for n in range(10)},
+        "long items": [f"{n}:" + "z" * 900 for n in range(120)],
         "long names": {"n" * 400 + str(n): "z" * 500 for n in range(30)},
     }
     async with served(mcp="read") as door:

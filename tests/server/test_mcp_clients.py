@@ -146,6 +146,6 @@ async def test_the_client_of_fastmcp_uses_each_tool(fastmcp: Path, tmp_path: Pat
 async def test_the_clients_in_typescript_use_each_tool(
     typescript: Path, tmp_path: Path, package: str
 ) -> None:
-    command = ["node", typescript / "client.js", package]
+    command: list[str | Path] = ["node", typescript / "client.js", package]
 
     check(await answers_of(command, typescript, f"sqlite:///{tmp_path}/keepstate.db"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
 
 import httpx
@@ -43,7 +44,11 @@ async def test_a_step_is_recorded_once_and_known_to_the_next_attempt() -> None:
         again = await step(client, "record", **held, name="fetch", result="other")
         await ok(await client.post("/v1/task/release", params=RUN, json=held))
         stale = await client.post("/v1/task/step/record", params=RUN, json={**held, "name": "x", "result": 1})
-        held = await claimed(door, client)
+        former, held = held, await claimed(door, client)
+        taken = [
+            await client.post(f"/v1/task/step/{what}", params=RUN, json={**former, "name": "x"})
+            for what in ("begin", "record", "receive")
+        ]
         known = await step(client, "begin", **held, name="fetch")
         read = await ok(await client.get("/v1/task/step", params={**RUN, "id": "t", "name": "fetch"}))
         listed = await ok(await client.get("/v1/task/steps", params={**RUN, "id": "t"}))
@@ -55,6 +60,7 @@ async def test_a_step_is_recorded_once_and_known_to_the_next_attempt() -> None:
         assert [(row["name"], row["kind"], row["state"]) for row in listed["items"]] == [
             ("fetch", "step", "done")
         ]
+        assert [problem(one) for one in taken] == [(409, "lease_lost")] * 3
         assert (problem(stale), problem(absent)) == ((409, "lease_lost"), (404, "not_found"))
 
 
@@ -267,34 +273,41 @@ async def test_queues_under_a_name_are_counted_paused_and_requeued_and_no_others
 
 async def test_a_forged_cursor_of_dead_tasks_leads_to_no_other_tenant_or_place() -> None:
     async with served() as door:
-        for ks, name in ((door.ks.tenant("acme"), "run/1"), (door.ks, "secret")):
+        acme = door.ks.tenant("acme")
+        for ks, name in ((acme, "run/1"), (door.ks, "secret"), (door.ks, "run/10")):
             await _add_dead(ks, name)
         client, narrow = await door.caller(), await door.caller("narrow", under="run/1")
+        of_acme = await _cursor_in(acme, "run/1")
+        beyond = [await _cursor_in(door.ks, name) for name in ("secret", "run/10")]
 
         answers = [
-            await who.get("/v1/queues/dead", params={"after": _forged(under, tenant, space)})
-            for who, under, tenant, space in (
-                (client, "", "acme", "run/1"),
-                (narrow, "run/1", None, "secret"),
-                (narrow, "run/1", None, "run/10"),
-            )
+            await client.get("/v1/queues/dead", params={"after": _forged("", of_acme)}),
+            *[await narrow.get("/v1/queues/dead", params={"after": _forged("run/1", it)}) for it in beyond],
         ]
+        right = await client.get("/v1/queues/dead", params={"after": _forged("", beyond[0])})
 
         assert [problem(one) for one in answers] == [(422, "invalid")] * 3
+        assert [row["task"]["id"] for row in right.json()["items"]] == ["t1"]
 
 
 async def _add_dead(ks: Keepstate, name: str) -> None:
     queue = ks.space(name).queue
-    await queue.put("hidden", id="t", max_attempts=1)
-    (task,) = await queue.claim("w", lease_s=60)
-    await task.fail("broken")
+    for number in range(2):
+        await queue.put("hidden", id=f"t{number}", max_attempts=1)
+        (task,) = await queue.claim("w", lease_s=60)
+        await task.fail("broken")
 
 
-def _forged(under: str, tenant: str | None, space: str) -> str:
-    from base64 import urlsafe_b64encode
+async def _cursor_in(ks: Keepstate, name: str) -> list[Any]:
+    """Return the parts of a cursor behind the first dead task of a space."""
+    cursor = (await ks.queues(name).dead(limit=1)).next
+    assert cursor is not None
+    parts: list[Any] = msgspec.msgpack.decode(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    return parts
 
-    packed = msgspec.msgpack.encode((under, "OWN", tenant, space, "AAAA"))
-    return urlsafe_b64encode(packed).decode().rstrip("=")
+
+def _forged(under: str, parts: list[Any]) -> str:
+    return urlsafe_b64encode(msgspec.msgpack.encode([under, *parts[1:]])).decode().rstrip("=")
 
 
 async def test_a_schedule_is_put_shown_paused_run_and_deleted() -> None:

@@ -78,10 +78,10 @@ describe("tasks and workers", { concurrency: 6 }, () => {
     const report = await queue.run(
       async (task) => {
         await task.heartbeat({ done: 0.5 });
-        await wait(3500);
+        await wait(6000);
         return (await queue.get(task.id)).progress;
       },
-      { ...QUIET, lease_s: 1.5 },
+      { ...QUIET, lease_s: 4 },
     );
 
     assert.equal(report.completed, 1);
@@ -113,13 +113,15 @@ describe("tasks and workers", { concurrency: 6 }, () => {
     const { queue, name } = newSpace();
     await queue.put(1, { id: "t" });
     let tookOver: Task | undefined;
+    let wasAborted = false;
 
     const worker = connect({ retry_s: 0.1 }, net.url)
       .space(name)
       .queue.run(
         async (task) => {
           isAway = true;
-          await wait(5000, undefined, { signal: task.signal }).catch(() => {});
+          await wait(20_000, undefined, { signal: task.signal }).catch(() => {});
+          wasAborted = task.signal.aborted;
           [tookOver] = await queue.claim({ lease_s: 60, wait_s: 5 });
           isAway = false;
           await task.complete("too late");
@@ -128,6 +130,8 @@ describe("tasks and workers", { concurrency: 6 }, () => {
       );
     const report = await worker;
 
+    await until(() => tookOver !== undefined); // the worker does not wait for an aborted handler
+    assert.equal(wasAborted, true);
     assert.equal(tookOver?.attempt, 2);
     assert.equal(report.lost, 1);
     await tookOver?.complete("in time");

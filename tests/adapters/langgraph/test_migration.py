@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -22,6 +23,7 @@ from langgraph.types import Command, interrupt
 import keepstate.sync
 from keepstate.adapters.langgraph import KeepstateSaver
 from keepstate.adapters.langgraph.migration import SPACE
+from keepstate.adapters.langgraph.records import space_of
 from keepstate.errors import InvalidError
 
 
@@ -107,6 +109,11 @@ def test_a_thread_is_brought_over_at_its_first_use_with_all_that_it_has(old: Pat
 
         assert facts(graph, "ann") == told
         assert list(saver.threads()) == ["ann"]
+        made = [commit.created_at for commit in ks.space("thread/ann").history.log()]
+        stated = [datetime.fromisoformat(one[3]) for one in told]
+        assert all(
+            abs(ours - theirs) < timedelta(milliseconds=1) for ours, theirs in zip(made, stated, strict=True)
+        )
         graph.invoke({"said": ["and on"]}, on("ann"))
         assert len(graph.get_state(on("ann")).values["said"]) == 8
         assert facts(graph, "ann")[3:] == told
@@ -122,6 +129,8 @@ def test_a_thread_is_brought_over_at_its_first_use_with_all_that_it_has(old: Pat
 def test_an_interrupted_thread_is_resumed_after_it(old: Path) -> None:
     with keepstate.sync.open("memory://") as ks:
         graph = graph_on(new_saver(ks, old, approvals=True), asks=True)
+        assert graph.get_state(on("bob/1")).next == ("pay",)
+        assert ks.space(space_of("bob/1")).approvals.pending() == []  # whoever resumes it answers
         done = graph.invoke(Command(resume=True), on("bob/1"))
 
         assert done["paid"] is True

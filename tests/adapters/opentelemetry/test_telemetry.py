@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
 import keepstate
-from keepstate import sync
+from keepstate import TaskSpec, sync
 from keepstate.adapters.opentelemetry import RequestSpans, Telemetry
 from keepstate.engine.queue.queue import Task
 from keepstate.engine.space.keepstate import Keepstate
@@ -181,7 +181,8 @@ async def test_an_attempt_links_to_the_span_that_put_the_task(traced: Traced, ki
 
     with traced.tracers.get_tracer("test").start_as_current_span("request"):
         await queue.put("x", id="t", kind="mail")
-    await queue.run(work if kind == "coroutine" else work_plainly, idle_s=0.1)
+    with traced.tracers.get_tracer("test").start_as_current_span("worker"):
+        await queue.run(work if kind == "coroutine" else work_plainly, idle_s=0.1)
 
     put, attempt = traced.span("queue.put"), traced.span("queue.process")
     inner = traced.span("documents.put" if kind == "coroutine" else "inside")
@@ -208,6 +209,13 @@ async def test_a_task_keeps_its_place_in_a_trace_through_its_life(traced: Traced
         first = task.traceparent
         await task.fail("no", retry_in_s=0)
         again = {task.id: task.traceparent for task in await queue.claim("w", lease_s=60, count=2)}
+    with traced.tracers.get_tracer("test").start_as_current_span("operator"):
+        await queue.cancel("t")
+        await queue.rerun("t", as_id="again")
+        await traced.ks.space("run/3").approvals.ask("Go?", id="q", then=TaskSpec(1))
+    (rerun,) = await queue.claim("w", lease_s=60)
+    await traced.ks.space("run/3").approvals.answer("q", True, by="ann")
+    (decided,) = await traced.ks.space("run/3").queue.claim("w", lease_s=60)
     plain = keepstate.open(await traced.ks.opened())
     await plain.space("run/2").queue.put("z")
     (untraced,) = await plain.space("run/2").queue.claim("w", lease_s=60)
@@ -216,6 +224,8 @@ async def test_a_task_keeps_its_place_in_a_trace_through_its_life(traced: Traced
 
     assert first == again["t"] == placed
     assert again["in a transaction"] == traceparent_of(traced.spans("queue.put")[1])
+    assert rerun.traceparent == traceparent_of(traced.span("queue.rerun"))
+    assert decided.traceparent == traceparent_of(traced.span("approvals.ask"))
     assert untraced.traceparent is None
 
 
@@ -382,9 +392,14 @@ async def test_a_request_has_a_span_above_its_operations_and_goes_on_with_the_tr
                 headers={"traceparent": context},
             )
             wrong = await client.get(f"/{SECRET}")
+            said = await client.post(
+                "/v1/conversation",
+                params={"session": "talk"},
+                json={"message": {"role": "user", "content": SECRET}},
+            )
         commit = await ks.space("run/1").history.find()
 
-    request, put = traced.span("PUT"), traced.span("documents.put")
+    request, put = traced.span("PUT"), traced.spans("documents.put")[0]
     assert (refused.status_code, written.status_code, wrong.status_code) == (401, 200, 404)
     assert (request.name, request.kind) == ("PUT putDocument", SpanKind.SERVER)
     assert dict(request.attributes or {}) == {
@@ -394,6 +409,8 @@ async def test_a_request_has_a_span_above_its_operations_and_goes_on_with_the_tr
     assert traceparent_of(request).split("-")[1] == context.split("-")[1]
     assert parent_of(request) == context.split("-")[2]
     assert parent_of(put) == id_of(request)
+    talked = [span for span in traced.spans() if (span.attributes or {}).get("session.id") == "talk"]
+    assert said.status_code == 200 and id_of(traced.span("POST")) in map(parent_of, talked)
     assert commit.meta["traceparent"] == traceparent_of(put)
     assert SECRET not in str([span.to_json() for span in traced.spans()])
 

@@ -227,7 +227,7 @@ async def test_changes_of_a_listing_are_watched(ks: Keepstate) -> None:
 async def test_a_watch_of_a_tenant_without_data_hears_of_its_first_subject(
     ks: Keepstate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else asks for the index, which the first space of the tenant makes worth having."""
+    """No other caller asks for the index, which the first space of the tenant makes worth having."""
     monkeypatch.setattr("keepstate.engine.index.index._LONGEST_WAIT_S", 0.1)
 
     async def first() -> str:

@@ -40,14 +40,14 @@ def used_in(sizes: Sizes) -> dict[str, int]:
 
 
 class _Space(NamedTuple):
-    """What a space held, and when it was changed last; None if that has to be asked again."""
+    """The contents of a space, and the time of its last change; None if that has to be asked again."""
 
     used: Mapping[str, int]
     changed_ms: int | None
 
 
 class Totals:
-    """What the spaces of one tenant hold.
+    """The contents of the spaces of one tenant.
 
     Attributes:
         used: The sum over all spaces, by the name of the quota.

@@ -218,15 +218,16 @@ def apply_edit(state: dict[str, Any], path: tuple[Any, ...], edit: Edit) -> None
     last = path[-1]
     if edit.value is not msgspec.UNSET and _is_new(inside, path):
         value = read_value(edit.value)
-        if isinstance(inside, list):
-            cast("list[Any]", inside).append(value)
+        parts = _parts(inside)
+        if isinstance(parts, list):
+            parts.append(value)
         else:
             inside[last] = value
     elif edit.keep is not None:
-        items = _item(inside, path)
-        if not isinstance(items, list):
+        cut = _parts(_item(inside, path))
+        if not isinstance(cut, list):
             raise InvalidError(f"the value at {path!r} is not a list; only a list can be cut")
-        del cast("list[Any]", items)[edit.keep :]
+        del cut[edit.keep :]
     else:
         _item(inside, path)
         if edit.remove:
@@ -235,27 +236,32 @@ def apply_edit(state: dict[str, Any], path: tuple[Any, ...], edit: Edit) -> None
             inside[last] = read_value(edit.value)
 
 
-def _is_new(container: Any, path: tuple[Any, ...]) -> bool:
+def _parts(container: object) -> list[object] | dict[object, object] | None:
+    """Return a list or dict as such; None for another value."""
+    if not isinstance(container, list | dict):
+        return None
+    return cast("list[object] | dict[object, object]", container)
+
+
+def _is_new(container: object, path: tuple[Any, ...]) -> bool:
     """Return whether a value at a path would be an item that its container does not have."""
-    if isinstance(container, list):
-        return type(path[-1]) is int and path[-1] == len(cast("list[Any]", container))
-    return isinstance(container, dict) and path[-1] not in container
+    parts = _parts(container)
+    if isinstance(parts, list):
+        return type(path[-1]) is int and path[-1] == len(parts)
+    return parts is not None and path[-1] not in parts
 
 
-def _item(container: Any, path: tuple[Any, ...]) -> Any:
+def _item(container: object, path: tuple[Any, ...]) -> Any:
     """Return the item of a list or dict that the last step of a path names."""
-    step = path[-1]
-    if isinstance(container, list):
-        is_there = type(step) is int and 0 <= step < len(cast("list[Any]", container))
-    elif isinstance(container, dict):
-        is_there = step in container
-    else:
+    step, parts = path[-1], _parts(container)
+    if parts is None:
         raise InvalidError(
             f"{path!r} leads into a value that is not a list or dict; replace that value whole"
         )
-    if not is_there:
+    is_index = type(step) is int and 0 <= step < len(parts)
+    if not (is_index if isinstance(parts, list) else step in parts):
         raise NotFoundError(f"the state has no value at {path!r}")
-    return cast("Any", container)[step]
+    return parts[step]
 
 
 async def merge(call: Call, query: InSpace, body: MergeRequest) -> StoredCommit:
