@@ -1,7 +1,7 @@
 """The page of the server in a real browser: 100,000 moments, 10,000 spaces, and a state of 90,000 messages.
 
-Times are those that the browser measures: from the navigation, or from the step that a person takes, until the
-page shows what was asked for. Without a Chromium there are no rows.
+Times are those that the browser measures: from the navigation, or from the step that a person takes, until
+the page shows what was asked for. Without a Chromium there are no rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ _UNTIL: Final = """(text) => new Promise((resolve) => {
 _JUMP: Final = """([place, text]) => { const begun = performance.now(); location.hash = place;
   return (UNTIL)(text).then((ended) => ended - begun); }""".replace("UNTIL", _UNTIL)
 _FRAMES: Final = """() => { const frames = window.frames_ = []; let last;
-  const note = (now) => { if (last) frames.push(now - last); last = now; window.noting_ = requestAnimationFrame(note); };
+  const note = (now) => {
+    if (last) frames.push(now - last);
+    last = now;
+    window.noting_ = requestAnimationFrame(note);
+  };
   requestAnimationFrame(note); }"""
 _PAINT: Final = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
@@ -194,7 +198,8 @@ def _look_at_spaces(table: Table, page: Page, count: int) -> None:
 def _searched(page: Page, space: str) -> float:
     """Return the time from the last letter of a search until the space is shown."""
     page.get_by_role("searchbox").fill(space)
-    return float(page.evaluate("""(text) => { const begun = performance.now(); return new Promise((resolve) => {
+    return float(page.evaluate("""(text) => {
+      const begun = performance.now(); return new Promise((resolve) => {
       const look = () => document.querySelector("[role=option]")?.innerText.replaceAll("\\n", "") === text
         ? resolve(performance.now() - begun) : setTimeout(look, 4);
       look(); }); }""", space))  # fmt: skip
