@@ -44,10 +44,7 @@ _JUMP: Final = """([place, text]) => { const begun = performance.now(); location
   return (UNTIL)(text).then((ended) => ended - begun); }""".replace("UNTIL", _UNTIL)
 _FRAMES: Final = """() => { const frames = window.frames_ = []; let last;
   const note = (now) => {
-    if (last) frames.push(now - last);
-    last = now;
-    window.noting_ = requestAnimationFrame(note);
-  };
+    if (last) frames.push(now - last); last = now; window.noting_ = requestAnimationFrame(note); };
   requestAnimationFrame(note); }"""
 _PAINT: Final = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
 

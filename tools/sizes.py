@@ -33,7 +33,7 @@ BUDGETS = {
     "engine": 25_000,
     "managers": 5_400,
     "memories": 870,
-    "server": 5_600,
+    "server": 5_950,
     "sessions": 6_300,
     "stores": 12_680,
     "sync": 3_700,
