@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from playwright.async_api import expect
 
 from tests.browser.conftest import Workshop
+from tests.browser.places import place
 from tests.browser_fixtures import Chromium
 
 if TYPE_CHECKING:
@@ -76,3 +78,25 @@ async def test_a_person_who_may_not_answer_is_told_who_may(chromium: Chromium, w
 
     await expect(page.get_by_text("Only bob may answer.")).to_be_visible()
     await expect(page.get_by_role("button", name="Yes, approve")).to_have_count(0)
+
+
+async def test_an_edit_keeps_the_numbers_that_it_does_not_touch(
+    chromium: Chromium, workshop: Workshop
+) -> None:
+    documents = workshop.ks.space("desk").documents
+    await documents.put(
+        "prices", {"rate": 1.0, "big": 2**60, "note": "old", "parts": [], "text": 'a "b": {c}'}
+    )
+    page = await workshop.open(place(view="documents", space="desk", id="prices"))
+    await page.get_by_role("button", name="Edit", exact=True).click()
+    editor = page.get_by_label("Value, as JSON")
+    await expect(editor).to_have_value(re.compile('"rate": 1.0'))
+
+    text = await editor.input_value()
+    await editor.fill(text.replace("old", "new"))
+    await page.get_by_role("button", name="Save", exact=True).click()
+    await expect(page.get_by_text("Saved.")).to_be_visible()
+
+    saved = await documents.get("prices")
+    assert saved == {"rate": 1.0, "big": 2**60, "note": "new", "parts": [], "text": 'a "b": {c}'}
+    assert type(saved["rate"]) is float and type(saved["big"]) is int

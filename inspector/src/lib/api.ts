@@ -46,7 +46,7 @@ export async function ask<Name extends OperationName>(
 ): Promise<Answer<Name>> {
   const [method, path] = split(name);
   const hasBody = method !== "GET" && method !== "DELETE" && !(name in BODILESS);
-  const body = hasBody ? rest[0] : undefined;
+  const body = hasBody ? (rest[0] instanceof JsonText ? rest[0].text : JSON.stringify(rest[0])) : null;
   const options = ((hasBody ? rest[1] : rest[0]) ?? {}) as Options;
   const headers: Record<string, string> = {};
   if (hasBody) headers["content-type"] = method === "PATCH" ? "application/merge-patch+json" : "application/json";
@@ -56,11 +56,23 @@ export async function ask<Name extends OperationName>(
   const response = await send(path + search(query), {
     method,
     headers,
-    body: hasBody ? JSON.stringify(body) : null,
+    body,
     signal: options.signal ?? null,
   });
   if (!response.ok) throw await errorOf(response);
   return (await response.json()) as Answer<Name>;
+}
+
+/** A body that is JSON already, and is sent as it is. */
+export class JsonText {
+  constructor(readonly text: string) {}
+}
+
+/** Read an answer as text, for literals that must stay as they are. */
+export async function readText(name: OperationName & `GET ${string}`, query: Record<string, unknown>, signal?: AbortSignal): Promise<string> {
+  const response = await send(split(name)[1] + search(query), { signal: signal ?? null });
+  if (!response.ok) throw await errorOf(response);
+  return response.text();
 }
 
 type Bodiless = { [Name in OperationName]: Body<Name> extends undefined ? Name & `POST ${string}` : never }[OperationName];
