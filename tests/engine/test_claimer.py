@@ -601,9 +601,8 @@ async def test_fields_of_a_later_version_survive_a_claim_by_what_is_supposed(spa
     (entry,) = (await store.read(space.executor.stored_name, [key])).entries
     assert entry is not None
     record = tasks.decode_record(entry.value, "t")
-    later = tasks.encode_record(record)[3:] + b"\x2a"
-    header = (len(tasks.TaskRecord.__struct_fields__)).to_bytes(2, "big")
-    await store.apply([Batch(space.executor.stored_name, [Put(key, b"\xdc" + header + later)])])
+    later = tasks.encode_record(msgspec.structs.replace(record, later=(42,)))
+    await store.apply([Batch(space.executor.stored_name, [Put(key, later)])])
     # The index entry of a ready task follows from the record's revision, so it is made ready again.
     await space.queue.take("t", "w", lease_s=60)
     (held,) = await space.queue.list("claimed")

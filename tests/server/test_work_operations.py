@@ -356,6 +356,7 @@ async def test_a_reply_is_written_by_requests_followed_and_added_once() -> None:
 
         proof = await ok(await client.post("/v1/conversation/reply", params=TALK, json={"id": "r1"}))
         busy = await client.post("/v1/conversation/reply", params=TALK, json={})
+        assert "Keepstate" not in busy.json()["detail"]  # which has the place of the store
         sent = {**_held(proof), "text": "Hel"}
         first = await ok(await client.post("/v1/conversation/reply/extend", params=TALK, json=sent))
         again = await ok(await client.post("/v1/conversation/reply/extend", params=TALK, json=sent))

@@ -64,7 +64,7 @@ class ConversationStore:
         """Messages that the context had last, or that were added since: a read of the context tries them."""
 
     def __repr__(self) -> str:
-        return f"{self.tail or 'conversation'} in {self.namespace.target!r}"
+        return f"{self.tail or 'conversation'} in space {self.namespace.target.executor.name!r}"
 
     def at(self, target: Space | Transaction, prefix: str) -> ConversationDocuments:
         """Return the documents under a prefix of the namespace."""
