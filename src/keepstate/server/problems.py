@@ -6,6 +6,7 @@ anything that raises one of these errors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
@@ -56,6 +57,10 @@ _OF_THE_MACHINE: Final = (
     errors.MissingExtraError,
 )
 """Errors whose messages name files, hosts and packages of the server."""
+_HANDLE: Final = re.compile(r"<(?:Keepstate|\w*Store) [^<>]*>")
+"""A handle or a store in a message, with its address."""
+_LOGIN: Final = re.compile(r"[a-z+]+://\S* rejects ")
+"""The message of a store that rejects the server's own user or password."""
 _RETRY_AFTER_S: Final = "1"
 
 
@@ -106,11 +111,13 @@ def problem_of(error: errors.KeepstateError | RefusedError) -> Problem:
     if isinstance(error, RefusedError):
         title = error.code.replace("_", " ").capitalize()
         return Problem(_type_of(error.code), title, error.status, error.detail, error.code, error.retryable)
+    if isinstance(error, errors.InvalidError) and _LOGIN.match(error.message):
+        error = errors.StoreUnavailableError(error.message)  # no client can correct it
     status = status_of(error)
     title = error.code.replace("_", " ").capitalize()
     facts = {name: _fact(value) for name, value in error.facts.items() if name not in _HIDDEN}
-    detail = error.message
-    if isinstance(error, _OF_THE_MACHINE):
+    detail = _HANDLE.sub("the store", error.message)
+    if isinstance(error, _OF_THE_MACHINE) or error.facts.get("url") is not None:
         detail = f"the store reported {error.code!r}; the log of the server has the details"
     return Problem(_type_of(error.code), title, status, detail, error.code, error.retryable, facts)
 
