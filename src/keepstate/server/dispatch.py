@@ -136,7 +136,8 @@ class Endpoint:
             scope[OPERATION] = row.name
             response = await self._answer(row, scope, receive, send)
         except (KeepstateError, RefusedError) as error:
-            refusal = response = respond_to(error)
+            may_read = scope[GRANT].key.allows("read")
+            refusal = response = respond_to(error, may_read=may_read)
             if refusal.status_code >= 500:
                 _log.warning("%s: %s: %s", scope[OPERATION], type(error).__name__, error)
         except Exception as error:  # noqa: BLE001  # an error of ours: logged, and told without its text
