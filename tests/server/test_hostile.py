@@ -299,6 +299,25 @@ async def test_an_error_that_names_a_handle_is_told_without_the_place_of_its_sto
         assert str(tmp_path) not in text and "kept.db" not in text
 
 
+async def test_strangers_who_ask_at_once_whether_it_is_ready_ask_the_store_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as door:
+        store, asked = await door.ks.opened(), 0
+        spaces: Any = store.spaces
+
+        async def slow(*given: Any, **options: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            await asyncio.sleep(0.05)
+            return await spaces(*given, **options)
+
+        monkeypatch.setattr(store, "spaces", slow)
+        answers = await asyncio.gather(*(door.client().get("/readyz") for _ in range(20)))
+
+        assert {answer.status_code for answer in answers} == {200} and asked == 1
+
+
 async def test_a_body_with_two_lengths_is_refused() -> None:
     async with served() as door:
         client = await door.caller()
