@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ import pytest
 
 import keepstate
 from keepstate.errors import InvalidError, KeepstateError, StorageError, StoreUnavailableError
-from keepstate.server import Limits, store_endpoint
+from keepstate.server import Key, Limits, store_endpoint
 from keepstate.server.app import OPERATIONS
+from keepstate.server.dispatch import require_valid
+from keepstate.server.keys import Grant
+from keepstate.server.problems import RefusedError
 from keepstate.server.table import Operation
 from keepstate.stores.http import wire
 from keepstate.stores.protocol import Batch as StoreBatch
 from keepstate.stores.protocol import Put
+from keepstate.testing.clocks import ManualClock
 from tests.server.conftest import Served, served
 from tests.server.test_rights import BODIES, GIVEN, Request
 
@@ -370,6 +375,17 @@ async def test_a_key_that_is_revoked_while_its_body_comes_writes_nothing(
 
         assert answer.status_code == 401, answer.content
         assert await nothing_is_written(door)
+
+
+def test_a_key_that_expires_while_its_body_comes_is_refused() -> None:
+    clock = ManualClock()
+    end = datetime.fromtimestamp(clock.now_ms() / 1000 + 10, UTC)
+    grant = Grant(Key("ann", frozenset(["write"]), expires_at=end))
+    require_valid(grant, clock)
+    clock.advance(10_000)
+
+    with pytest.raises(RefusedError, match="has expired"):
+        require_valid(grant, clock)
 
 
 async def test_a_person_whose_name_is_not_utf_8_is_refused() -> None:
