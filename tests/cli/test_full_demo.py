@@ -131,7 +131,7 @@ def test_people_see_what_happens_what_came_of_it_and_what_to_try(
 def serves_a_link(server: subprocess.Popen[str]) -> None:
     """Check that a server prints a link for a browser, and ends by a signal."""
     assert server.stdout is not None
-    assert any("/#" in line for line in iter(server.stdout.readline, ""))
+    assert any("open once: http" in line for line in iter(server.stdout.readline, ""))
     server.send_signal(signal.SIGTERM)
     assert server.wait(60) == 0
 
