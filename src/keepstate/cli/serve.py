@@ -69,6 +69,9 @@ async def serve(
     telemetry: Annotated[
         bool, Parameter(negative="", help="Send traces and metrics by OpenTelemetry.")
     ] = False,
+    trace_url: Annotated[
+        str | None, Parameter(help="The address of a trace with {trace_id}, for links of the inspector.")
+    ] = None,
     rate: Annotated[float | None, Parameter(help="Requests a second of a key without a rate.")] = None,
     drain_s: Annotated[
         float, Parameter(help="After SIGTERM, fail /readyz for S seconds before streams end.")
@@ -87,6 +90,8 @@ async def serve(
     found = None if signer is None else import_named(signer, "MODULE:SIGNER")
     if drain_s < 0:
         raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
+    if trace_url is not None:
+        _app.require_trace_url("--trace-url", trace_url)
     limits = _limits.Limits(rate=rate)
     observer = begin_telemetry(session.chosen_url(), is_asked_for=telemetry)
     async with replace(session, tenant=None).opened(makes=True, telemetry=observer) as ks:
@@ -99,6 +104,7 @@ async def serve(
             allow_hosts=hosts,
             mcp=mcp,
             tracing=observer is not None,
+            trace_url=trace_url,
         )
         await _running.require_keys(made, host)
         listener = _running.bind(host, port)
