@@ -107,13 +107,8 @@ async def serve(
             trace_url=trace_url,
         )
         await _running.require_keys(made, host)
-        listener = _running.bind(host, port)
-        with listener:
-            place = f"{_shown_host(host)}:{listener.getsockname()[1]}"
-            link = f"http://{place}{_make_link(made, open_as, session.tenant)}" if open else None
-            tell = partial(_tell, session, f"http://{place}", ks.url, link)
-            server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
-            await server.serve([listener])
+        person = open_as if open else None
+        server = await _serve_at(host, port, made, session, ks.url, person=person, drain_s=drain_s)
     return exits.OK if server.started else exits.FAILED
 
 
@@ -137,6 +132,26 @@ async def mcp(
     async with replace(session, tenant=None).opened() as ks:
         await _mcp.serve_stdio(ks, key, is_writable=write)
     return exits.OK
+
+
+async def _serve_at(
+    host: str,
+    port: int,
+    made: _app.Server,
+    session: Session,
+    store: str,
+    *,
+    person: str | None,
+    drain_s: float,
+) -> _running.RunningServer:
+    """Serve an application until it is to end. With a person, print a link that lets one browser in."""
+    with _running.bind(host, port) as listener:
+        place = f"{_shown_host(host)}:{listener.getsockname()[1]}"
+        link = None if person is None else f"http://{place}{_make_link(made, person, session.tenant)}"
+        tell = partial(_tell, session, f"http://{place}", store, link)
+        server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
+        await server.serve([listener])
+    return server
 
 
 def _make_link(made: _app.Server, name: str, tenant: str | None) -> str:

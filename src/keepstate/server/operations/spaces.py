@@ -223,8 +223,15 @@ async def get_size(call: Call, query: Query) -> Size:
 async def get_self(call: Call, query: AnywhereQuery) -> PresentKey:
     """Return what the key is and may do."""
     key = call.key
-    rights = sorted(key.rights)
-    return PresentKey(key.name, call.author, rights, key.tenant, key.under, key.expires_at, call.trace_url)
+    return PresentKey(
+        key.name,
+        call.author,
+        sorted(key.rights),
+        key.tenant,
+        key.under,
+        key.expires_at,
+        call.trace_url,
+    )
 
 
 def _subject(found: Found) -> Subject:
