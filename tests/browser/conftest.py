@@ -114,17 +114,18 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
 
 
 @contextmanager
-def serve_stores(folder: Path, names: Sequence[str]) -> Iterator[Stores]:
-    """Yield stores in a folder, served by one process."""
+def serve_stores(folder: Path, names: Sequence[str], runs: Sequence[Any] = ()) -> Iterator[Stores]:
+    """Yield stores in a folder, served by one process; `conversations` holds runs, or generated ones."""
     folder.mkdir(exist_ok=True)
-    (folder / "conversations.db.json").write_text(json.dumps(generate(CONVERSATIONS)), encoding="utf-8")
+    told = json.dumps(list(runs) or generate(CONVERSATIONS))
+    (folder / "conversations.db.json").write_text(told, encoding="utf-8")
     words = ("-m", "tests.processes.serve_inspector", folder, *names)
     modules = ("langgraph.graph", "uvicorn", "keepstate.server")
     found = Stores(Program(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, modules=modules))
     assert found.process.stdin is not None and found.process.stdout is not None
-    told = json.loads(found.process.stdout.readline())
-    found.addresses = {name: each["url"] for name, each in told.items()}
-    found.urls = {name: each["store"] for name, each in told.items()}
+    served = json.loads(found.process.stdout.readline())
+    found.addresses = {name: each["url"] for name, each in served.items()}
+    found.urls = {name: each["store"] for name, each in served.items()}
     yield found
     found.process.stdin.close()
     found.process.wait(60)

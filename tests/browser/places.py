@@ -36,6 +36,8 @@ DESK = {
 CONVERSATIONS = {
     place(view="inbox"): "",
     place(view="conversation", space="conversations.db/0/0"): "customer number",
+    place(view="conversation", space="conversations.db/1/0"): "",
+    place(view="conversation", space="conversations.db/2/0"): "",
     place(view="timeline", space="conversations.db/0/0", at="3"): "customer number",
     place(view="documents", space="conversations.db/0/0"): "conversation",
 }

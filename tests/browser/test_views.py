@@ -44,7 +44,7 @@ async def test_each_view_is_accessible_in_light_and_dark(chromium: Chromium, tab
     for number, place in enumerate(PLACES[store]):
         await go(page, place)
         told: list[str] = await page.evaluate(RUN_AXE, [RULES, None])
-        if number % 2:  # the colours of both schemes have the same names
+        if number % 2:  # pairs of text and ground recur in all views
             await page.emulate_media(color_scheme="dark")
             told += await page.evaluate(RUN_AXE, [RULES, {"type": "rule", "values": ["color-contrast"]}])
             await page.emulate_media(color_scheme="light")
