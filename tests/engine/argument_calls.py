@@ -422,6 +422,17 @@ CALLS: dict[str, Call] = {
     "Queue.requeue(since)": on_queue(lambda q, x: q.requeue(since=x), NO_MOMENT),
     "Queue.requeue(limit)": on_queue(lambda q, x: q.requeue(kind="a", limit=x), NO_COUNT),
     "Queue.rerun(id)": on_queue(lambda q, x: q.rerun(x), (*NO_TASK_ID, None)),
+    "Queue.rerun(result)": on_queue(lambda q, x: q.rerun("t", from_step="a", result=x), NO_VALUE),
+    "Queue.attach(claim)": on_queue(lambda q, x: q.attach(x), NO_CLAIM),
+    "Queue.attach(lease_s)": on_queue(lambda q, x: q.attach(Claim("t", 1), lease_s=x), NO_LENGTH),
+    "Queue.begin_step(claim)": on_queue(lambda q, x: q.begin_step(x, "a"), NO_CLAIM),
+    "Queue.begin_step(name)": on_queue(lambda q, x: q.begin_step(Claim("t", 1), x), NO_TEXT),
+    "Queue.begin_step(once)": on_queue(lambda q, x: q.begin_step(Claim("t", 1), "a", once=x), NO_FLAG),
+    "Queue.record_step(claim)": on_queue(lambda q, x: q.record_step(x, "a", 1), NO_CLAIM),
+    "Queue.record_step(name)": on_queue(lambda q, x: q.record_step(Claim("t", 1), x, 1), NO_TEXT),
+    "Queue.record_step(result)": on_queue(lambda q, x: q.record_step(Claim("t", 1), "a", x), NO_VALUE),
+    "Queue.step_result(id)": on_queue(lambda q, x: q.step_result(x, "a"), NO_TASK_ID),
+    "Queue.step_result(name)": on_queue(lambda q, x: q.step_result("t", x), NO_TEXT),
     "Queue.rerun(as_id)": on_queue(lambda q, x: q.rerun("t", as_id=x), NO_TASK_ID),
     "Queue.rerun(from_step)": on_queue(
         lambda q, x: q.rerun("t", from_step=x), (1, b"a", "", "a" * 201, "\ud800")

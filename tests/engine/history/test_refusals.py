@@ -50,6 +50,7 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], Sequence[Any]]] = {
     "log(ref)": (lambda h, x: list(h.log(x)), NO_REF),
     "log(after)": (lambda h, x: list(h.log(after=x)), tuple(x for x in NO_REF if x is not None)),
     "log(limit)": (lambda h, x: list(h.log(limit=x)), NO_COUNT),
+    "latest(limit)": (lambda h, x: list(h.latest(limit=x)), NO_COUNT),
     "log(first)": (lambda h, x: list(h.log(first=x)), NO_COUNT),
     "log(reverse)": (lambda h, x: list(h.log(reverse=x)), (0, None, "no")),
     "log(path)": (lambda h, x: list(h.log(path=x)), tuple(x for x in NO_PATH if x is not None)),

@@ -642,9 +642,7 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
         is_idempotent: bool = False,
         also: bytes | None = None,
     ) -> None:
-        require_instance("task", task, Task, Claim)
-        if type(task.token) is not int:
-            raise InvalidError(f"`token` of {task!r} is {task.token!r}; give the token of a claim")
+        _check_claim("task", task, Task, Claim)
         key = tasks.task_key(task.id)
 
         async def work(unit: Unit) -> None:
@@ -690,7 +688,7 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
         Raises:
             LeaseLostError: The claim no longer holds the task.
         """
-        require_instance("claim", claim, Claim)
+        _check_claim("claim", claim, Claim)
         check_duration_ms("lease_s", lease_s)
         losses = await self._executor.loss_detector()
         task_key, payload_key = tasks.task_key(claim.id), tasks.payload_key(claim.id)
@@ -740,7 +738,7 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
         return await self._step_calls(claim, name).record(result)
 
     def _step_calls(self, claim: Claim, name: str) -> StepCalls:
-        require_instance("claim", claim, Claim)
+        _check_claim("claim", claim, Claim)
         return StepCalls(self._executor, claim.id, claim.token, name)
 
     async def change_steps(
@@ -817,6 +815,13 @@ def _check_kinds(kinds: Sequence[str]) -> list[str]:
 
 def _match_without_documents(match: Match, task_id: str, payload: Any, _: Mapping[str, Any]) -> bool:
     return match(task_id, payload)
+
+
+def _check_claim(what: str, given: Any, *kinds: type) -> None:
+    """Raise `InvalidError` unless an argument is of one of these classes, with the token of a claim."""
+    require_instance(what, given, *kinds)
+    if type(given.token) is not int:
+        raise InvalidError(f"`token` of {given!r} is {given.token!r}; give the token of a claim")
 
 
 def _is_unwritten(entry: Entry | None) -> bool:

@@ -151,6 +151,8 @@ class TaskControl:
             tasks.task_key(as_id)
         number, edit = 0, None
         if from_step is not None:
+            if result is not MISSING:
+                self._executor.encode(result, step_key(id, from_step))  # refused before anything is read
             row = await self._recorded(id, from_step)
             number = row.number
             if result is not MISSING:
