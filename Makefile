@@ -11,11 +11,11 @@ PYTEST := $(BIN)/python -m pytest
 .PHONY: help setup demo test quick portable check bench deep theirs adk docs lock clean
 
 help: ## list the commands
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-15s %s\n", $$1, $$2 }'
 	@echo
 	@echo '  PYTHON=python3.13 VENV=.venv-3.13 chooses an interpreter and its folder; ARGS="..." goes to the command that is run.'
 
-setup: ## make .venv: keepstate with all extras, the tools and the real servers (at once if nothing changed)
+setup: ## make .venv: keepstate with all extras, the tools and the real servers; build the inspector (at once if nothing changed)
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV)
 
 demo: setup ## let four agents index the standard library's source: killed, paused, resumed, no update lost

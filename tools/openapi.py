@@ -21,7 +21,7 @@ _HEAD: Final = """\
 Each operation of the [server](../how-to/serve.md), and the keys that may call it. A key has one or more
 rights; only `admin` includes others: `read` and `write`. Where two rights are needed, the key has both.
 `store` allows none of these operations: it opens [`/store`](../how-to/remote-store.md). Without a key, only
-`/healthz`, `/readyz`, `/openapi.json`, `/open` and `/approvals` answer.
+the files of the inspector, `/healthz`, `/readyz`, `/openapi.json`, `/open` and `/approvals` answer.
 
 `python tools/openapi.py` writes this page. A test compares it with what a server does for keys of each right.
 """

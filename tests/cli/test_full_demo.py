@@ -75,7 +75,7 @@ def test_nothing_is_lost_or_done_twice_when_agent_and_conductor_are_killed(
 
 @pytest.mark.slow
 def test_people_see_what_happens_what_came_of_it_and_what_to_try(
-    keepstate: Keepstate, play: Keepstate, tmp_path: Path
+    keepstate: Keepstate, play: Keepstate, started: Started, tmp_path: Path
 ) -> None:
     ended = play("--workers", "2", "--most", "100", TMPDIR=str(tmp_path))
 
@@ -119,9 +119,21 @@ def test_people_see_what_happens_what_came_of_it_and_what_to_try(
     tries = re.findall(r"^  keepstate (.+)$", ended.err, re.MULTILINE)
     assert len(tries) >= 4
     for words in tries:
-        tried = keepstate(*shlex.split(words, comments=True), "--url", url)
+        command = shlex.split(words, comments=True)
+        if command[0] == "serve":
+            serves_a_link(started(*command, "--port", "0", "--url", url))
+            continue
+        tried = keepstate(*command, "--url", url)
         assert tried.code == 0 and tried.out
     assert re.search(rf"rm -r {tmp_path}/keepstate-demo-\w+$", ended.err, re.MULTILINE)
+
+
+def serves_a_link(server: subprocess.Popen[str]) -> None:
+    """Check that a server prints a link for a browser, and ends by a signal."""
+    assert server.stdout is not None
+    assert any("/#" in line for line in iter(server.stdout.readline, ""))
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(60) == 0
 
 
 def shows_each_manager(out: str) -> None:

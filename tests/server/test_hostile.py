@@ -6,6 +6,9 @@ import asyncio
 import gzip
 import json
 import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,10 +16,17 @@ import msgspec
 import pytest
 
 import keepstate
-from keepstate.errors import StoreUnavailableError
-from keepstate.server import Limits
+from keepstate.errors import InvalidError, KeepstateError, StorageError, StoreUnavailableError
+from keepstate.server import Key, Limits, store_endpoint
 from keepstate.server.app import OPERATIONS
+from keepstate.server.dispatch import require_valid
+from keepstate.server.keys import Grant
+from keepstate.server.problems import RefusedError
 from keepstate.server.table import Operation
+from keepstate.stores.http import wire
+from keepstate.stores.protocol import Batch as StoreBatch
+from keepstate.stores.protocol import Put
+from keepstate.testing.clocks import ManualClock
 from tests.server.conftest import Served, served
 from tests.server.test_rights import BODIES, GIVEN, Request
 
@@ -243,29 +253,151 @@ async def test_each_answer_forbids_guessing_framing_and_leaking() -> None:
             )
             assert "default-src 'none'" in headers["content-security-policy"], path
             assert "frame-ancestors 'none'" in headers["content-security-policy"], path
+            assert headers["cross-origin-opener-policy"] == "same-origin", path
             assert "access-control-allow-origin" not in headers and "server" not in headers
             assert headers["cache-control"] != "" and "public" not in headers["cache-control"], path
 
 
-async def test_a_store_that_fails_is_told_without_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreUnavailableError("/srv/secret/keepstate.db is locked", url="sqlite:////srv/secret/keepstate.db"),
+        StorageError("postgresql://ann@secret/db refused a statement", url="postgresql://ann@secret/db"),
+        InvalidError("postgresql://ann@secret/db rejects this user or database: no. Correct them."),
+        InvalidError("redis://secret rejects user and password at WRONGPASS. Correct them in the URL."),
+    ],
+)
+async def test_a_store_that_fails_is_told_without_its_place(
+    error: KeepstateError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with served() as door:
         client = await door.caller()
         store = await door.ks.opened()
 
         async def fail(*_: Any, **__: Any) -> Any:
-            raise StoreUnavailableError(
-                "/srv/secret/keepstate.db is locked", url="sqlite:////srv/secret/keepstate.db"
-            )
+            raise error
 
         monkeypatch.setattr(store, "read", fail)
         answer = await client.get("/v1/document", params={"space": "run", "key": "k"})
 
-        assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (
-            503,
-            "unavailable",
-            True,
+        expected = (500, "storage", False) if type(error) is StorageError else (503, "unavailable", True)
+        problem = answer.json()
+        assert (answer.status_code, problem["code"], problem.get("retryable", False)) == expected
+        assert "secret" not in answer.text and "secret" in caplog.text
+        assert (answer.headers.get("retry-after") == "1") == (expected[0] == 503)
+
+
+async def test_an_error_that_names_a_handle_is_told_without_the_place_of_its_store(tmp_path: Path) -> None:
+    async with served(f"sqlite:///{tmp_path}/kept.db", mcp="read") as door:
+        client = await door.caller()
+        fork = {"session": "ann", "fork": "none"}
+        answer = await client.get("/v1/conversation", params=fork)
+        call = {"name": "conversation", "arguments": fork}
+        told = await client.post(
+            "/mcp",
+            json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call},
+            headers={"Accept": "application/json, text/event-stream"},
         )
-        assert answer.headers["retry-after"] == "1" and "secret" not in answer.text
+
+    for text in (answer.text, told.text):
+        assert "'none' does not exist" in text and "session/ann" in text
+        assert str(tmp_path) not in text and "kept.db" not in text
+
+
+async def test_strangers_who_ask_at_once_whether_it_is_ready_ask_the_store_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as door:
+        store, asked = await door.ks.opened(), 0
+        spaces: Any = store.spaces
+
+        async def slow(*given: Any, **options: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            await asyncio.sleep(0.05)
+            return await spaces(*given, **options)
+
+        monkeypatch.setattr(store, "spaces", slow)
+        answers = await asyncio.gather(*(door.client().get("/readyz") for _ in range(20)))
+
+        assert {answer.status_code for answer in answers} == {200} and asked == 1
+
+
+async def test_a_body_with_two_lengths_is_refused() -> None:
+    async with served() as door:
+        client = await door.caller()
+        answer = await client.put(
+            "/v1/document",
+            params={"space": "run", "key": "k"},
+            content=b"1",
+            headers={**JSON, "Content-Length": "1", "Transfer-Encoding": "chunked"},
+        )
+
+        assert (answer.status_code, answer.headers["connection"]) == (400, "close")
+        assert await nothing_is_written(door)
+
+
+@pytest.mark.parametrize("path", ["/v1/document?space=run&key=k", "/mcp", "/store/apply"])
+async def test_a_key_that_is_revoked_while_its_body_comes_writes_nothing(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_endpoint, "_LOOK_S", 0.0)
+    put_task = {"name": "put_task", "arguments": {"space": "run", "id": "t", "payload": 1}}
+    batch = StoreBatch("run", writes=[Put(b"k", b"\x01")], token=b"t" * 16)
+    body, kind = {
+        "/mcp": (
+            msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": put_task}),
+            "application/json",
+        ),
+        "/store/apply": (wire.encode(wire.ApplyCall(batches=[batch], seen={})), wire.MEDIA_TYPE),
+    }.get(path, (b"1", "application/json"))
+    async with served(mcp="write") as door:
+        secret = await door.secret("ann", ["read", "write", "store"])
+
+        async def late() -> AsyncIterator[bytes]:
+            yield body[:-1]
+            await door.keys.revoke("ann")
+            while door.keys.find(secret) is not None:
+                await asyncio.sleep(0.01)
+            yield body[-1:]
+
+        async with asyncio.timeout(60):
+            answer = await door.client(secret).request(
+                "PUT" if path.startswith("/v1") else "POST",
+                path,
+                content=late(),
+                headers={
+                    "Content-Type": kind,
+                    "Accept": "application/json, text/event-stream",
+                    wire.VERSION_HEADER: str(wire.VERSION),
+                },
+            )
+
+        assert answer.status_code == 401, answer.content
+        assert await nothing_is_written(door)
+
+
+def test_a_key_that_expires_while_its_body_comes_is_refused() -> None:
+    clock = ManualClock()
+    end = datetime.fromtimestamp(clock.now_ms() / 1000 + 10, UTC)
+    grant = Grant(Key("ann", frozenset(["write"]), expires_at=end))
+    require_valid(grant, clock)
+    clock.advance(10_000)
+
+    with pytest.raises(RefusedError, match="has expired"):
+        require_valid(grant, clock)
+
+
+async def test_a_person_whose_name_is_not_utf_8_is_refused() -> None:
+    async with served() as door:
+        client = await door.caller()
+        answers = [
+            await client.get("/v1/self", headers={"On-Behalf-Of": person})
+            for person in ("%FF", "%FE", "%E2%80%AE", "Zo%C3%AB")
+        ]
+
+    assert [answer.status_code for answer in answers] == [422, 422, 422, 200]
+    assert answers[-1].json()["author"] == "ann/Zoë"
 
 
 async def test_an_error_of_the_server_itself_is_logged_and_not_told(

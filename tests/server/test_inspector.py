@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 import keepstate
-from keepstate.server import Key, Keys, Limits, create_app
+from keepstate.server import Key, Keys, Limits, browser_sessions, create_app
 from keepstate.server.browser_sessions import BrowserSessions, cookie_name
 from keepstate.testing.clocks import ManualClock
 from tests.server.conftest import Served, served
@@ -159,6 +159,36 @@ async def test_the_cookie_is_hidden_from_scripts_and_other_sites_and_ports() -> 
     assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower() and secret not in cookie
     assert (other.status_code, own.status_code) == (401, 200)
     assert cookie_name("[::1]:80") == "keepstate_session_80" and cookie_name("[::1]") == "keepstate_session"
+
+
+async def test_a_page_under_tls_gets_a_cookie_that_is_sent_under_tls_only() -> None:
+    async with served() as door:
+        secret = await door.secret()
+        cookies = [
+            (await door.client().post("/open", json={"secret": secret}, headers={"Origin": origin})).headers[
+                "set-cookie"
+            ]
+            for origin in ("https://localhost", "http://localhost")
+        ]
+
+    assert ["secure" in cookie.lower() for cookie in cookies] == [True, False]
+
+
+async def test_a_key_has_a_number_of_sessions_of_browsers_and_a_further_one_ends_the_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(browser_sessions, "_MOST", 3)
+    async with served() as door:
+        often, other = await door.secret("often", ["read"]), await door.secret("other", ["read"])
+        client = door.client()
+        cookies = [_sent(await client.post("/open", json={"secret": other}))]
+        for _ in range(5):
+            client.cookies.clear()
+            cookies.append(_sent(await client.post("/open", json={"secret": often})))
+        client.cookies.clear()
+        answers = [await client.get("/v1/self", headers={"Cookie": cookie}) for cookie in cookies]
+
+    assert [answer.status_code for answer in answers] == [200, 401, 401, 200, 200, 200]
 
 
 def _sent(answer: httpx.Response) -> str:

@@ -283,6 +283,45 @@ async def test_a_key_without_the_right_to_read_learns_no_version() -> None:
         assert told.headers["etag"].strip('"') not in hidden.text
 
 
+async def test_a_key_without_the_right_to_read_learns_nothing_of_an_approval_that_it_withdraws() -> None:
+    async with served() as door:
+        space = door.ks.space("run/1")
+        for id in ("one", "two"):
+            await space.approvals.ask("secret?", id=id, subject={"sum": "secret"}, need=2)
+            await space.approvals.answer(id, True, by="ann", note="secret")
+        reader, writer = await door.caller("r", ["read", "write"]), await door.caller("w", ["write"])
+
+        told, hidden = [
+            (await client.post("/v1/approval/withdraw", params={"space": "run/1"}, json={"id": id})).json()
+            for client, id in ((reader, "one"), (writer, "two"))
+        ]
+
+        assert (told["state"], hidden["state"]) == ("withdrawn", "withdrawn")
+        assert str(told).count("secret") == 3 and "secret" not in str(hidden)
+        assert told["digest"] and not hidden["digest"]
+
+
+async def test_a_key_without_the_right_to_read_learns_no_value_from_a_conflict() -> None:
+    async with served() as door:
+        space = door.ks.space("run/1", record=True)
+        await space.documents.put("plan", "secret")
+        first = await space.history.find("main")
+        await space.history.branch("b")
+        await space.documents.put("plan", "secret of main")
+        reader, writer = await door.caller("r", ["read", "write"]), await door.caller("w", ["write"])
+        edit = {"branch": "b", "expected_head": first.id, "edits": [{"path": ["plan"], "value": "other"}]}
+        await reader.post("/v1/history/commit", params={"space": "run/1"}, json=edit)
+
+        told, hidden = [
+            await client.post("/v1/history/merge", params={"space": "run/1"}, json={"source": "b"})
+            for client in (reader, writer)
+        ]
+
+        assert [(each.status_code, code_of(each)) for each in (told, hidden)] == [(409, "merge_conflict")] * 2
+        assert "secret" in told.json()["detail"] and "secret" not in hidden.text
+        assert "facts" not in told.json(), "values of any size"
+
+
 async def _until_unknown(door: Served, secret: str) -> None:
     async with asyncio.timeout(60):
         while door.keys.find(secret) is not None:

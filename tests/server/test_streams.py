@@ -291,6 +291,38 @@ async def test_a_key_has_a_number_of_streams() -> None:
         assert refused[0] == 429 and "too_many_streams" in refused[1]
 
 
+async def test_streams_that_begin_at_once_are_counted_before_their_readers_take_anything() -> None:
+    async with served(limits=Limits(streams=1)) as door:
+        secret, statuses = await door.secret(), list[int]()
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/v1/documents/watch",
+            "query_string": b"space=run",
+            "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {secret}".encode())],
+        }
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+                await asyncio.Event().wait()
+
+        async def receive() -> Any:
+            return await asyncio.Event().wait()
+
+        begun = [asyncio.create_task(door.app(dict(scope), receive, send)) for _ in range(2)]
+        async with asyncio.timeout(60):
+            while len(statuses) < 2:
+                await asyncio.sleep(0.01)
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+
+        assert statuses == [200, 429]
+        again = await door.client(secret).get("/v1/self")
+        assert again.status_code == 200 and door.app.metrics.streams == 0
+
+
 # ---- connections
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from keepstate.engine.approvals.shown_text import reveal
+
 ROOT = Path(__file__).parent.parent.parent
 INSPECTOR = ROOT / "inspector"
 STATIC = ROOT / "src" / "keepstate" / "inspector" / "static"
@@ -71,6 +73,17 @@ def test_wheel_and_sdist_have_the_files(tmp_path: Path) -> None:
     assert {f"src/{name}" for name in wanted} <= names
     assert {"inspector/package-lock.json", "inspector/src/App.svelte", "inspector/.npmrc"} <= names
     assert not any("node_modules" in name for name in names)
+
+
+def test_the_page_shows_an_escape_for_each_character_that_links_to_approvals_reveal() -> None:
+    """Except two signs that stand for what cannot be shown, and are seen."""
+    source = (INSPECTOR / "src" / "lib" / "text.ts").read_text("utf-8")
+    written = source.partition("const HIDDEN =")[2].partition("/")[2].partition("/gu;")[0]
+    escaped = re.compile(re.sub(r"\\u\{(\w+)\}", lambda found: f"\\U{found[1]:>08}", written))
+    seen = "\ufffc\ufffd"
+    signs = [sign for sign in map(chr, range(0xE1000)) if sign not in seen and reveal(sign) != sign]
+
+    assert len(signs) > 4_000 and [ascii(sign) for sign in signs if not escaped.fullmatch(sign)] == []
 
 
 def test_the_lock_names_versions_and_hashes_and_no_host() -> None:

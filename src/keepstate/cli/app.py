@@ -83,7 +83,7 @@ COMMANDS: Final = {
         "tenants:import_tenant",
         "Write what export-tenant wrote into a tenant without data.",
     ),
-    "keys": ("serve:app", "Add, list and revoke the keys of the server."),
+    "keys": ("serve:app", "Add, list, audit and revoke the keys of the server."),
     "langgraph": ("langgraph:app", "Import LangGraph's checkpoints, and prune old ones."),
     "log": ("history", "List a commit and those before it."),
     "ls": ("documents", "List the documents of a space."),
@@ -114,7 +114,7 @@ COMMANDS: Final = {
     ),
     "reindex": (
         "find:reindex",
-        "Compare the index of find with all spaces, and correct it. It may be used meanwhile.",
+        "Compare the index of find with all spaces, and correct it. Writers need not stop.",
     ),
     "repair": (
         "damage",
@@ -126,7 +126,7 @@ COMMANDS: Final = {
     ),
     "restored": (
         "maintenance",
-        "After a backup was put back: pause all queues, and make all claims and leases void.",
+        "Pause all queues, and end all claims and leases, after a backup was restored.",
     ),
     "rm": (
         "documents",

@@ -105,7 +105,7 @@ async def reindex(
     tenants: Annotated[bool, Parameter(negative="", help="Also correct the indexes of all tenants.")] = False,
     session: Session = PLAIN,
 ) -> int:
-    """Compare the index of find with all spaces, and correct it. It may be used meanwhile."""
+    """Compare the index of find with all spaces, and correct it. Writers need not stop."""
     if tenants and session.tenant is not None:
         raise InvalidError("--tenants is for all tenants; give no --tenant")
     async with session.opened() as ks:

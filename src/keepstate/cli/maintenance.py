@@ -298,7 +298,7 @@ async def restored(
     ] = False,
     session: Session = PLAIN,
 ) -> int:
-    """After a backup was put back: pause all queues, and make all claims and leases void.
+    """Pause all queues, and end all claims and leases, after a backup was restored.
 
     Tasks that were claimed in the backup are ready again. Start the workers, look at the queues, and let them
     go on with queue resume.

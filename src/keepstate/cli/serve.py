@@ -43,7 +43,7 @@ _MODEL: Final = "mcp"
 """The author of what tools write for a program that started the command."""
 _HEADS: Final = ("name", "rights", "tenant", "under", "expires", "rate")
 
-app = App(name="keys", help="Add, list and revoke the keys of the server.", help_format="markdown")
+app = App(name="keys", help="Add, list, audit and revoke the keys of the server.", help_format="markdown")
 
 
 async def serve(

@@ -116,6 +116,7 @@ class Server:
         self.is_draining = False
         self._stopping = asyncio.Event()
         self._ready: tuple[float, bool] | None = None
+        self._asking = asyncio.Lock()
         self._sessions = BrowserSessions(keys, ks.clock, limits)
         self._services = services = ServerParts(ks, keys, limits, self.metrics, self._stopping, trace_url)
         app = Starlette(
@@ -213,17 +214,18 @@ class Server:
         return Response(text, status, {"Cache-Control": "no-store"}, "text/plain")
 
     async def _is_ready(self) -> bool:
-        """Return whether the store answers; asked at most once a second."""
-        now_s = self._ks.clock.monotonic_s()
-        if self._ready is None or now_s - self._ready[0] >= _READY_S:
-            is_ready = True
-            try:
-                async with asyncio.timeout(_READY_S):
-                    await self._ks.list_spaces(limit=1)
-            except (KeepstateError, TimeoutError):
-                is_ready = False
-            self._ready = now_s, is_ready and self.keys.is_current
-        return self._ready[1]
+        """Return whether the store answers; asked at most once a second, and never twice at once."""
+        async with self._asking:
+            now_s = self._ks.clock.monotonic_s()
+            if self._ready is None or now_s - self._ready[0] >= _READY_S:
+                is_ready = True
+                try:
+                    async with asyncio.timeout(_READY_S):
+                        await self._ks.list_spaces(limit=1)
+                except (KeepstateError, TimeoutError):
+                    is_ready = False
+                self._ready = self._ks.clock.monotonic_s(), is_ready and self.keys.is_current
+            return self._ready[1]
 
     async def _answer_metrics(self, request: Request) -> Response:
         text = self.metrics.text()

@@ -26,6 +26,8 @@ OPEN: Final = "/open"
 SCRIPT: Final = "/open.js"
 _SESSION_S: Final = 12 * 3600
 _LINK_S: Final = 600
+_MOST: Final = 100
+"""Sessions of one key. A further one ends the oldest."""
 _PAGE: Final = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -97,7 +99,7 @@ class BrowserSessions:
         except RefusedError as refused:
             return respond_to(refused)
         secret, now_s = make_secret(self._clock), self._clock.monotonic_s()
-        self._sessions = {each: kept for each, kept in self._sessions.items() if kept[1] > now_s}
+        self._forget(grant, now_s)
         self._sessions[digest_of(secret)] = grant, now_s + _SESSION_S
         response = Response(None, 204, {"Cache-Control": "no-store"})
         response.set_cookie(
@@ -106,9 +108,21 @@ class BrowserSessions:
             max_age=_SESSION_S,
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            # Behind a proxy with TLS the request is plain, but its browser names the page's origin.
+            secure="https" in (request.url.scheme, request.headers.get("origin", "").partition(":")[0]),
         )
         return response
+
+    def _forget(self, grant: Grant, now_s: float) -> None:
+        """Forget sessions that have ended, and the oldest ones of a key that has many."""
+        self._sessions = {
+            each: (own, until_s)
+            for each, (own, until_s) in self._sessions.items()
+            if until_s > now_s and not own.ended.is_set()
+        }
+        same = [each for each, (own, _) in self._sessions.items() if own is grant]
+        for each in same[: max(0, len(same) + 1 - _MOST)]:
+            del self._sessions[each]
 
     def _grant(self, secret: str) -> Grant:
         key, until_s = self._links.pop(digest_of(secret), (None, 0.0))

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from keepstate._clock import Clock
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import KeepstateError
 from keepstate.opening import open as open_store
@@ -138,7 +139,8 @@ class Endpoint:
             scope[OPERATION] = row.name
             response = await self._answer(row, scope, receive, send)
         except (KeepstateError, RefusedError) as error:
-            refusal = response = respond_to(error)
+            may_read = scope[GRANT].key.allows("read")
+            refusal = response = respond_to(error, may_read=may_read)
             if refusal.status_code >= 500:
                 _log.warning("%s: %s: %s", scope[OPERATION], type(error).__name__, error)
         except Exception as error:  # noqa: BLE001  # an error of ours: logged, and told without its text
@@ -156,6 +158,7 @@ class Endpoint:
         given: list[Any] = []
         if row.body is not None:
             body = await read_body(receive, headers, self._services.limits)
+            require_valid(grant, self._services.ks.clock)
             given = [row.read_body(headers, body)]
             call = msgspec.structs.replace(call, body_digest=sha256(body).digest())
         elif _has_body(headers):
@@ -283,15 +286,25 @@ def author_of(key: Key, headers: Mapping[str, str]) -> str:
     """Return the author of the writes of a request: its key, or the key and the person that it acts for.
 
     Raises:
-        RefusedError: The person of `On-Behalf-Of` is too long, or not printable.
+        RefusedError: The person of `On-Behalf-Of` is too long, not printable, or not UTF-8.
     """
     person = headers.get("on-behalf-of")
     if not person:
         return key.name
-    person = unquote(person)
+    try:
+        person = unquote(person, errors="strict")
+    except UnicodeDecodeError:  # two persons must not become one
+        person = ""
     if not person.isprintable() or not 0 < len(person.encode()) <= _PERSON_BYTES:
         raise RefusedError(422, "invalid", f"On-Behalf-Of has 1 to {_PERSON_BYTES} bytes of printable text")
     return f"{key.name}/{person}"
+
+
+def require_valid(grant: Grant, clock: Clock) -> None:
+    """Raise `RefusedError` if a key was revoked or has expired while the body of its request came."""
+    left_s = grant.left_s(clock)
+    if grant.ended.is_set() or (left_s is not None and left_s <= 0):
+        raise _revoked()
 
 
 async def read_body(
@@ -347,7 +360,7 @@ def _gone() -> RefusedError:
 
 
 def _revoked() -> RefusedError:
-    return RefusedError(401, "unauthenticated", "the key was revoked or changed")
+    return RefusedError(401, "unauthenticated", "the key was revoked or changed, or has expired")
 
 
 def _stopping() -> RefusedError:

@@ -32,6 +32,7 @@ _CSP: Final = (
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"x-frame-options", b"DENY"),
     (b"content-security-policy", _CSP.encode()),
@@ -100,6 +101,7 @@ class Guard:
 
     def _admit(self, scope: Scope) -> None:
         scope[HEADERS] = headers = RequestHeaders(scope)
+        _check_framing(headers)
         _check_host(headers, self._hosts)
         _check_origin(headers)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
@@ -142,6 +144,17 @@ class Guard:
                 headers={"Retry-After": str(int(wait_s) + 1)},
                 retryable=True,
             )
+
+
+def _check_framing(headers: RequestHeaders) -> None:
+    """Refuse a body with two lengths: a proxy in front might see its end elsewhere (RFC 9112, 6.1)."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise RefusedError(
+            400,
+            "malformed",
+            "the request has Content-Length and Transfer-Encoding; send one of them",
+            headers={"Connection": "close"},
+        )
 
 
 def _check_host(headers: RequestHeaders, hosts: frozenset[str]) -> None:

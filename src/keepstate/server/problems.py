@@ -6,6 +6,7 @@ anything that raises one of these errors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
@@ -46,8 +47,8 @@ STATUS: Final[Mapping[type[errors.KeepstateError], int]] = {
 }
 """The status of a class, and of its subclasses that have none of their own."""
 PROBLEM_JSON: Final = "application/problem+json"
-_HIDDEN: Final = frozenset({"url", "place", "space"})
-"""Facts that describe the machine of the server, or name a space as it is stored."""
+_HIDDEN: Final = frozenset({"url", "place", "space", "conflicts"})
+"""Facts that describe the machine of the server, name a space as it is stored, or hold values of any size."""
 _OF_THE_MACHINE: Final = (
     errors.StoreUnavailableError,
     errors.StoreFullError,
@@ -56,6 +57,10 @@ _OF_THE_MACHINE: Final = (
     errors.MissingExtraError,
 )
 """Errors whose messages name files, hosts and packages of the server."""
+_HANDLE: Final = re.compile(r"<(?:Keepstate|\w*Store) [^<>]*>")
+"""A handle or a store in a message, with its address."""
+_LOGIN: Final = re.compile(r"[a-z+]+://\S* rejects ")
+"""The message of a store that rejects the server's own user or password."""
 _RETRY_AFTER_S: Final = "1"
 
 
@@ -101,17 +106,26 @@ def status_of(error: errors.KeepstateError) -> int:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
-def problem_of(error: errors.KeepstateError | RefusedError) -> Problem:
-    """Return an error as problem details."""
+def problem_of(error: errors.KeepstateError | RefusedError, *, may_read: bool = True) -> Problem:
+    """Return an error as problem details.
+
+    Args:
+        error: The error.
+        may_read: Whether the caller has the right to read; without it, no stored value is told.
+    """
     if isinstance(error, RefusedError):
         title = error.code.replace("_", " ").capitalize()
         return Problem(_type_of(error.code), title, error.status, error.detail, error.code, error.retryable)
+    if isinstance(error, errors.InvalidError) and _LOGIN.match(error.message):
+        error = errors.StoreUnavailableError(error.message)  # no client can correct it
     status = status_of(error)
     title = error.code.replace("_", " ").capitalize()
     facts = {name: _fact(value) for name, value in error.facts.items() if name not in _HIDDEN}
-    detail = error.message
-    if isinstance(error, _OF_THE_MACHINE):
+    detail = _HANDLE.sub("the store", error.message)
+    if isinstance(error, _OF_THE_MACHINE) or error.facts.get("url") is not None:
         detail = f"the store reported {error.code!r}; the log of the server has the details"
+    if isinstance(error, errors.MergeConflictError) and not may_read:
+        detail = "both sides changed one place; a key with the right 'read' previews the merge"
     return Problem(_type_of(error.code), title, status, detail, error.code, error.retryable, facts)
 
 
@@ -130,9 +144,11 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
     return Response(msgspec.json.encode(problem), problem.status, given, PROBLEM_JSON)
 
 
-def respond_to(error: errors.KeepstateError | RefusedError) -> Response:
-    """Return the response of an error."""
-    return respond(problem_of(error), error.headers if isinstance(error, RefusedError) else None)
+def respond_to(error: errors.KeepstateError | RefusedError, *, may_read: bool = True) -> Response:
+    """Return the response of an error, as `problem_of` tells it."""
+    return respond(
+        problem_of(error, may_read=may_read), error.headers if isinstance(error, RefusedError) else None
+    )
 
 
 def _type_of(code: str) -> str:

@@ -31,7 +31,8 @@ _NO_PAGE: Final = b"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>keepstate</title>
-<p>This server runs without the inspector. <a href="openapi.json">Its operations</a></p>
+<p>This server runs without the inspector: the application leaves it out, or its files are not built.
+In a clone of keepstate, <code>make setup</code> builds them. <a href="openapi.json">The operations</a></p>
 </html>
 """
 

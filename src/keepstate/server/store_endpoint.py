@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from inspect import isawaitable
 from typing import Any, Final, NamedTuple, TypeAlias, cast
@@ -60,9 +61,9 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = 30.0
     """Seconds after which a request ends, with its body. A client may ask for less."""
     held_bytes: int = 64 << 20
-    """Size of all bodies that are being received. Further requests get 503."""
+    """Size of all bodies that are being received, half of it for one tenant. Further requests get 503."""
     streams: int = 1000
-    """Number of open streams of hints. Further ones get 503."""
+    """Number of open streams of hints of one tenant. Further ones get 503."""
     streamed_spaces: int = 16_384
     """Number of spaces in one stream."""
 
@@ -100,8 +101,8 @@ class StoreApp:
 
     def __init__(self, calls: StoreCalls, authorise: Authorise, bounds: StoreLimits) -> None:
         self._calls, self._authorise, self._bounds = calls, authorise, bounds
-        self._held_bytes = 0
-        self._streams = set[HintListener]()
+        self._held = Counter[StoreScope]()
+        self._streams = dict[HintListener, StoreScope]()
         self._is_ending = False
 
     def end_streams(self) -> None:
@@ -116,11 +117,14 @@ class StoreApp:
             await send({"type": "websocket.close", "code": 1000})
             return
         request, row = Request(scope, receive), None
+        begun_s = asyncio.get_running_loop().time()
         try:
             reach = await self._reach_of(request)
             row = _row_of(request)
             until_s = asyncio.get_running_loop().time() + self._patience_s(request)
-            call = await self._call_of(request, row, until_s)
+            call = await self._call_of(request, row, reach, until_s)
+            if asyncio.get_running_loop().time() - begun_s >= _LOOK_S:  # as long as a stream is not judged
+                reach = await self._reach_of(request)
             self._calls.require_names(reach, call)
             if isinstance(call, wire.HintsCall):
                 await self._stream(request, reach, call, send)
@@ -147,7 +151,7 @@ class StoreApp:
         asked_s = int(told[:9]) / 1000 if told.isascii() and told.isdecimal() else self._bounds.deadline_s
         return min(asked_s, self._bounds.deadline_s)
 
-    async def _call_of(self, request: Request, row: _Row, until_s: float) -> Call:
+    async def _call_of(self, request: Request, row: _Row, reach: StoreScope, until_s: float) -> Call:
         headers = request.headers
         if headers.get("content-type") != wire.MEDIA_TYPE or "content-encoding" in headers:
             raise _RefusedError(415, f"The body must be {wire.MEDIA_TYPE}, and not compressed.")
@@ -156,7 +160,7 @@ class StoreApp:
             raise unspoken_error([version[:20]])
         try:
             async with asyncio.timeout_at(until_s):
-                body = await self._body(request)
+                body = await self._body(request, reach)
         except TimeoutError as error:
             raise _RefusedError(408, "The body came too slowly. Nothing was written.") from error
         try:
@@ -164,7 +168,7 @@ class StoreApp:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _RefusedError(400, f"The body is not a call of {row.call.name!r}: {error}") from error
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: Request, reach: StoreScope) -> bytes:
         """Return the body, counted as it comes."""
         told = request.headers.get("content-length", "0")
         if not (told.isascii() and told.isdecimal()) or int(told[:12]) > wire.BODY_BYTES:
@@ -173,15 +177,19 @@ class StoreApp:
         try:
             async for part in request.stream():
                 size += len(part)
-                self._held_bytes += len(part)
+                self._held[reach] += len(part)
                 if size > wire.BODY_BYTES:
                     raise _too_large()
-                if self._held_bytes > self._bounds.held_bytes:
+                most = self._bounds.held_bytes
+                share = most // 2 if isinstance(reach.tenant, str) else most
+                if self._held.total() > most or self._held[reach] > share:
                     raise _RefusedError(503, "The server receives too much at once.", _RETRY_AFTER)
                 parts.append(part)
             return b"".join(parts)
         finally:
-            self._held_bytes -= size
+            self._held[reach] -= size
+            if not self._held[reach]:
+                del self._held[reach]
 
     # ---- hints
 
@@ -193,10 +201,10 @@ class StoreApp:
         most = self._bounds.streamed_spaces
         if len(call.spaces) > most:
             raise _RefusedError(422, f"A stream names {len(call.spaces)} spaces. At most {most} fit.")
-        if self._is_ending or len(self._streams) >= self._bounds.streams:
+        if self._is_ending or [*self._streams.values()].count(reach) >= self._bounds.streams:
             raise _RefusedError(503, "The server opens no further stream now.", _RETRY_AFTER)
         listener = self._calls.store.listen(call.spaces)
-        self._streams.add(listener)
+        self._streams[listener] = reach
         left = asyncio.create_task(_wait_until_left(request), name="keepstate stream's reader")
         try:
             await _start(send, _OK, wire.MEDIA_TYPE, (b"x-accel-buffering", b"no"))
@@ -208,7 +216,7 @@ class StoreApp:
             raise _StreamBrokenError from error
         finally:
             left.cancel()
-            self._streams.discard(listener)
+            del self._streams[listener]
             listener.close()
 
     async def _send_hints(

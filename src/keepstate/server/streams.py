@@ -62,11 +62,11 @@ class Stream:
 
     async def run(self, receive: Receive, send: Send, metrics: Metrics) -> None:
         """Send events until the stream ends."""
-        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        self._grant.streams += 1
+        self._grant.streams += 1  # before anything is awaited, so that no other stream passes the limit
         metrics.streams += 1
         reason: EndReason = "gone"
         try:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             reason = await self._run(receive, send)
         finally:
             self._grant.streams -= 1

@@ -27,7 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import KeepstateError, NotFoundError
-from keepstate.server.dispatch import GRANT, ServerParts, author_of, read_body
+from keepstate.server.dispatch import GRANT, ServerParts, author_of, read_body, require_valid
 from keepstate.server.keys import Grant, Key, Keys
 from keepstate.server.limits import Limits
 from keepstate.server.mcp.abridging import abridge, json_text
@@ -107,6 +107,7 @@ class McpServer:
             raise RefusedError(503, "not_running", "the server has not begun to run; see `Server.running`")
         author_of(scope[GRANT].key, headers := Headers(scope=scope))  # refuses a wrong one before the body
         body = await read_body(receive, headers, self._services.limits)
+        require_valid(scope[GRANT], self._services.ks.clock)
         is_given = False
 
         async def given() -> Message:

@@ -50,7 +50,9 @@ class FindQuery(UnderQuery, frozen=True, kw_only=True):
     kind: (
         Annotated[
             Label,
-            msgspec.Meta(description="agent, approval, machine, queue, session, team, thread or workflow."),
+            msgspec.Meta(
+                description="agent, approval, machine, memory, queue, session, team, thread or workflow."
+            ),
         ]
         | None
     ) = None

@@ -157,9 +157,14 @@ async def answer(call: Call, query: InSpace, body: ApprovalAnswer) -> StoredAppr
 
 
 async def withdraw(call: Call, query: InSpace, body: WithdrawRequest) -> StoredApproval:
-    """Close an approval without an answer."""
+    """Close an approval without an answer. A key that may not read learns nothing of what was asked."""
     approvals = call.space(query).approvals
-    return _approval(await approvals.withdraw(body.id, by=call.author, reason=body.reason))
+    closed = _approval(await approvals.withdraw(body.id, by=call.author, reason=body.reason))
+    if call.key.allows("read"):
+        return closed
+    return msgspec.structs.replace(
+        closed, question="", subject=None, schema=None, digest="", votes=[], answer=None, note=""
+    )
 
 
 def _approval(found: Approval) -> StoredApproval:
