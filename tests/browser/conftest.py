@@ -38,6 +38,16 @@ STORES = ("desk", "errands", "conversations", "hostile", "workshop", "demo")
 CONVERSATIONS = 40
 WAIT_MS = 60_000
 FRAME = "() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))"
+NARROW = {"width": 360, "height": 740}
+TOO_WIDE = """() => [...document.querySelectorAll("*")]
+  .filter((each) => each.getBoundingClientRect().right > innerWidth + 1 && each.checkVisibility())
+  .filter((each) => {
+    for (let up = each.parentElement; up; up = up.parentElement)
+      if (/auto|scroll|hidden|clip/.test(getComputedStyle(up).overflowX)) return false;
+    return true;
+  })
+  .map((each) => each.outerHTML.slice(0, 120))
+  .concat(document.scrollingElement.scrollWidth > innerWidth ? ["the page scrolls sideways"] : [])"""
 QUIET_S = 0.06
 STATUS = re.compile(r"status of (\d+)")
 
@@ -66,7 +76,6 @@ class Stores:
     process: Program
     addresses: dict[str, str] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
-    demo: Program | None = None
 
     def ask(self, store: str, **asked: Any) -> Any:
         """Send a line to the process, and return what it answers."""
@@ -105,17 +114,18 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
 
 
 @contextmanager
-def serve_stores(folder: Path, names: Sequence[str]) -> Iterator[Stores]:
-    """Yield stores in a folder, served by one process."""
+def serve_stores(folder: Path, names: Sequence[str], runs: Sequence[Any] = ()) -> Iterator[Stores]:
+    """Yield stores in a folder, served by one process; `conversations` holds runs, or generated ones."""
     folder.mkdir(exist_ok=True)
-    (folder / "conversations.db.json").write_text(json.dumps(generate(CONVERSATIONS)), encoding="utf-8")
+    told = json.dumps(list(runs) or generate(CONVERSATIONS))
+    (folder / "conversations.db.json").write_text(told, encoding="utf-8")
     words = ("-m", "tests.processes.serve_inspector", folder, *names)
     modules = ("langgraph.graph", "uvicorn", "keepstate.server")
     found = Stores(Program(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, modules=modules))
     assert found.process.stdin is not None and found.process.stdout is not None
-    told = json.loads(found.process.stdout.readline())
-    found.addresses = {name: each["url"] for name, each in told.items()}
-    found.urls = {name: each["store"] for name, each in told.items()}
+    served = json.loads(found.process.stdout.readline())
+    found.addresses = {name: each["url"] for name, each in served.items()}
+    found.urls = {name: each["store"] for name, each in served.items()}
     yield found
     found.process.stdin.close()
     found.process.wait(60)
@@ -288,6 +298,22 @@ async def walk(page: Page, places: Mapping[str, str]) -> AsyncGenerator[tuple[Pa
         yield page, place, text
 
 
+async def faults_of(page: Page, text: str) -> list[str]:
+    """Return what is wrong with a view: its text, an error, its heading, and its width on a narrow screen."""
+    shown = await page.get_by_role("main").inner_text()
+    found = [f"{text!r} is missing in {shown[:300]!r}"] if text not in shown else []
+    found += [f"an error: {each}" for each in await page.get_by_role("alert").all_inner_texts() if each]
+    if not await page.get_by_role("heading", level=1).count():
+        found.append("it has no heading")
+    size = page.viewport_size
+    assert size is not None
+    await page.set_viewport_size(NARROW)  # type: ignore[arg-type]
+    await page.evaluate(FRAME)
+    found += [f"too wide: {each}" for each in await page.evaluate(TOO_WIDE)]
+    await page.set_viewport_size(size)
+    return found
+
+
 @dataclass
 class Workshop:
     """A tenant of a test, without data at first.
@@ -331,8 +357,31 @@ def pictures(
     chromium.run(found.close())
 
 
+@dataclass
+class Demo:
+    """The demo on its store, a process that starts others.
+
+    Attributes:
+        modules: The number of modules that it indexes.
+    """
+
+    url: str
+    modules: int = 40
+    program: Program | None = None
+
+    def start(self) -> Program:
+        """Start it, once, and return its process."""
+        if self.program is None:
+            words = ("--most", self.modules, "--workers", 2, "--keep", "--url", self.url)
+            silent = subprocess.DEVNULL
+            self.program = Program("-m", "examples.demo", *words, stdout=silent, stderr=silent)
+        return self.program
+
+
 @pytest.fixture(scope="session")
-def demo(stores: Stores) -> Program:
-    """The demo, which begins to work on its store."""
-    words = ("-m", "examples.demo", "--most", 40, "--workers", 2, "--keep", "--url", stores.urls["demo"])
-    return Program(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def demo(stores: Stores) -> Iterator[Demo]:
+    """The demo, which has not begun yet."""
+    found = Demo(stores.urls["demo"])
+    yield found
+    if found.program is not None:
+        found.program.wait(60)

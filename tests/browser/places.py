@@ -36,6 +36,8 @@ DESK = {
 CONVERSATIONS = {
     place(view="inbox"): "",
     place(view="conversation", space="conversations.db/0/0"): "customer number",
+    place(view="conversation", space="conversations.db/1/0"): "",
+    place(view="conversation", space="conversations.db/2/0"): "",
     place(view="timeline", space="conversations.db/0/0", at="3"): "customer number",
     place(view="documents", space="conversations.db/0/0"): "conversation",
 }
@@ -57,4 +59,28 @@ HOSTILE = {
     place(view="events", **EVIL): "",
     place(view="thread", **EVIL): "",
 }
+
+
+def demo(space: str) -> dict[str, str]:
+    """Return each view of a run of the demo, with what it must show."""
+    task, document = "team/indexers/__future__.py", "kb/library/indexed/__future__.py"
+    return {
+        place(view="inbox"): "Nothing waits for you.",
+        place(view="find"): "completed",
+        place(view="find", kind="team"): "indexers",
+        place(view="store"): "Tenants",
+        place(view="timeline", space=space): "step 4, report",
+        place(view="timeline", space=space, at="40"): "40, ",
+        place(view="tasks", space=space): task,
+        place(view="tasks", space=space, id=task): "Result",
+        place(view="documents", space=space): "kb/library/indexed/",
+        place(view="documents", space=space, id=document): "Latest changes",
+        place(view="branches", space=space): "workflow/index/checkpoint",
+        place(view="compare", space=space): "Pick what should have been different",
+        place(view="events", space=space): '"name":"report"',
+        place(view="about", space=space): "Entries",
+        place(view="documents", space=f"{space}/tools"): "locate",
+    }
+
+
 PLACES = {"desk": DESK, "conversations": CONVERSATIONS, "hostile": HOSTILE}

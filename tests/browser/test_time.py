@@ -126,6 +126,31 @@ async def test_an_edited_moment_goes_on_as_a_branch_that_is_compared_and_merged(
     assert len((await history.find()).parents) == 2
 
 
+async def test_a_moment_leads_to_its_trace_if_its_id_is_one(chromium: Chromium, workshop: Workshop) -> None:
+    history, id = workshop.ks.space(RUN).history, "0af7651916cd43dd8448eb211c80319c"
+    strange = (
+        f"00-{id}-b7ad6b7169203331-01/../../evil",
+        f"00-{id.upper()}-b7ad6b7169203331-01",
+        f"00-{'0' * 32}-b7ad6b7169203331-01",
+        f"ff-{id}-b7ad6b7169203331-01",
+        f"00-{id}-01",
+        "javascript:alert(1)",
+    )
+    for number, traceparent in enumerate((f"00-{id}-b7ad6b7169203331-01", *strange), start=1):
+        await history.commit({"step": number}, message=f"step {number}", meta={"traceparent": traceparent})
+    page = await workshop.open(place("timeline", at="1"))
+    trace = page.get_by_role("link", name="Trace in a new tab")
+
+    await expect(trace).to_have_attribute("href", f"https://traces.example.org/trace/{id}?by=keepstate")
+    await expect(trace).to_have_attribute("rel", "noopener noreferrer")
+    await expect(trace).to_have_attribute("target", "_blank")
+    for number, _ in enumerate(strange, start=2):
+        await page.keyboard.press("ArrowRight")
+        await expect(picked(page)).to_contain_text(f"step {number}")
+        await expect(page.get_by_role("button", name=f"step {number}")).to_be_visible()
+        await expect(trace).to_have_count(0)
+
+
 async def test_a_conversation_is_live_has_a_past_and_forks(chromium: Chromium, workshop: Workshop) -> None:
     talk = Session("chat", persistence=workshop.ks).conversation
     for text in ("one", "two", "three"):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import Any
 
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from tests.browser.conftest import Workshop
 from tests.browser.places import place
 from tests.browser_fixtures import Chromium
-
-if TYPE_CHECKING:
-    pass
 
 
 async def test_a_question_is_answered_by_a_form_of_its_schema(chromium: Chromium, workshop: Workshop) -> None:
@@ -100,3 +98,62 @@ async def test_an_edit_keeps_the_numbers_that_it_does_not_touch(
     saved = await documents.get("prices")
     assert saved == {"rate": 1.0, "big": 2**60, "note": "new", "parts": [], "text": 'a "b": {c}'}
     assert type(saved["rate"]) is float and type(saved["big"]) is int
+
+
+async def edit(page: Page, **changed: Any) -> None:
+    """Change members of the value in the editor of a page."""
+    editor = page.get_by_label("Value, as JSON")
+    value = json.loads(await editor.input_value())
+    await editor.fill(json.dumps(value | changed))
+
+
+async def test_of_two_tabs_that_edit_a_document_the_later_one_is_told_and_nothing_is_lost(
+    chromium: Chromium, workshop: Workshop
+) -> None:
+    documents = workshop.ks.space("desk").documents
+    await documents.put("hours", {"saturday": "10-12", "sunday": "closed"})
+    where = place(view="documents", space="desk", id="hours")
+    first = await workshop.open(where)
+    second = await workshop.tabs.again(first, where)
+    workshop.tabs.allowed |= {412}
+    for tab in (first, second):
+        await tab.get_by_role("button", name="Edit", exact=True).click()
+    await edit(second, sunday="11-13")
+
+    await edit(first, saturday="9-14")
+    await first.get_by_role("button", name="Save", exact=True).click()
+    await expect(first.get_by_text("Saved.")).to_be_visible()
+    await expect(second.get_by_text("Another writer has changed this document")).to_be_visible()
+    await second.get_by_role("button", name="Save", exact=True).click()
+    told = second.get_by_role("alert").filter(has_text="Nothing was saved.")
+    await expect(told).to_contain_text("9-14")
+
+    assert await documents.get("hours") == {"saturday": "9-14", "sunday": "closed"}
+    kept = json.loads(await second.get_by_label("Value, as JSON").input_value())
+    assert kept == {"saturday": "10-12", "sunday": "11-13"}
+    await edit(second, saturday="9-14")
+    await second.get_by_role("button", name="Save mine over it").click()
+    await expect(second.get_by_text("Saved.")).to_be_visible()
+    assert await documents.get("hours") == {"saturday": "9-14", "sunday": "11-13"}
+    await expect(first.get_by_role("main")).to_contain_text("11-13")
+
+
+async def test_mine_is_not_saved_over_a_value_that_changed_since_it_was_shown(
+    chromium: Chromium, workshop: Workshop
+) -> None:
+    documents = workshop.ks.space("desk").documents
+    await documents.put("hours", {"saturday": "10-12"})
+    page = await workshop.open(place(view="documents", space="desk", id="hours"))
+    workshop.tabs.allowed |= {412}
+    await page.get_by_role("button", name="Edit", exact=True).click()
+    await edit(page, saturday="mine")
+    alert = page.get_by_role("alert").filter(has_text="Nothing was saved.")
+
+    for theirs in ("9-14", "8-15"):
+        await documents.put("hours", {"saturday": theirs})
+        await page.get_by_role("button", name=re.compile("^Save( mine over it)?$")).click()
+        await expect(alert).to_contain_text(theirs)
+    await page.get_by_role("button", name="Take theirs").click()
+
+    await expect(page.get_by_role("list", name="Value")).to_contain_text("8-15")
+    assert await documents.get("hours") == {"saturday": "8-15"}

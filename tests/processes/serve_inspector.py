@@ -30,6 +30,8 @@ from keepstate.stores.sqlite.store import SqliteStore
 from keepstate.testing.clocks import StoreClock
 from tests.browser import desk, hostile, threads
 
+TRACES = "https://traces.example.org/trace/{trace_id}?by=keepstate"
+"""Where traces are, for those who look at the workshop."""
 IN_BROWSER = [right for right in RIGHTS if right != "store"]
 
 
@@ -76,7 +78,7 @@ async def serve(folder: Path, names: list[str]) -> None:
             ks = await stack.enter_async_context(keepstate.open(store, values="builtin"))
             listener = stack.enter_context(bind("127.0.0.1", 0))
             keys = Keys(ks)
-            app = create_app(ks, keys=keys)
+            app = create_app(ks, keys=keys, trace_url=TRACES if name == "workshop" else None)
             server = RunningServer(app, drain_s=0)
             serving = asyncio.create_task(server.serve([listener]))
             served[name] = Served(server, app, keys, standing, serving)

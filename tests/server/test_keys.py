@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,31 @@ async def test_handles_that_cannot_serve_are_refused() -> None:
             create_app(typed, keys=Keys(typed))
         with pytest.raises(InvalidError, match="keys"):
             create_app(ks, keys=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://traces.example.org/trace", "{trace_id}"),
+        ("https://traces.example.org/{trace_id}/{span_id}", "other braces"),
+        ("https://traces.example.org/{trace_id", "other braces"),
+        ("https://traces.example.org/a b/{trace_id}", "spaces"),
+        ("https://traces.example.org/\n{trace_id}", "spaces"),
+        ("https://{trace_id}.example.org/", "of http or https"),
+        ("javascript:alert(1)//{trace_id}", "of http or https"),
+        ("data:text/html,{trace_id}", "of http or https"),
+        ("//traces.example.org/{trace_id}", "of http or https"),
+        ("https:///{trace_id}", "of http or https"),
+        ("https://[::/{trace_id}", "Invalid IPv6"),
+        ("", "of http or https"),
+    ],
+)
+async def test_an_address_of_traces_that_is_none_is_refused(url: str, told: str) -> None:
+    async with keepstate.open("memory://", values="builtin") as ks:
+        with pytest.raises(InvalidError, match=re.escape(told)) as refused:
+            create_app(ks, keys=Keys(ks), trace_url=url)
+
+    assert "`trace_url`" in str(refused.value)
 
 
 @pytest.mark.parametrize(

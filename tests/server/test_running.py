@@ -173,17 +173,21 @@ async def test_a_link_lets_a_person_into_the_spaces_of_a_tenant(tmp_path: Path) 
         await ks.tenant("acme").space("inside").documents.put("k", 1)
         await ks.space("outside").documents.put("k", 1)
 
-    options = ("--open", "--open-as", "ann", "--tenant", "acme")
+    traces = "https://traces.example.org/{trace_id}?zone=eu"
+    options = ("--open", "--open-as", "ann", "--tenant", "acme", "--trace-url", traces)
     async with process(url, *options) as (_, told), httpx.AsyncClient(base_url=told["url"]) as client:
         await client.post("/open", json={"secret": told["open"].partition("#")[2]})
         present = (await client.get("/v1/self")).json()
         spaces = (await client.get("/v1/spaces")).json()
 
-    assert (present["author"], present["tenant"]) == ("ann", "acme")
+    assert (present["author"], present["tenant"], present["trace_url"]) == ("ann", "acme", traces)
     assert [row["name"] for row in spaces["items"]] == ["inside"]
     words = [*COMMAND, "serve", "--tenant", "acme", "--url", url]
     refused = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=60)
     assert refused.returncode == 2 and "--tenant" in refused.stderr
+    words = [*COMMAND, "serve", "--trace-url", "javascript:{trace_id}", "--url", url]
+    refused = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "--trace-url" in refused.stderr
 
 
 async def test_other_machines_are_not_served_without_a_key(tmp_path: Path) -> None:

@@ -69,6 +69,9 @@ async def serve(
     telemetry: Annotated[
         bool, Parameter(negative="", help="Send traces and metrics by OpenTelemetry.")
     ] = False,
+    trace_url: Annotated[
+        str | None, Parameter(help="The address of a trace with {trace_id}, for links of the inspector.")
+    ] = None,
     rate: Annotated[float | None, Parameter(help="Requests a second of a key without a rate.")] = None,
     drain_s: Annotated[
         float, Parameter(help="After SIGTERM, fail /readyz for S seconds before streams end.")
@@ -87,6 +90,8 @@ async def serve(
     found = None if signer is None else import_named(signer, "MODULE:SIGNER")
     if drain_s < 0:
         raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
+    if trace_url is not None:
+        _app.require_trace_url("--trace-url", trace_url)
     limits = _limits.Limits(rate=rate)
     observer = begin_telemetry(session.chosen_url(), is_asked_for=telemetry)
     async with replace(session, tenant=None).opened(makes=True, telemetry=observer) as ks:
@@ -99,15 +104,11 @@ async def serve(
             allow_hosts=hosts,
             mcp=mcp,
             tracing=observer is not None,
+            trace_url=trace_url,
         )
         await _running.require_keys(made, host)
-        listener = _running.bind(host, port)
-        with listener:
-            place = f"{_shown_host(host)}:{listener.getsockname()[1]}"
-            link = f"http://{place}{_make_link(made, open_as, session.tenant)}" if open else None
-            tell = partial(_tell, session, f"http://{place}", ks.url, link)
-            server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
-            await server.serve([listener])
+        person = open_as if open else None
+        server = await _serve_at(host, port, made, session, ks.url, person=person, drain_s=drain_s)
     return exits.OK if server.started else exits.FAILED
 
 
@@ -131,6 +132,26 @@ async def mcp(
     async with replace(session, tenant=None).opened() as ks:
         await _mcp.serve_stdio(ks, key, is_writable=write)
     return exits.OK
+
+
+async def _serve_at(
+    host: str,
+    port: int,
+    made: _app.Server,
+    session: Session,
+    store: str,
+    *,
+    person: str | None,
+    drain_s: float,
+) -> _running.RunningServer:
+    """Serve an application until it is to end. With a person, print a link that lets one browser in."""
+    with _running.bind(host, port) as listener:
+        place = f"{_shown_host(host)}:{listener.getsockname()[1]}"
+        link = None if person is None else f"http://{place}{_make_link(made, person, session.tenant)}"
+        tell = partial(_tell, session, f"http://{place}", store, link)
+        server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
+        await server.serve([listener])
+    return server
 
 
 def _make_link(made: _app.Server, name: str, tenant: str | None) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.applications import Starlette
@@ -81,6 +83,10 @@ MCP: Final = "/mcp"
 McpMode: TypeAlias = Literal["read", "write"]
 KEYLESS: Final = ("/healthz", "/readyz", "/openapi.json", OPEN, SCRIPT, APPROVALS)
 """The paths that answer without a key, besides those of the inspector's files."""
+TRACE_ID: Final = "{trace_id}"
+"""What the address of a trace has for its id."""
+_PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}?|\}")
+_UNPRINTABLE: Final = re.compile(r"[^!-~]")
 _READY_S: Final = 1.0
 
 
@@ -104,6 +110,7 @@ class Server:
         mcp: McpMode | None,
         *,
         tracing: bool,
+        trace_url: str | None,
     ) -> None:
         self._ks, self.keys, self.metrics = ks, keys, Metrics()
         self.is_draining = False
@@ -111,7 +118,7 @@ class Server:
         self._ready: tuple[float, bool] | None = None
         self._asking = asyncio.Lock()
         self._sessions = BrowserSessions(keys, ks.clock, limits)
-        self._services = services = ServerParts(ks, keys, limits, self.metrics, self._stopping)
+        self._services = services = ServerParts(ks, keys, limits, self.metrics, self._stopping, trace_url)
         app = Starlette(
             routes=[
                 Route("/healthz", self._answer_health),
@@ -279,6 +286,7 @@ def create_app(
     allow_hosts: Collection[str] = (),
     mcp: McpMode | None = None,
     tracing: bool = False,
+    trace_url: str | None = None,
 ) -> Server:
     """Return the server of a store, as an ASGI application.
 
@@ -295,9 +303,12 @@ def create_app(
             keys with the right. None serves none.
         tracing: Whether each request gets a span of OpenTelemetry. Those of the operations below it come from
             the observer of the handle.
+        trace_url: The address of a trace, with `{trace_id}` for its id. The inspector then links moments
+            that have a `traceparent` to their traces.
 
     Raises:
-        InvalidError: The handle belongs to a tenant, or reads objects of classes.
+        InvalidError: The handle belongs to a tenant, or reads objects of classes; or `trace_url` is not an
+            address of http or https with `{trace_id}`.
         MissingExtraError: `mcp` or `tracing` is given, and its package is not installed.
     """
     require_instance("ks", ks, Keepstate)
@@ -310,8 +321,35 @@ def create_app(
         require_instance("limits", limits, Limits)
     if mcp not in (None, "read", "write"):
         raise InvalidError(f'`mcp` is {mcp!r}; give "read", "write" or None')
+    if trace_url is not None:
+        require_trace_url("trace_url", trace_url)
     files = StaticFiles(has_inspector=inspector)
-    return Server(ks, keys, signer, limits or Limits(), allow_hosts, files, mcp, tracing=tracing)
+    return Server(
+        ks,
+        keys,
+        signer,
+        limits or Limits(),
+        allow_hosts,
+        files,
+        mcp,
+        tracing=tracing,
+        trace_url=trace_url,
+    )
+
+
+def require_trace_url(name: str, url: str) -> None:
+    """Raise `InvalidError` unless an argument is an address of http or https with `{trace_id}`."""
+    require_instance(name, url, str)
+    told = f"`{name}` is {url!r}; give an address such as 'https://traces.example.org/trace/{{trace_id}}'"
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError as error:
+        raise InvalidError(f"{told}: {error}") from None
+    if parts.scheme not in ("http", "https") or not host or "{" in parts.netloc:
+        raise InvalidError(f"{told}, of http or https")
+    if set(_PLACEHOLDER.findall(url)) != {TRACE_ID} or _UNPRINTABLE.search(url):
+        raise InvalidError(f"{told}, with {TRACE_ID} and without other braces or spaces")
 
 
 def _open_mcp(services: ServerParts, mode: McpMode) -> McpServer:

@@ -65,6 +65,7 @@ class ServerParts:
         limits: The limits.
         metrics: The counts.
         stopping: Set when open streams have to end.
+        trace_url: The address of a trace, with `{trace_id}`, for links of the inspector; or None.
     """
 
     ks: Keepstate
@@ -72,6 +73,7 @@ class ServerParts:
     limits: Limits
     metrics: Metrics
     stopping: asyncio.Event
+    trace_url: str | None = None
     _typed: Keepstate | None = None
 
     async def typed(self) -> Keepstate:
@@ -103,6 +105,7 @@ class ServerParts:
             conditions,
             idempotency_key,
             last_event_id=last_event_id,
+            trace_url=self.trace_url,
         )
 
     async def close(self) -> None:

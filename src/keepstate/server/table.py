@@ -132,6 +132,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         last_event_id: The `Last-Event-ID` of a stream, or None.
         server: The administrator's handle.
         typed: Returns the administrator's handle that reads objects, for sessions.
+        trace_url: The address of a trace, with `{trace_id}`, or None.
     """
 
     grant: Grant
@@ -145,6 +146,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     idempotency_key: str | None = None
     body_digest: bytes = b""
     last_event_id: str | None = None
+    trace_url: str | None = None
 
     @property
     def key(self) -> Key:

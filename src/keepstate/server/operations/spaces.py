@@ -95,7 +95,10 @@ class Size(msgspec.Struct, frozen=True):
 
 
 class PresentKey(msgspec.Struct, frozen=True):
-    """The key of the request, and the author that its writes have."""
+    """The key of the request, and the author that its writes have.
+
+    `trace_url` is the address of a trace, with `{trace_id}`, if the server links to traces.
+    """
 
     key: str
     author: str
@@ -103,6 +106,7 @@ class PresentKey(msgspec.Struct, frozen=True):
     tenant: str | None
     under: str
     expires_at: Instant | None
+    trace_url: str | None
 
 
 class SpacesQuery(UnderQuery, frozen=True, kw_only=True):
@@ -219,7 +223,15 @@ async def get_size(call: Call, query: Query) -> Size:
 async def get_self(call: Call, query: AnywhereQuery) -> PresentKey:
     """Return what the key is and may do."""
     key = call.key
-    return PresentKey(key.name, call.author, sorted(key.rights), key.tenant, key.under, key.expires_at)
+    return PresentKey(
+        key.name,
+        call.author,
+        sorted(key.rights),
+        key.tenant,
+        key.under,
+        key.expires_at,
+        call.trace_url,
+    )
 
 
 def _subject(found: Found) -> Subject:
