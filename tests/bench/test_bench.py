@@ -42,6 +42,7 @@ ROWS = {
     "managers": 0,
     "typed": 12,
     "patterns": 2,
+    "server": 6,
     "inspector": inspector.ROWS * (find_browser() is not None),
     "langgraph": 21 * LANGGRAPH,
 }
