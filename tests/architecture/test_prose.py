@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,13 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.body[0].lineno, text
 
 
-def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the comments and strings of code, or the lines of a page without its code."""
+@cache
+def texts(path: Path) -> tuple[tuple[int, str], ...]:
+    """Return the comments and strings of code, or the lines of a page without its code, with their lines."""
+    return tuple(_texts(path))
+
+
+def _texts(path: Path) -> Iterator[tuple[int, str]]:
     source = path.read_text(encoding="utf-8")
     if path.suffix in {".lua", ".sql"}:
         for number, line in enumerate(source.splitlines(), 1):
