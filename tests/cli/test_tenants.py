@@ -66,7 +66,7 @@ def test_a_tenant_is_exported_and_imported_under_another_id(keepstate: Keepstate
 
     assert (exported["spaces"], exported["entries"], exported["archives"]) == (1, 1, [])
     assert (again.code, "exists already" in again.err) == (4, True)
-    assert imported.out == "1 spaces with 1 entries written; 0 have expired\n"
+    assert imported.out == "1 space with 1 entry written; 0 have expired\n"
     assert keepstate("get", "run/1", "plan", "--tenant", "zeta", "--json").json()["value"] == {"step": 1}
     assert keepstate("import-tenant", path).code == 2
 

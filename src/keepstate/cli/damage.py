@@ -20,7 +20,7 @@ from rich.progress import BarColumn, TextColumn
 from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.cli import exits
-from keepstate.cli.display import plain, progress, said, shown, write_json
+from keepstate.cli.display import counted, plain, progress, said, shown, write_json
 from keepstate.cli.session import FILES, PLAIN, Session, check_url, reject_memory, trace_from_environment
 from keepstate.engine.kernel.stored import describe
 from keepstate.engine.repair.restorer import Apply, Restoring, skip
@@ -214,7 +214,7 @@ async def verify(session: Session) -> int:
             for name in present:
                 report.add(name, await log_problems(store, name))
                 report.add(name, await size_problems(store, name))
-    _show(report, f"{report.records:,} records in {report.spaces:,} spaces of {parsed}", session)
+    _show(report, f"{_found(report)} of {parsed}", session)
     return exits.DAMAGED if report.damages else exits.OK
 
 
@@ -275,7 +275,7 @@ async def repair(source: str, target: str, *, session: Session = PLAIN) -> int:
             said().print(f"keepstate: {ks.url} is incomplete; remove it", markup=False)
             raise
         where = ks.url
-    _show(report, f"{report.records:,} records in {report.spaces:,} spaces are now in {where}", session)
+    _show(report, f"{_found(report)} are now in {where}", session)
     return exits.DAMAGED if report.damages else exits.OK
 
 
@@ -354,6 +354,10 @@ def _applier(store: Store) -> Apply:
 
 
 # ---- output
+
+
+def _found(report: _Report) -> str:
+    return f"{counted(report.records, 'record')} in {counted(report.spaces, 'space')}"
 
 
 def _show(report: _Report, summary: str, session: Session) -> None:

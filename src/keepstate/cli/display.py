@@ -163,7 +163,9 @@ def fields_of(value: object, *names: str) -> dict[str, Any]:
 
 def counted(number: int, noun: str) -> str:
     """Return a number and its noun."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    if number != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number:,} {noun}"
 
 
 _NOTE: Final = 40

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.display import fields_of, plain, shown, write_json, write_table
+from keepstate.cli.display import counted, fields_of, plain, shown, write_json, write_table
 from keepstate.cli.session import PLAIN, Session, require_space
 from keepstate.engine.space.erasure import Erased
 from keepstate.engine.space.export import Exported
@@ -187,7 +187,8 @@ async def export_owner(owner: str, file: Path, *, session: Session = PLAIN) -> i
 
 def _write_exported(session: Session, done: Exported) -> None:
     report = fields_of(done, "spaces", "entries", "size_bytes", "sha256", "not_included")
-    text = f"{done.spaces:,} spaces with {done.entries:,} entries written, {done.size_bytes:,} bytes"
+    contents = f"{counted(done.spaces, 'space')} with {counted(done.entries, 'entry')}"
+    text = f"{contents} written, {done.size_bytes:,} bytes"
     lines = [text, *(f"the archive {path} is named only" for path in done.archives)]
     lines += [f"not included: {what}" for what in done.not_included]
     _write_report(session, report | {"archives": [str(path) for path in done.archives]}, lines)
@@ -203,7 +204,8 @@ async def import_tenant(file: Path, *, session: Session = PLAIN) -> int:
     async with session.opened(makes=True) as ks:
         done = await ks.import_(file)
     report = fields_of(done, "spaces", "entries", "expired")
-    text = f"{done.spaces:,} spaces with {done.entries:,} entries written; {done.expired:,} have expired"
+    contents = f"{counted(done.spaces, 'space')} with {counted(done.entries, 'entry')}"
+    text = f"{contents} written; {done.expired:,} have expired"
     _write_report(session, report, [text])
     return exits.OK
 

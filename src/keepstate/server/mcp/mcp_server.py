@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -66,6 +67,7 @@ class McpServer:
         self._manager: StreamableHTTPSessionManager | None = None
         self.protocol = Server[dict[str, Any]](
             "keepstate",
+            version=version("keepstate"),
             title="keepstate",
             instructions=INSTRUCTIONS,
             on_list_tools=self._list_tools,
