@@ -1,4 +1,4 @@
-/* The registry of views: the only list of what the page can show. A new view is a file in `views/` and a row. */
+/* The table of views: the only list of what the page can show. A new view is a file in `views/` and a row. */
 import type { Component } from "svelte";
 import About from "./views/About.svelte";
 import Branches from "./views/Branches.svelte";

@@ -84,7 +84,7 @@ McpMode: TypeAlias = Literal["read", "write"]
 KEYLESS: Final = ("/healthz", "/readyz", "/openapi.json", OPEN, SCRIPT, APPROVALS)
 """The paths that answer without a key, besides those of the inspector's files."""
 TRACE_ID: Final = "{trace_id}"
-"""What the address of a trace has for its id."""
+"""The placeholder of the id in the address of a trace."""
 _PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}?|\}")
 _UNPRINTABLE: Final = re.compile(r"[^!-~]")
 _READY_S: Final = 1.0

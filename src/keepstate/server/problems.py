@@ -111,7 +111,7 @@ def problem_of(error: errors.KeepstateError | RefusedError, *, may_read: bool = 
 
     Args:
         error: The error.
-        may_read: Whether the caller has the right to read; without it, no stored value is told.
+        may_read: The caller has the right to read. Otherwise the problem has no stored value.
     """
     if isinstance(error, RefusedError):
         title = error.code.replace("_", " ").capitalize()

@@ -19,7 +19,7 @@ from keepstate.server.operations.values import show
 MOST: Final = 20_000
 """Characters of a result."""
 _ROOM: Final = MOST - 1_000
-"""Characters of a value, besides what is told of its commit."""
+"""Length of a value in characters, without the facts of its commit."""
 _OUTLINES: Final = 150
 """Lists and dicts of a state that are looked into for one result."""
 _ITEMS: Final = 100
