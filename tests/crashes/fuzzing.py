@@ -99,7 +99,7 @@ def main(target: str, inputs: str, seed: str, folder: str) -> None:
             return
 
     corpus(Path(folder) / "corpus")
-    # Linux hands a parent's peak of memory on to the process that it starts, and the fuzzer judges by the peak.
+    # Linux hands the peak of memory on to the process that is started, and the fuzzer judges by the peak.
     most_mib = MOST_MIB + resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     options = [f"-runs={inputs}", f"-seed={seed}", f"-timeout={LONGEST_S}", f"-rss_limit_mb={most_mib}"]
     options += [f"-artifact_prefix={folder}/", "-max_len=4096", "-verbosity=0"]

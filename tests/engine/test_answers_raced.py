@@ -75,7 +75,7 @@ def test_of_eight_answers_at_once_one_wins_and_wakes_one_task(
 def test_a_kill_anywhere_between_asking_and_paying_repeats_nothing(tmp_path: Path, stride: int) -> None:
     url = f"sqlite:///{tmp_path}/answers.db?durability=normal"
 
-    told = json.loads(run(PROCESSES / "die_around_answers.py", url, tmp_path, stride).stdout)
+    told = json.loads(run(PROCESSES / "die_around_answers.py", url, tmp_path, stride, timeout=1_000).stdout)
 
     assert told["wrong"] == []
     assert told["kills"] > 10
