@@ -30,16 +30,16 @@ from keepstate.engine.kernel.arguments import (
 from keepstate.engine.kernel.executor import (
     Executor,
     Home,
-    ObservedExecutor,
     SpaceExecutor,
-    TransactionExecutor,
     call_function,
 )
 from keepstate.engine.kernel.grants import learn_life, needs_grant
 from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.kernel.observation import observe
+from keepstate.engine.kernel.observed_executor import ObservedExecutor
 from keepstate.engine.kernel.store_abilities import content_name
 from keepstate.engine.kernel.stored import to_datetime
+from keepstate.engine.kernel.transaction_executor import TransactionExecutor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, InvalidError, OutcomeUnknownError
 from keepstate.stores.protocol import Applied, Conflict, question, revision_in_token
