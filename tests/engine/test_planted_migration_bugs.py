@@ -54,7 +54,7 @@ def raw_values_are_skipped(planting: pytest.MonkeyPatch) -> None:
     def skipping(choice: Any, encoded: Any, error: Any) -> Any:
         return stand_in("skip" if choice == "raw" else choice, encoded, error)
 
-    for module in ("documents.record", "documents.watch", "documents.collection", "events.record"):
+    for module in ("documents.record", "documents.watch", "documents.collection_indexes", "events.record"):
         planting.setattr(f"keepstate.engine.{module}.stand_in", skipping)
 
 
