@@ -1,7 +1,7 @@
 """Retention: pruning drops old commits, and collection deletes what no branch or tag leads to.
 
 Pruning deletes nothing. It gives each kept commit that loses a parent its nearest kept ancestors instead. A
-branch that another caller creates or moves meanwhile therefore keeps the commits that it leads to.
+branch that another caller creates or moves during the call therefore keeps the commits that it leads to.
 
 Collection runs while others write. It writes `gc/epoch` at revision R. Then it reads all branches, tags and
 grafts, and from the log those that changed meanwhile. It marks everything that they lead to, and deletes
@@ -206,7 +206,7 @@ async def collect_history(store: Store, space: str) -> int:
     """Delete the commits and objects that no branch or tag leads to, and return their number.
 
     Raises:
-        CompactedError: In every attempt, more was written meanwhile than the log holds.
+        CompactedError: In every attempt, other callers wrote more than the log holds.
         CorruptError: A commit or object is missing or damaged. Nothing was deleted.
     """
     marked: set[bytes] | None = None

@@ -39,7 +39,7 @@ T = TypeVar("T")
 ATTEMPTS = 64
 """Attempts of one operation while concurrent writers keep changing its data."""
 TRACEPARENT = "traceparent"
-"""The note of a write that tells its place in a trace, in the form of the W3C's Trace Context."""
+"""The note of a write with its place in a trace, in the form of the W3C's Trace Context."""
 
 _INTERRUPTS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """Exceptions that end a call whatever it has read, as does that of a cancelled task."""
@@ -184,7 +184,7 @@ class Executor(ABC):
         self._pickle, self._decode = home.pickle, home.decode
 
     def meta_of(self, meta: Mapping[str, str] | None) -> dict[str, str]:
-        """Return the notes on a commit: those of the handle, then of the space, then of the call.
+        """Return the notes on a commit: from the handle, then from the space, then from the call.
 
         Raises:
             InvalidError: They are not texts, or too long together.
@@ -239,7 +239,7 @@ class Executor(ABC):
         """
 
     def remember(self, unit: Unit) -> None:  # noqa: B027 - a transaction remembers nothing
-        """Keep what a unit has read for later work that supposes."""
+        """Keep the entries that a unit has read, for later work that supposes."""
 
     async def read_once(self, key: bytes) -> tuple[Entry, bytes] | None:
         """Return an entry and its complete value, or None if it does not exist."""
@@ -413,7 +413,7 @@ class SpaceExecutor(Executor):
     async def try_supposing(
         self, attempt: Callable[[Unit], Awaitable[T]], purpose: str | None = None
     ) -> T | None:
-        """Run work, and apply it, on what this process knows of the space.
+        """Run work on the entries that this process knows, without reading them, and apply it.
 
         No answer, no error and no decision to write nothing comes from a supposition: an error is raised only
         if a read confirms all that was supposed. A batch whose outcome is unknown is not repeated.
@@ -452,7 +452,7 @@ class SpaceExecutor(Executor):
         return answer
 
     def learn(self, unit: Unit) -> None:
-        """Keep what a unit has left, for later work that supposes."""
+        """Keep the entries that an applied unit has left, for later work that supposes."""
         if unit.applied is not None and unit.is_learned:
             known, entries = cache_of(unit.store).part(KnownEntries), unit.outcome(unit.applied.revision)
             now_s = self.clock.monotonic_s()
@@ -460,7 +460,7 @@ class SpaceExecutor(Executor):
             known.drop(self.stored_name, unit.written(b"").keys() - entries.keys())
 
     def remember(self, unit: Unit) -> None:
-        """Keep what a unit has read for later work that supposes."""
+        """Keep the entries that a unit has read, for later work that supposes."""
         if unit.revision is not None and not unit.writes and unit.store.capabilities.shared:
             known, entries = cache_of(unit.store).part(KnownEntries), unit.outcome(unit.revision)
             now_s = self.clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""Executor of an observed handle: what an observer is told of attempts, revisions and commits.
+"""Executor of an observed handle: reports attempts, revisions and commits to the observer.
 
 Deliberately absent: any change of how work runs. Each method calls the executor of a plain handle.
 """

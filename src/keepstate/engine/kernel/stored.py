@@ -143,7 +143,7 @@ def shorten(text: str) -> str:
 def describe(key: bytes) -> str:
     """Return `document 'plan'` for a key with a name, and the path of any other key.
 
-    A key that is the beginning of all keys of a part stands for the part: `the part 'document'`.
+    A key that is the beginning of all keys of a part is described as the part: `the part 'document'`.
     """
     for part, word in _WORDS.items():
         if key == part:
