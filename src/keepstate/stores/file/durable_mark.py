@@ -68,7 +68,7 @@ class DurableMark(msgspec.Struct, frozen=True):
         return cls((first, second), found[7] == machine_start() != UNKNOWN_START)
 
     def end_of(self, seed: bytes) -> End | None:
-        """Return the noted end of the journal with this seed, or None if the note is of another journal."""
+        """Return the noted end of the journal with this seed; None if the note belongs to another journal."""
         return next((end for end in self.ends if end.seed == seed), None)
 
 

@@ -77,7 +77,7 @@ class Database:
         return self._writer.write(work, clock)
 
     def scrub(self) -> bool:
-        """Rewrite the file without what was deleted, and return whether the log could be emptied too."""
+        """Rewrite the file without deleted data, and return whether the log could be emptied too."""
         return self._writer.scrub()
 
     def read(self, work: Callable[[Execute], T]) -> T:

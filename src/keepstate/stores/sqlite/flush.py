@@ -70,7 +70,7 @@ class Flush:
         return self._rows(space).head
 
     def left(self) -> dict[str, SpaceRows]:
-        """Return what the section leaves, once it is committed."""
+        """Return the rows of spaces that the section leaves to the next one, once it is committed."""
         left = self._left
         if len(left) + len(self._spaces) > _SPACES_LEFT:
             left = {}
