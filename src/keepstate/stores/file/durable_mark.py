@@ -2,9 +2,8 @@
 
 Frames tell a torn end from a damaged one, but they do not show that frames are missing: a journal cut between
 two frames is whole. So after each durable flush the lock file notes where its frame ends, and the next
-opening
-looks for that frame. Only bytes after it may have been torn by a crash. The first note is made once the
-journal's name is durable too, so a journal that is noted and absent was removed.
+opening looks for that frame. Only bytes after it may have been torn by a crash. The first note is made once
+the journal's name is durable too, so a journal that is noted and absent was removed.
 
 A note is not synced: it is exact after a crash of processes. A note from before the machine's last start may
 be any older one. For the same journal it is a lower bound, because a journal only grows. A journal that was

@@ -71,9 +71,8 @@ class Head:
 
     `revision` and `stored_ms` belong to the last revision, and `now_ms` is the space's time. `floor` is the
     revision below which the log was trimmed, and `kept_bytes` the log's size. `expiry_ms` is a time before
-    which
-    no entry expires, None if none ever does. `nonce` and `floor_nonce` are those of `revision` and `floor`,
-    and `stored_sizes` are the encoded sizes of the parts at `revision`.
+    which no entry expires, None if none ever does. `nonce` and `floor_nonce` are those of `revision` and
+    `floor`, and `stored_sizes` are the encoded sizes of the parts at `revision`.
     """
 
     __slots__ = (
