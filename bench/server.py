@@ -14,7 +14,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -249,37 +249,11 @@ async def open_streams(number: int, spaces: int, processes: int, events: int) ->
             await asyncio.sleep(1)
             before = [each.memory_bytes() for each in servers]
             delays: list[float] = []
-            readers: list[_Reader] = []
-            loop = asyncio.get_running_loop()
-            for n in range(number):
-                served = servers[n % processes]
-                path = f"/v1/events/follow?space=talk%2F{n % spaces}"
-                reader = _Reader(served.get(path), delays)
-                await loop.create_connection(
-                    lambda reader=reader: reader, f"127.0.0.{1 + n // 20_000}", served.port
-                )
-                readers.append(reader)
-                if n % 200 == 199:
-                    await asyncio.sleep(0.05)
-            async with asyncio.timeout(300):
-                while not all(reader.is_open for reader in readers):
-                    await asyncio.sleep(0.2)
+            readers = await _open_readers(servers, number, spaces, delays)
             grown = [each.memory_bytes() - was for each, was in zip(servers, before, strict=True)]
             print(f"{number:,} streams of {spaces:,} spaces on {processes} processes: "
                   f"{sum(grown) / number / 1024:.1f} KiB each")  # fmt: skip
-            async with keepstate.open(postgres.url) as ks:
-                for n in range(
-                    spaces
-                ):  # until each stream has told an event, it may still be reading the past
-                    await ks.space(f"talk/{n}").events.append("0")
-                async with asyncio.timeout(300):
-                    while len(delays) < number:
-                        await asyncio.sleep(0.2)
-                delays.clear()
-                for n in range(events):
-                    await ks.space(f"talk/{n % spaces}").events.append(str(time.monotonic_ns()))
-                    await asyncio.sleep(0.05)
-            await asyncio.sleep(3)
+            await _append_events(postgres.url, number, spaces, events, delays)
             expected = sum(len(range(n % spaces, number, spaces)) for n in range(events))
             print(f"{len(delays):,} of {expected:,} events came; median {statistics.median(delays):.1f} ms, "
                   f"p99 {sorted(delays)[int(len(delays) * 0.99)]:.1f} ms")  # fmt: skip
@@ -288,6 +262,42 @@ async def open_streams(number: int, spaces: int, processes: int, events: int) ->
         finally:
             for each in servers:
                 each.process.terminate()
+
+
+async def _open_readers(
+    servers: Sequence[Served], number: int, spaces: int, delays: list[float]
+) -> list[_Reader]:
+    """Open streams, and return their readers when each has begun."""
+    readers: list[_Reader] = []
+    loop = asyncio.get_running_loop()
+    for n in range(number):
+        served = servers[n % len(servers)]
+        reader = _Reader(served.get(f"/v1/events/follow?space=talk%2F{n % spaces}"), delays)
+        host = f"127.0.0.{1 + n // 20_000}"  # one address has too few ports for all
+        await loop.create_connection(lambda reader=reader: reader, host, served.port)
+        readers.append(reader)
+        if n % 200 == 199:
+            await asyncio.sleep(0.05)
+    async with asyncio.timeout(300):
+        while not all(reader.is_open for reader in readers):
+            await asyncio.sleep(0.2)
+    return readers
+
+
+async def _append_events(url: str, number: int, spaces: int, events: int, delays: list[float]) -> None:
+    """Append events, and wait until their delays are known."""
+    async with keepstate.open(url) as ks:
+        # Until each stream has told an event, it may still be reading the past.
+        for n in range(spaces):
+            await ks.space(f"talk/{n}").events.append("0")
+        async with asyncio.timeout(300):
+            while len(delays) < number:
+                await asyncio.sleep(0.2)
+        delays.clear()
+        for n in range(events):
+            await ks.space(f"talk/{n % spaces}").events.append(str(time.monotonic_ns()))
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(3)
 
 
 def main() -> None:

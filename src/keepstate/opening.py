@@ -214,7 +214,7 @@ def source_over(values: _kv.KVStore) -> PassedStore:
 
 
 def store_class(scheme: str) -> OpensUrls:
-    """Return the class that opens URLs of a scheme, including those of a tiered store.
+    """Return the class that opens URLs of a scheme, also of a tiered store.
 
     Raises:
         InvalidError: No backend has this scheme. The error lists the known ones.

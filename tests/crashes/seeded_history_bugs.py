@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +23,7 @@ from tests.crashes.seeded_bugs import Planted
 @contextmanager
 def new_objects_collected() -> Planted:
     """Delete all that is not marked, also what was written after the collection began."""
-    right, right_delete = retention._entries, retention._delete
+    right, right_delete = retention._entries, retention.delete_garbage
 
     class Old(int):
         def __lt__(self, other: int) -> bool:
@@ -33,11 +33,11 @@ def new_objects_collected() -> Planted:
         async for entry in right(store, space, *prefixes):
             yield msgspec.structs.replace(entry, version=Old(entry.version))
 
-    async def delete(store: Store, space: str, garbage: list[Check]) -> int:
+    async def delete(store: Store, space: str, garbage: Sequence[Check], what: str) -> int:
         checks = [Check(check.key, version=int(check.version or 0)) for check in garbage]
-        return await right_delete(store, space, checks)
+        return await right_delete(store, space, checks, what)
 
-    with patch.object(retention, "_entries", entries), patch.object(retention, "_delete", delete):
+    with patch.object(retention, "_entries", entries), patch.object(retention, "delete_garbage", delete):
         yield
 
 
@@ -45,12 +45,12 @@ def new_objects_collected() -> Planted:
 def garbage_deleted_unseen() -> Planted:
     """Delete what was garbage, without looking whether somebody has put it again."""
 
-    async def delete(store: Store, space: str, garbage: list[Check]) -> int:
+    async def delete(store: Store, space: str, garbage: Sequence[Check], _what: str) -> int:
         outcome = (await store.apply([Batch(space, [Delete(check.key) for check in garbage])]))[0]
         assert isinstance(outcome, Applied)
         return len(garbage)
 
-    with patch.object(retention, "_delete", delete):
+    with patch.object(retention, "delete_garbage", delete):
         yield
 
 

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 import keepstate
-from keepstate.engine.documents.collection import Collection, Indexes
+from keepstate.engine.documents.collection import Collection
+from keepstate.engine.documents.collection_indexes import Indexes
 from keepstate.engine.kernel import layout
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction

@@ -20,7 +20,7 @@ from keepstate.cli import exits
 from keepstate.errors import KeepstateError
 
 if TYPE_CHECKING:
-    from cyclopts import App
+    from cyclopts import App, CycloptsError
 
     from keepstate.cli import display as _display
 else:
@@ -32,7 +32,7 @@ COMMANDS: Final = {
         "history",
         "Show which commit last set a value. Without a path, show it for each key of the state.",
     ),
-    "branch": ("history", "List the branches of a space, or make or delete one."),
+    "branch": ("branches", "List the branches of a space, or make or delete one."),
     "completion": ("completion", "Print the script that completes commands and options in a shell."),
     "demo": (
         "demo",
@@ -96,7 +96,7 @@ COMMANDS: Final = {
         "Serve tools for models by the Model Context Protocol, over standard input and output.",
     ),
     "merge": (
-        "history",
+        "branches",
         "Merge the changes of another branch into a branch. Exit with 4 if both changed the same value.",
     ),
     "migrate": (
@@ -132,7 +132,7 @@ COMMANDS: Final = {
         "documents",
         "Delete documents. Exit with 1 if one of them does not exist; the others are deleted.",
     ),
-    "rollback": ("history", "Commit an earlier state of a branch again. Nothing is erased."),
+    "rollback": ("branches", "Commit an earlier state of a branch again. Nothing is erased."),
     "schedules": (
         "schedules",
         "List the schedules of a space, or show, pause, resume, run or delete one.",
@@ -154,7 +154,7 @@ COMMANDS: Final = {
         "maintenance",
         "Remove expired entries and unused parts of large values; print how many entries were removed.",
     ),
-    "tag": ("history", "List the tags of a space, or make or delete one."),
+    "tag": ("branches", "List the tags of a space, or make or delete one."),
     "tenants": ("tenants", "List the tenants that have data."),
     "verify": (
         "maintenance",
@@ -254,16 +254,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        text = str(error)
-        if "--json" in arguments:
-            return _write_error("usage", _hide_passwords(text, arguments), exits.USAGE)
-        if _hide_passwords(text, arguments) != text:
-            _display.said().print(f"keepstate: {_hide_passwords(text, arguments)}", markup=False)
-            return exits.USAGE
-        app.error_console = _display.Terminal(stderr=True, color_system=None)  # it shows what was typed
-        with suppress(CycloptsError):
-            app.parse_args(arguments, exit_on_error=False, print_error=True)
-        return exits.USAGE
+        return _reject(app, error, arguments)
     try:
         answer = command(*bound.args, **bound.kwargs)
         if iscoroutine(answer):
@@ -274,28 +265,37 @@ def run(arguments: Sequence[str]) -> int:
         return answer if isinstance(answer, int) else exits.OK
     except KeepstateError as error:
         text = " ".join(_hide_passwords(str(error), arguments).split())
-        if "--json" in arguments:
-            return _write_error(error.code, text, exits.code_of(error), is_retryable=error.retryable)
-        _display.said().print(f"keepstate: {text}", markup=False)
-        return exits.code_of(error)
+        return _fail(error.code, text, exits.code_of(error), arguments, is_retryable=error.retryable)
     except BrokenPipeError:  # the reader of the output has closed it
         _display.discard_output()
         return exits.OK
     except OSError as error:  # a full disk behind the output, or a file that may not be read
         what = f"{error.filename}: " if error.filename else "the output was not written: "
-        text = f"{what}{error.strerror or error}"
-        if "--json" in arguments:
-            _write_error("os", text, exits.FAILED)
-        else:
-            _display.said().print(f"keepstate: {text}", markup=False)
+        _fail("os", f"{what}{error.strerror or error}", exits.FAILED, arguments)
         _display.discard_output()
         return exits.FAILED
 
 
-def _write_error(code: str, message: str, exit_code: int, *, is_retryable: bool = False) -> int:
-    """Print an error as one line of JSON on standard error, and return the exit code."""
-    error = {"error": code, "message": message, "retryable": is_retryable, "exit_code": exit_code}
-    sys.stderr.write(_display.text_of(error) + "\n")
+def _reject(app: App, error: CycloptsError, arguments: Sequence[str]) -> int:
+    """Print what is wrong with the arguments; in the parser's form, unless that would show a password."""
+    text = _hide_passwords(str(error), arguments)
+    if "--json" in arguments or text != str(error):
+        return _fail("usage", text, exits.USAGE, arguments)
+    app.error_console = _display.Terminal(stderr=True, color_system=None)  # it shows what was typed
+    with suppress(type(error)):
+        app.parse_args(arguments, exit_on_error=False, print_error=True)
+    return exits.USAGE
+
+
+def _fail(
+    code: str, message: str, exit_code: int, arguments: Sequence[str], *, is_retryable: bool = False
+) -> int:
+    """Print an error on standard error, with --json as one line of JSON, and return the exit code."""
+    if "--json" in arguments:
+        error = {"error": code, "message": message, "retryable": is_retryable, "exit_code": exit_code}
+        sys.stderr.write(_display.text_of(error) + "\n")
+    else:
+        _display.said().print(f"keepstate: {message}", markup=False)
     return exit_code
 
 

@@ -105,7 +105,7 @@ class _Run:
         self._begun = perf_counter()
 
     async def play(self) -> dict[str, Any]:
-        """Return what the run came to; `equal` says whether the totals equal a second count."""
+        """Return the results of the run; `equal` says whether the totals equal a second count."""
         for module in self._modules:
             await self._run.queue.put(module, id=module)
         self._say(f"{len(self._names)} workers begin to count {len(self._modules):,} modules")

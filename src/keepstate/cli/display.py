@@ -184,7 +184,7 @@ def room() -> int:
 
 
 def change(old: object, new: object, indent: int) -> Text:
-    """Return the old and the new value in one line behind other columns, cut to where they differ."""
+    """Return the old and the new value in one line after other columns, cut to the part that differs."""
     width = max((room() - indent - cell_len(_TO)) // 2, 20)
     before, after = _cut(text_of(old), text_of(new), width)
     return Text.assemble((visible(before), "red"), (_TO, "dim"), (visible(after), "green"))

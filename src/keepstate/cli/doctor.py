@@ -1,4 +1,4 @@
-"""The command `doctor`: what a store really offers."""
+"""The command `doctor`: a report of the guarantees that a store really gives."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ async def watch(
 async def _entries(
     documents: _documents.Documents, pattern: str
 ) -> AsyncIterator[_documents.DocumentEntry[Any]]:
-    """Yield documents in the order of their names, except those that are deleted during the listing."""
+    """Yield documents in the order of their names, except documents that are deleted during the listing."""
     names: list[str] = []
     async for name in documents.keys(pattern):
         names.append(name)

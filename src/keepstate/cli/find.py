@@ -94,7 +94,7 @@ def _write_rows(page: Iterable[Found], *, tenants: bool) -> None:
 
 
 def _write_more(session: Session, under: str, options: dict[str, str | None], *, tenants: bool) -> None:
-    """Print the command that continues behind a page."""
+    """Print the command that continues after a page."""
     given = [word for name, text in options.items() if text is not None for word in (name, text)]
     words = [word for word in (under, *given, "--tenants" if tenants else "") if word]
     said().print(plain(f"there are more: {session.command('find', *words)}"))

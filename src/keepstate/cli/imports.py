@@ -158,7 +158,7 @@ class _Importer:
         self._seen: set[str] = set()
 
     async def take(self, piece: Piece) -> None:
-        """Compare messages with those that are there, and append the others.
+        """Compare messages with the stored ones, and append the others.
 
         Raises:
             AlreadyExistsError: Another conversation is there.

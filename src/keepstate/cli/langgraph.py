@@ -1,4 +1,4 @@
-"""Commands on LangGraph's checkpoints: import those of its own savers, prune old ones."""
+"""Commands on LangGraph's checkpoints: import from its own savers, prune old ones."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ async def _with_queues(
     *,
     tenants: bool,
 ) -> int:
-    """Call a function with the queue of a space, or with those of all spaces under a name."""
+    """Call a function with the queue of a space, or with the queues of all spaces under a name."""
     if (space is None) == (under is None):
         raise InvalidError("name one space, or all below a name by --under NAME; --under '' is all spaces")
     if tenants and under is None:

@@ -1,4 +1,4 @@
-"""Command on schedules: list those of a space, and pause, resume, run or delete one."""
+"""Command on schedules: list the schedules of a space, and pause, resume, run or delete one."""
 
 from __future__ import annotations
 
@@ -42,25 +42,23 @@ async def schedules(
         found = ks.space(space).schedules
         if name is None:
             await _show(await _all(found), session)
-        elif next is not None:
-            await _known(found, name, space, session)
+            return exits.OK
+        await _known(found, name, space, session)
+        if next is not None:
             for moment in await found.next(name, next):
                 write_json({"at": moment}) if session.json else shown().print(seconds(moment))
         elif delete:
-            await _known(found, name, space, session)
             await found.delete(name)
             session.write({"schedule": name, "deleted": True}, f"{name} deleted")
+        elif run:
+            put = await found.run_now(name)
+            session.write({"task": put.id, "added": put.added}, put.id)
         else:
-            await _known(found, name, space, session)
             if pause:
                 await found.pause(name)
             elif resume:
                 await found.resume(name)
-            if run:
-                put = await found.run_now(name)
-                session.write({"task": put.id, "added": put.added}, put.id)
-            else:
-                await _show([await _known(found, name, space, session)], session)
+            await _show([await _known(found, name, space, session)], session)
     return exits.OK
 
 

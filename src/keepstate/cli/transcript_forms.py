@@ -186,7 +186,7 @@ class _Rollout:
         self._id: str | None = None
 
     def read(self, value: object) -> Line | None:
-        """Return what a line has. Lines for the terminal, which repeat items, have nothing."""
+        """Return the content of a line. Lines for the terminal, which repeat items, have none."""
         if not isinstance(value, dict):
             return None
         fields = cast("Fields", value)

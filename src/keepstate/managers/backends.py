@@ -250,7 +250,7 @@ def _url_of_file(scheme: str, path: str | PathLike[str], options: Mapping[str, s
 
 
 def _add_options(server: str, query: str, options: Mapping[str, str]) -> str:
-    """Return the URL with options, except those that it already has."""
+    """Return the URL with options, except options that it already has."""
     named = {part.partition("=")[0] for part in query.split("&")}
     added = urlencode({name: value for name, value in options.items() if name not in named})
     return f"{server}?{'&'.join(part for part in (query, added) if part)}"

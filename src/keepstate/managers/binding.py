@@ -264,7 +264,7 @@ class SubjectBinding(StoreBinding):
             yield id
 
     async def spaces(self) -> AsyncIterator[Space]:
-        """Yield the spaces that have data: those of the subjects, or the space that was passed in."""
+        """Yield the spaces that have data: one for each subject, or the space that was passed in."""
         if isinstance(self.passed, Space):
             yield self.passed
         elif self.handle is not None:

@@ -179,7 +179,7 @@ class RecordHistory(Generic[T]):
         return dict(await self.namespace.get(self.kind, default={}))
 
     async def _write_newest(self, newest: dict[str, SavedRecord], outdated: Many[str]) -> None:
-        """Write the newest records, and search again for those of labels whose newest record is gone."""
+        """Write the newest records, after searching the newest one of each outdated label again."""
         if outdated:
             records = await self._list_locations()
             for fact in outdated:

@@ -106,7 +106,7 @@ def replace(window: Window, number: int, message: Message, budget: TokenBudget) 
 
 
 def remove(window: Window, messages: Mapping[int, Message]) -> None:
-    """Take removed messages out of the context, as far as they are in it.
+    """Take removed messages out of the context, if they are in it.
 
     If a message that called tools is removed, the results that stay leave the context with it.
 

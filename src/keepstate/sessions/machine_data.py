@@ -1,4 +1,4 @@
-"""The stored document of a machine, and the view that one object has: what it read, and its own changes.
+"""The stored document of a machine, and the view of one object: the data that it read, and its own changes.
 
 Values are equal if their encodings are equal, so True differs from 1 and arrays can be compared. Pure, except
 for the encoder that is passed.

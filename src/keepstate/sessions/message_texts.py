@@ -24,7 +24,7 @@ Path: TypeAlias = tuple[int | str, ...]
 
 
 def text_of(message: Message) -> str:
-    """Return what a message says, from all its blocks, items or parts."""
+    """Return the text of a message, from all its blocks, items or parts."""
     return " ".join(filter(None, (_said(message.get(name)) for name in ("content", "parts", "items"))))
 
 

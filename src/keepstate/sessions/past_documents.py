@@ -20,7 +20,7 @@ class PastEntry:
 
 
 class PastDocuments:
-    """The documents of one commit. It reads only those that are asked for.
+    """The documents of one commit. It reads only the documents that a caller asks for.
 
     Args:
         checkout: The state of the commit.

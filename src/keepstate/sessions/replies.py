@@ -211,7 +211,7 @@ class ReplyStream:
             _log.warning("The deltas of a reply in %r could not be deleted yet: %s", self.space, error)
 
     async def append(self, last: int, text: str) -> int:
-        """Append a delta behind the event of a number, and return its number.
+        """Append a delta after the event of a number, and return its number.
 
         Raises:
             ConflictError: The reply has another last event, or was ended.

@@ -65,7 +65,7 @@ class SessionChange:
 
 
 class _NoHints:
-    """Stands for the listener of a watch, because one listener hears of both spaces."""
+    """Replaces the listener of a watch, because one listener hears of both spaces."""
 
     async def wait(self, timeout_s: float) -> None: ...
 

@@ -180,7 +180,7 @@ class VersionedState(Resource):
         return made
 
     async def merge(self, fork: str, *, rules: MergeRules | None = None) -> int:
-        """Make a version of the present one and of what a fork has changed, and return its number.
+        """Make a version from the present one and the changes of a fork, and return its number.
 
         Args:
             fork: The name of the fork.

@@ -67,7 +67,7 @@ def _fold(text: str) -> str:
 
 
 def _begin(term: str) -> str:
-    """Return the pattern of what stands before a term."""
+    """Return the pattern of the text before a term."""
     is_word = term[0].isalnum() and category(term[0]) != _WITHOUT_CASE
     return r"(?<!\w)" if is_word else ""
 

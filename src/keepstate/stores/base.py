@@ -391,7 +391,7 @@ class StoreBase(ABC):
         return await self._retry(self._sweep, prefix, limit)
 
     async def scrub(self) -> Sequence[str]:
-        """Rewrite the files without what was deleted. Return what may still have bytes of it."""
+        """Rewrite the files without deleted data. Return in words the places that may still have it."""
         self._check_open()
         return await self._scrub()
 
@@ -539,7 +539,7 @@ class StoreBase(ABC):
         """Remove the log of a space but the last `keep` revisions. A repetition changes nothing."""
 
     async def _scrub(self) -> Sequence[str]:
-        """Rewrite the files without what was deleted. Return what may still have bytes of it."""
+        """Rewrite the files without deleted data. Return in words the places that may still have it."""
         return (f"what {self.url} itself keeps of deleted data",)
 
     @abstractmethod

@@ -80,7 +80,7 @@ class _Request:
 
 
 class Combiner:
-    """The queue in front of a store's flushes.
+    """The queue of batches that wait for a store's next flush.
 
     Args:
         runner: How callers wait.

@@ -435,7 +435,7 @@ class Scrubs(Protocol):
     """The extra ability of a store to remove the bytes of deleted data from its files."""
 
     async def scrub(self) -> Sequence[str]:
-        """Rewrite the files without what was deleted. Return what may still have bytes of it."""
+        """Rewrite the files without deleted data. Return in words the places that may still have it."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The retries of calls that a server did not answer: their budget, and what is remembered about them.
+"""The retries of calls that a server did not answer: their budget, and the last revisions seen.
 
 A call is retried for a limited time. The log gets the start and the end of an outage once each, however many
 calls retry in between.

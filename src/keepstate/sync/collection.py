@@ -108,8 +108,8 @@ class Collection(Twin[engine.Collection[T]], Generic[T]):
             index: The name of the index.
             prefix: Only records whose tuple begins with these values.
             reverse: Whether the listing begins with the last record.
-            after: The `next` of a page of the same listing: continue behind that page.
-            before: The `previous` of a page of the same listing: go back to the rows in front of that page.
+            after: The `next` of a page of the same listing: continue after that page.
+            before: The `previous` of a page of the same listing: go back to the rows before that page.
             limit: The largest number of records in the page.
             unreadable: As for `items`. A page from which records were left out is shorter.
 

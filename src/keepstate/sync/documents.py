@@ -201,8 +201,8 @@ class Documents(Twin[engine.Documents]):
 
         Args:
             pattern, prefix: As for `keys`.
-            after: The `next` of a page of the same listing: continue behind that page.
-            before: The `previous` of a page of the same listing: go back to the rows in front of that page.
+            after: The `next` of a page of the same listing: continue after that page.
+            before: The `previous` of a page of the same listing: go back to the rows before that page.
             reverse: Whether the listing begins with the last name.
             limit: The largest number of documents in the page.
             values: Whether to decode the values. Without them, `value` is None.

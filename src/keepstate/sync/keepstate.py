@@ -170,7 +170,7 @@ class Keepstate(Twin[engine.Keepstate]):
         """Return one page of the spaces that are not empty, each with the time of its last change.
 
         Args:
-            under, tenant, after: As for `spaces`. `after=page.next` continues behind a page.
+            under, tenant, after: As for `spaces`. `after=page.next` continues after a page.
             limit: The largest number of spaces in the page.
 
         Raises:
@@ -184,7 +184,7 @@ class Keepstate(Twin[engine.Keepstate]):
         Costs one call of the store for 256 spaces of small tenants, and at most one for each tenant.
 
         Args:
-            after: Only ids above this one, which need not exist. `after=page.next` continues behind a page.
+            after: Only ids above this one, which need not exist. `after=page.next` continues after a page.
             limit: The largest number of tenants in the page.
 
         Raises:
@@ -230,9 +230,9 @@ class Keepstate(Twin[engine.Keepstate]):
     ) -> Page[_rows.Found]:
         """Return one page of the sessions, agents, workflows, queues and other subjects of all spaces.
 
-        They are read from an index of the tenant, which is never wrong for ever, and late by at most one
-        delivery: a writer delivers after its commit, within about a second. What this handle has written is
-        delivered first. The first call of a tenant makes the index, and reads each of its spaces.
+        An index of the tenant answers the call. Every change reaches it by a delivery: a writer delivers
+        after its commit, within about a second. The changes of this handle are delivered first. The first
+        call of a tenant makes the index, and reads each of its spaces.
 
         Cost: four round trips; for `ALL`, of each tenant that the page covers.
 
@@ -247,7 +247,7 @@ class Keepstate(Twin[engine.Keepstate]):
                 subjects that are due at some time, and begins with the earliest.
             tenant: `OWN` lists the subjects of the handle's tenant; without one, those of no tenant. `ALL`
                 lists first those of no tenant and then tenant by tenant, each in this order.
-            after: The `next` of a page of the same listing: continue behind that page.
+            after: The `next` of a page of the same listing: continue after that page.
             limit: The largest number of subjects in the page.
 
         Raises:
@@ -302,23 +302,23 @@ class Keepstate(Twin[engine.Keepstate]):
     def deliver(self) -> int:
         """Deliver all outboxes to the index of `find` now, and return the number of subjects delivered.
 
-        Also completes what a killed process has left. A handle of a tenant delivers for the tenant, any other
-        one for the spaces without a tenant. The first call makes the index, and reads each space; each
-        further one reads the spaces that have changed since.
+        Also completes deliveries of killed processes. A handle of a tenant delivers for the tenant, any other
+        handle for the spaces without a tenant. The first call makes the index, and reads each space. Later
+        calls read the spaces that have changed since.
         """
         return finish(self._inner.deliver())
 
     def reindex(self) -> int:
         """Compare the index of `find` with all spaces, correct it, and return the number of its errors.
 
-        Deliveries keep the index right. This is for what they cannot know of: damaged bytes, a space that was
-        restored from elsewhere. Writers, deliveries and listings go on meanwhile. If the call is interrupted,
-        call it again. A handle without a tenant covers spaces of no tenant.
+        Deliveries keep the index correct. Call this after events that they do not see: damaged bytes, or a
+        space that was restored from another place. Writers, deliveries and listings continue during the call.
+        If it is interrupted, call it again. A handle without a tenant covers spaces of no tenant.
 
         Cost: a few reads of each row and each space.
 
         Raises:
-            ConflictError: Writers changed the same rows all the time.
+            ConflictError: Writers kept changing the same rows.
         """
         return finish(self._inner.reindex())
 

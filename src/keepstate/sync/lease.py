@@ -115,8 +115,8 @@ class Leases(Twin[engine.Leases]):
 
         Args:
             prefix: Only names that start with this text.
-            after: The `next` of a page of the same listing: continue behind that page.
-            before: The `previous` of a page of the same listing: go back to the rows in front of that page.
+            after: The `next` of a page of the same listing: continue after that page.
+            before: The `previous` of a page of the same listing: go back to the rows before that page.
             limit: The largest number of leases in the page.
 
         Raises:

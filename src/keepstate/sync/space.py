@@ -19,7 +19,7 @@ from keepstate.sync.documents import Documents
 from keepstate.sync.twin import Twin, inner_of, receiving, single_use
 
 if TYPE_CHECKING:
-    from keepstate.engine.documents import collection as _collection
+    from keepstate.engine.documents import collection_indexes as _indexes
     from keepstate.engine.history import checkout as _checkout
     from keepstate.engine.history import revisions as _revisions
     from keepstate.engine.space import erasure as _erasure
@@ -44,7 +44,7 @@ else:
         _queue_twins="keepstate.sync.queue",
         _schedules_twins="keepstate.sync.schedules",
         _ledger_twins="keepstate.sync.ledger",
-        _collection="keepstate.engine.documents.collection",
+        _indexes="keepstate.engine.documents.collection_indexes",
         _checkout="keepstate.engine.history.checkout",
         _revisions="keepstate.engine.history.revisions",
         _erasure="keepstate.engine.space.erasure",
@@ -66,7 +66,7 @@ class Parts(Twin[Inner]):
         name: str,
         type: type[T],
         *,
-        index: Mapping[str, Callable[[T], _collection.Place | None]] | None = None,
+        index: Mapping[str, Callable[[T], _indexes.Place | None]] | None = None,
         version: int = 1,
     ) -> _collection_twins.Collection[T]:
         """Return the records of one type, as documents named `name/id`. Makes no call to the store.

@@ -1,4 +1,4 @@
-"""The contract of adapters: what a framework's conversations must keep, on any store and by any writer."""
+"""The contract of adapters: the promises for a framework's conversations, on any store and by any writer."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class ManualClock:
 
 
 class StoreClock:
-    """The clock of a store for tests: what is stored gets old only if the test says so.
+    """The clock of a store for tests: stored entries age only if the test says so.
 
     Calls that wait, such as `claim(wait_s=5)`, wait in real time, so none waits for ever. `advance` and `set`
     let them look again at once.
@@ -130,11 +130,11 @@ class StoreClock:
         return self._manual.now_ms()
 
     def monotonic_s(self) -> float:
-        """Return real seconds plus those that the test let pass."""
+        """Return real seconds plus the seconds that the test let pass."""
         return time.monotonic() + self._manual.monotonic_s()
 
     def awake_or_asleep_s(self) -> float:
-        """Return real seconds plus those that the test let pass."""
+        """Return real seconds plus the seconds that the test let pass."""
         return self.monotonic_s()
 
     def touched_ms(self, descriptor: int) -> int:

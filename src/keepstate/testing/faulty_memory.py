@@ -76,7 +76,7 @@ class StoreForTests:
         self._heap.order_lost_reply(for_good=for_good)
 
     def conflict_next(self, by: OtherWriter | None = None) -> None:
-        """Let another writer come in between, before the next write that depends on what was read.
+        """Let another writer change the data before the next write that depends on a read.
 
         A `transaction` then raises `ConflictError`. `update` and `transact` read again and succeed, having
         called their function twice.

@@ -40,7 +40,7 @@ class PersistedState:
 def export_state(
     revision: int, slots: Mapping[str, EncodedValue], registered: Mapping[str, Registered]
 ) -> PersistedState:
-    """Return the persistent values, and those of keys that are not registered here."""
+    """Return the persistent values of registered keys, and the values of other keys."""
     extensions: dict[str, Json] = {}
     versions: dict[str, int] = {}
     run_scoped: list[str] = []

@@ -124,7 +124,7 @@ class KeyedState(Resource):
 
     @property
     def revision(self) -> int:
-        """The number of batches applied to the state, as far as this object has read."""
+        """The number of batches that were applied to the state when this object last read it."""
         return self._thread.require_memory().revision
 
     def snapshot(self) -> Snapshot:
@@ -214,7 +214,7 @@ class KeyedState(Resource):
         return await self._thread.serialized(work)
 
     def merge_parallel(self, a: MutationBatch, b: MutationBatch) -> MutationBatch:
-        """Return one batch of two computed in parallel: the updates of `a`, then those of `b`.
+        """Return one batch of two computed in parallel: the updates of `a`, then the updates of `b`.
 
         Raises:
             StateError: Both touch the same exclusive key, which the error names, or their revisions differ.
@@ -283,7 +283,7 @@ class KeyedState(Resource):
         self._hooks.add(hook)
 
     async def clear_run_scoped(self) -> None:
-        """Delete all run-scoped values, including those of unregistered keys."""
+        """Delete all run-scoped values, including values of unregistered keys."""
         await self._thread.refresh()
         slots = [slot for slot in self._thread.memory.slots if slot.startswith(RUN_SLOTS)]
         await self._remove({slot: not self._is_unstored(slot) for slot in slots})
@@ -312,7 +312,7 @@ class KeyedState(Resource):
     # ---- the whole state
 
     def export_persisted(self, scope: KeyScope | None = None) -> PersistedState:
-        """Return all persistent values as JSON, including those of keys that are not registered here.
+        """Return all persistent values as JSON, including values of keys that are not registered here.
 
         Args:
             scope: Only the values of this scope; None for both.

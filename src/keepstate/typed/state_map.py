@@ -221,7 +221,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Values by slot at a revision, including those of unregistered keys.
+    """Values by slot at a revision, including values of unregistered keys.
 
     Attributes:
         revision: The revision.

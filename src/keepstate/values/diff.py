@@ -263,7 +263,7 @@ def _parts(contents: Contents) -> dict[_Mark, Entry]:
 def _opened(
     style: Style, parts: Mapping[_Mark, Entry], shared: Set[_Mark], level: int, objects: Mapping[bytes, bytes]
 ) -> dict[_Mark, Entry]:
-    """Return the parts that are not shared, those of `level` replaced by their children."""
+    """Return the parts that are not shared; a part of `level` is replaced by its children."""
     opened: dict[_Mark, Entry] = {}
     for mark, entry in parts.items():
         if mark in shared:

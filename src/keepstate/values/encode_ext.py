@@ -1,4 +1,4 @@
-"""Values to canonical bytes, step by step: complete, slower than `encode`, and the one that knows paths.
+"""Values to canonical bytes, step by step. Slower than `encode`, but complete, and its errors name the path.
 
 A value is rewritten into what plain msgpack holds, every other type as an Ext. The first thing that would not
 come back equal and of the same type raises `InvalidError` that names its path, as do a cycle and too deep a

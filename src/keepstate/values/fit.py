@@ -73,7 +73,7 @@ def _refusal(path: str, reason: str, kind: type[InvalidError] = InvalidError) ->
 
 
 def fit_fields(known: Registration, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return an object's fields as the types that its class declares; those of a model are only validated.
+    """Return an object's fields as the types that its class declares; fields of a model are only validated.
 
     Raises:
         InvalidError: A field does not fit; the error names class and field.
@@ -147,7 +147,7 @@ def _fit_member(value: Any, wanted: type[enum.Enum], path: str) -> Any:
 
 
 def _fit_one(value: Any, choices: tuple[Any, ...], path: str) -> Any:
-    """Try the choices in order, beginning with those that need no conversion."""
+    """Try the choices in order, beginning with choices that need no conversion."""
     for choice in sorted(choices, key=lambda choice: kind_of(value) is not _class_of(choice)):
         try:
             return fit(value, choice, path)

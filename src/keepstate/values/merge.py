@@ -278,7 +278,7 @@ def _merge_orders(
 def _in_their_order(
     theirs: Contents, new: Sequence[bytes], puts: dict[Step, MerkleValue]
 ) -> Fetching[dict[Step, MerkleValue]]:
-    """Return the values to put, those of new keys last and in the order in which `theirs` has the keys."""
+    """Return the values to put: values of new keys come last, in the order of the keys of `theirs`."""
     keys = [key for key in new if key in puts]
     if len(keys) < 2:
         return puts
@@ -432,7 +432,7 @@ def _most(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
 
 
 def _union(base: Any, ours: Any, theirs: Any) -> Any:
-    """Return the items of either side, without those that either side removed."""
+    """Return the items of either side, without items that either side removed."""
     before: Any = frozenset[Any]() if base is MISSING else base
     if not all(isinstance(members, set | frozenset) for members in (before, ours, theirs)):
         raise InvalidError("a union needs sets or lists on both sides")

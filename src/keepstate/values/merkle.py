@@ -178,7 +178,7 @@ def gather(encodings: Iterable[bytes]) -> Fetching[dict[bytes, bytes]]:
 def reach(
     encodings: Iterable[bytes], known: set[bytes], look: Callable[[Ref, bytes], None] | None = None
 ) -> Fetching[None]:
-    """Add the names of all objects that encodings refer to, at any depth, to those that are known.
+    """Add the names of all objects that encodings refer to, at any depth, to the known names.
 
     Known objects, and everything below them, are skipped.
 
@@ -212,7 +212,7 @@ def check_object(ref: Ref, data: bytes) -> None:
 
 
 def find_shared(encodings: Iterable[bytes], objects: Mapping[bytes, bytes]) -> Fetching[set[bytes]]:
-    """Return those of some objects that the encodings also refer to, at any depth.
+    """Return the given objects that the encodings also refer to, at any depth.
 
     Shared objects, and everything below them, are not fetched.
 

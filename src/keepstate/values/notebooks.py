@@ -1,4 +1,4 @@
-"""Tables for notebooks: what a notebook shows of a commit, a document, a task, an event or a listing.
+"""Tables for notebooks: the view of a commit, a document, a task, an event or a listing.
 
 The HTML has no script, and everything from the store is escaped. Signs that are not visible, such as those
 that reverse the direction of text, are shown by their numbers. A table has at most 60 rows and 20,000

@@ -99,7 +99,7 @@ def _with_inner(contents: Contents, edits: Edits) -> Fetching[tuple[dict[Step, b
 def _edit_list(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[MerkleValue]:
     splices = [*_splices(edits, puts)]
     if splices and max(end for _, end, _ in splices) > contents.count:
-        raise InvalidError(f"a list of {contents.count} items is to be changed behind its end")
+        raise InvalidError(f"a list of {contents.count} items is to be changed after its end")
     if contents.tree is None:
         entries = list(contents.entries)
         for begin, end, items in reversed(splices):

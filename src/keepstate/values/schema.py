@@ -251,7 +251,7 @@ class Registry:
         return f"{name}@{self._by_name[name].written}"
 
     def losses(self, name: str, version: int) -> list[str]:
-        """Return what the downcasters from a version to the written one were declared to lose."""
+        """Return the declared losses of the downcasters from a version to the written one."""
         steps = range(version, self._by_name[name].written, -1)
         return [f"{name}@{step}: {lost}" for step in steps if (lost := self._losses.get((name, step)))]
 

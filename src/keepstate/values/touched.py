@@ -48,7 +48,7 @@ Keys: TypeAlias = tuple[bytes, ...]
 
 
 class UnloadedError(Exception):
-    """An object is not in memory. Thrown into work that goes on without it."""
+    """An object is not in memory. Thrown into work that continues without it."""
 
 
 @lru_cache(maxsize=4_096)
@@ -101,7 +101,7 @@ def _bits(mark: bytes) -> int:
 
 
 def touched_of(marks: Iterable[bytes], lists: dict[bytes, int], bloom: int = 0) -> Touched:
-    """Return marks and lists in their shortest form: what is too much is told less exactly."""
+    """Return marks and lists in their shortest form. Above their limits, they become less exact."""
     found = frozenset(marks)
     any_list = len(lists) > LISTS
     if any_list:
@@ -131,7 +131,7 @@ def fold(parts: Sequence[Touched]) -> Touched:
 
 
 def read_touched(data: bytes) -> Touched:
-    """Return the places that bytes stand for.
+    """Return the places that bytes encode.
 
     Raises:
         CorruptError: The bytes are damaged.
@@ -235,12 +235,12 @@ class _Marks:
         self._lists[_mark(_PREFIX, keys)] = place
 
     def made(self) -> Touched:
-        """Return what was marked."""
+        """Return the marked paths."""
         return ANYTHING if self._anything else touched_of(self._marks, self._lists)
 
 
 class _Missing:
-    """Collects the changes that marks do not tell."""
+    """Collects the changes that marks do not show."""
 
     def __init__(self, told: Touched) -> None:
         self._told = told

@@ -3,61 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
-import pytest
-
 from keepstate._finish import finish
-from keepstate._runner import Mode
-from keepstate.engine.space.keepstate import Keepstate
-from keepstate.opening import source_of
-from keepstate.testing.store_contract.stage import Stage
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.key import AnyKey
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.run import AgentRun
 from keepstate.typed.state import KeyedState
+from tests.contracts.stage import PlacedStage
 from tests.contracts.typed.keys import KEYS
 
 T = TypeVar("T")
 
 
-class TypedStage(Stage):
+class TypedStage(PlacedStage):
     """Makes states, runs and profiles in one place, in both modes, and closes them afterwards."""
-
-    _url: str | None = None
-    _closing: list[Any]
-
-    # ---- what a backend's test says
-
-    def make_url(self, tmp_path: Path) -> str:
-        """Return the URL of a store in which there is nothing yet; asked once a test."""
-        raise NotImplementedError(f"{type(self).__name__} does not say where state is to be kept")
-
-    # ---- what the contract says it with
-
-    @property
-    def url(self) -> str:
-        """The URL of the place."""
-        if self._url is None:
-            self._url = self.make_url(self._folder)
-        return self._url
-
-    @pytest.fixture(autouse=True)
-    def place(self, tmp_path: Path, mode: Mode) -> Iterator[None]:
-        """Close in the end what was made in the place."""
-        self._folder, self._closing = tmp_path, []
-        yield
-        for made in reversed(self._closing):
-            self.drive(made.close())
-
-    def handle(self) -> Keepstate:
-        """Return a handle on the place's store."""
-        handle = Keepstate(source_of(self.url, self.mode_name))
-        self._closing.append(handle)
-        return handle
 
     async def state(self, *, keys: Iterable[AnyKey] = KEYS, **options: Any) -> KeyedState:
         """Return the state of thread `t`, read; called again, another one that sees the same."""

@@ -23,8 +23,9 @@ from keepstate.engine.approvals.approvals import Approvals
 from keepstate.engine.approvals.records import Approval, TaskSpec, id_in, list_prefix, log_prefix
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import require_instance
-from keepstate.engine.kernel.executor import SpaceExecutor, TransactionExecutor
+from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.kernel.store_abilities import content_name
+from keepstate.engine.kernel.transaction_executor import TransactionExecutor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue.endings import Ends, cancel_task
 from keepstate.engine.queue.queue import Queue

@@ -282,7 +282,7 @@ class Documents:
     def convert_listed(
         self, key: str, value: Any, type: type[T] | None, unreadable: IfUnreadable
     ) -> T | Unreadable | Missing:
-        """Convert a listed value, or return what stands in its place; for `Collection`."""
+        """Convert a listed value; an unreadable one becomes its stand-in. For `Collection`."""
         if type is None or isinstance(value, Unreadable):
             return cast("T | Unreadable", value)
         try:
@@ -440,8 +440,8 @@ class Documents:
 
         Args:
             pattern, prefix: As for `keys`.
-            after: The `next` of a page of the same listing: continue behind that page.
-            before: The `previous` of a page of the same listing: go back to the rows in front of that page.
+            after: The `next` of a page of the same listing: continue after that page.
+            before: The `previous` of a page of the same listing: go back to the rows before that page.
             reverse: Whether the listing begins with the last name.
             limit: The largest number of documents in the page.
             values: Whether to decode the values. Without them, `value` is None.

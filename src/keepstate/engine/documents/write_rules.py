@@ -154,7 +154,7 @@ class KnownRules(msgspec.Struct, frozen=True):
 
 
 class SpaceRules:
-    """Rules and recording of one space, as far as a process knows them.
+    """The rules of one space, and whether it is recorded, as a process last read them.
 
     Attributes:
         last: The rules as they were read last. Threads replace them as a whole.

@@ -125,7 +125,7 @@ async def finish_drop(executor: Executor, stream: str, number: int) -> int:
 
 
 async def append_after(executor: Executor, stream: str, number: int, event: object) -> int:
-    """Append an event behind the last one, given by its number, in one round trip; return its number.
+    """Append an event after the last one, given by its number, in one round trip; return its number.
 
     Raises:
         ConflictError: The stream has another last event, or was dropped. Nothing was appended.

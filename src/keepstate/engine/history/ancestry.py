@@ -79,33 +79,29 @@ async def down_to(session: HistorySession, place: At, wanted: int) -> At | None:
     Reads about twice as many records as the distance has binary digits.
     """
     while place.number > wanted:
-        jump = await jump_from(session, place)
-        if jump is None or jump[1] < wanted:
-            jump = await _graft_down_to(session, place, wanted)
-        if jump is not None:
-            place = await at(session, *jump)
-            continue
-        parent = await parent_of(session, place)
-        if parent is None:
+        below = await _jump_down_to(session, place, wanted) or await parent_of(session, place)
+        if below is None:
             return None
-        place = parent
+        place = below
     return place
 
 
 async def up_from(session: HistorySession, place: At, wanted: int) -> At:
     """Return the last commit of a line whose number is not below the wanted one."""
     while place.number > wanted:
-        jump = await jump_from(session, place)
-        if jump is None or jump[1] < wanted:
-            jump = await _graft_down_to(session, place, wanted)
-        if jump is not None:
-            place = await at(session, *jump)
-            continue
-        parent = await parent_of(session, place)
-        if parent is None or parent.number < wanted:
+        below = await _jump_down_to(session, place, wanted) or await parent_of(session, place)
+        if below is None or below.number < wanted:
             return place
-        place = parent
+        place = below
     return place
+
+
+async def _jump_down_to(session: HistorySession, place: At, wanted: int) -> At | None:
+    """Return the commit that a jump or graft leads to, if its number is not below the wanted one."""
+    jump = await jump_from(session, place)
+    if jump is None or jump[1] < wanted:
+        jump = await _graft_down_to(session, place, wanted)
+    return None if jump is None else await at(session, *jump)
 
 
 async def _graft_down_to(session: HistorySession, place: At, wanted: int) -> tuple[bytes, int] | None:

@@ -142,7 +142,7 @@ class Archive:
     # ---- writing
 
     async def before(self, unit: Unit, path: str, now: Bundle) -> Before:
-        """Return what was archived before, and belongs into the file too.
+        """Return the commits and objects of the former archive, which the new file contains too.
 
         Raises:
             AlreadyExistsError: The file exists and belongs to another history.

@@ -74,7 +74,7 @@ class Bundle(msgspec.Struct):
     def verify(self) -> None:
         """Raise `CorruptError` unless the bundle has everything that its branches and tags lead to.
 
-        Also compares the facts that each commit tells of its ancestors with their records.
+        Also compares the facts about ancestors in each commit with their records.
         """
         heads = [*self.branches.values(), *self.tags.values()]
         found = self.below([head.commit for head in heads])

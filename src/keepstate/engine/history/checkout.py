@@ -141,7 +141,7 @@ class State:
         return entries
 
     async def present(self, session: HistorySession, keys: Collection[str]) -> list[str]:
-        """Return those of some keys that the state has."""
+        """Return the given keys that the state has."""
         contents = await session.serve(open_contents(self.root))
         found = await session.serve(together([contents.find(canonical(key)) for key in keys]))
         return [key for key, entry in zip(keys, found, strict=True) if entry is not None]
@@ -183,7 +183,7 @@ class Loaded:
         self._on_load((await self._executor.run(work))[0])
 
     async def _load_present(self, keys: Collection[str]) -> list[str]:
-        """Load those of some keys that exist, and return them; for the layers above."""
+        """Load the given keys that exist, and return them; for the layers above."""
 
         async def work(unit: Unit) -> tuple[list[str], dict[str, Any]]:
             session = await self._state.session(unit)

@@ -92,7 +92,7 @@ def lineage_of(
 
 
 def check_lineage(record: CommitRecord, parents: Sequence[CommitRecord], jumped: CommitRecord | None) -> None:
-    """Compare the facts in a record with those that follow from its parents' records.
+    """Compare the facts in a record with the facts that follow from its parents' records.
 
     Args:
         record: The record.

@@ -70,7 +70,7 @@ class ObjectCache:
             return data
 
     def add(self, space: str, objects: Mapping[bytes, bytes]) -> None:
-        """Cache those of some objects that are small."""
+        """Cache the small ones among some objects."""
         known = self._objects
         fresh = {
             key: data

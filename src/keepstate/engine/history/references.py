@@ -84,7 +84,7 @@ class References(HistoryPart):
         return await self._run(work)
 
     async def _names(self, part: bytes) -> list[tuple[str, Head]]:
-        """Return all branches, or all tags, by name, with those that the transaction made."""
+        """Return all branches, or all tags, by name, including new ones of the transaction."""
 
         async def work(session: HistorySession) -> list[tuple[str, Head]]:
             if session.unit.writes:

@@ -1,7 +1,7 @@
 """Retention: pruning drops old commits, and collection deletes what no branch or tag leads to.
 
 Pruning deletes nothing. It gives each kept commit that loses a parent its nearest kept ancestors instead. A
-branch that another caller creates or moves meanwhile therefore keeps the commits that it leads to.
+branch that another caller creates or moves during the call therefore keeps the commits that it leads to.
 
 Collection runs while others write. It writes `gc/epoch` at revision R. Then it reads all branches, tags and
 grafts, and from the log those that changed meanwhile. It marks everything that they lead to, and deletes
@@ -31,10 +31,11 @@ from keepstate.engine.history.record import (
 from keepstate.engine.history.session import CommitPrefetch, HistorySession, Records
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.grants import checks_for
+from keepstate.engine.kernel.large_values import delete_garbage, unexpected_error
 from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
-from keepstate.errors import CompactedError, ConflictError, CorruptError, KeepstateError
-from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Entry, Put, Store
+from keepstate.errors import CompactedError, ConflictError, CorruptError
+from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Entry, Put, Store
 from keepstate.values import limits
 from keepstate.values.merkle import reach
 
@@ -205,7 +206,7 @@ async def collect_history(store: Store, space: str) -> int:
     """Delete the commits and objects that no branch or tag leads to, and return their number.
 
     Raises:
-        CompactedError: In every attempt, more was written meanwhile than the log holds.
+        CompactedError: In every attempt, other callers wrote more than the log holds.
         CorruptError: A commit or object is missing or damaged. Nothing was deleted.
     """
     marked: set[bytes] | None = None
@@ -217,7 +218,7 @@ async def collect_history(store: Store, space: str) -> int:
         if isinstance(epoch, Conflict):
             return 0  # the space was dropped
         if not isinstance(epoch, Applied):
-            raise _unexpected(epoch, space)
+            raise unexpected_error(epoch, space, "the history")
         since = epoch.revision
         try:
             marked = await _marked(store, space, since)
@@ -232,9 +233,9 @@ async def collect_history(store: Store, space: str) -> int:
         if entry.version < since and entry.key not in marked:
             garbage.append(Check(entry.key, version=entry.version))
         if len(garbage) == _BY_BATCH:
-            removed += await _delete(store, space, garbage)
+            removed += await delete_garbage(store, space, garbage, "the history")
             garbage = []
-    return removed + await _delete(store, space, garbage)
+    return removed + await delete_garbage(store, space, garbage, "the history")
 
 
 async def _entries(store: Store, space: str, *prefixes: bytes) -> AsyncIterator[Entry]:
@@ -283,22 +284,3 @@ async def _reached(session: HistorySession, heads: set[bytes]) -> set[bytes]:
                 commits.add(parent)
                 todo.append(parent)
     return {layout.COMMITS + id for id in commits} | set(map(key_maker(session.unit), objects))
-
-
-async def _delete(store: Store, space: str, garbage: list[Check]) -> int:
-    left = {check.key: check for check in garbage}
-    while left:
-        batch = Batch(space, [Delete(key) for key in left], list(left.values()))
-        outcome = (await store.apply([batch]))[0]
-        if isinstance(outcome, Applied):
-            return len(left)
-        if not isinstance(outcome, Conflict) or outcome.key is None:
-            raise _unexpected(outcome, space)
-        del left[outcome.key]  # it was put again, so it is in use, or it is deleted already
-    return 0
-
-
-def _unexpected(outcome: object, space: str) -> KeepstateError:
-    if isinstance(outcome, KeepstateError):
-        return outcome
-    return KeepstateError(f"collecting the history of {space!r} failed with {outcome!r}; try again")

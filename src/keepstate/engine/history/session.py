@@ -275,7 +275,7 @@ class HistorySession:
     # ---- parents
 
     async def parents(self, id: bytes) -> list[bytes]:
-        """Return the parents of a commit, or those that pruning has left it."""
+        """Return the parents of a commit; after pruning, the nearest kept ancestors."""
         graft = await self.graft(id)
         return (await self.record(id)).parents if graft is None else graft.parents
 

@@ -23,7 +23,7 @@ _Named: TypeAlias = tuple[bytes, str, Head]
 
 
 async def export_history(session: HistorySession) -> Bundle:
-    """Return everything that branches and tags lead to, as the store has it."""
+    """Return everything that branches and tags lead to, in its stored form."""
     session.objects.uses_cache = False
     bundle = Bundle(branches=await _heads(session, layout.BRANCHES), tags=await _heads(session, layout.TAGS))
     grafts = await session.grafts()
@@ -113,7 +113,7 @@ def _named(bundle: Bundle) -> list[_Named]:
 
 
 def _part(bundle: Bundle, now: Sequence[_Named], absent: Sequence[_Named]) -> Bundle:
-    """Return what some branches and tags lead to, without the commits that the space has already."""
+    """Return everything that some branches and tags lead to, except commits that the space already has."""
     missing = {one[:2] for one in absent}
     present = [head.commit for part, name, head in _named(bundle) if (part, name) not in missing]
     return bundle.below([head.commit for _, _, head in now], bundle.ancestors(present))

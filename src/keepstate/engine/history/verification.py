@@ -108,7 +108,7 @@ async def _require_objects(session: HistorySession, names: Collection[bytes]) ->
 
 
 class RootCheck:
-    """The roots that a commit carries, and those of them to which other objects refer.
+    """The roots that a commit carries, and the roots to which other objects refer.
 
     The space needs these as objects too, because a commit that has the other objects may not carry the roots.
     """
@@ -128,7 +128,7 @@ class RootCheck:
 
 
 async def _verify_lineage(session: HistorySession, id: bytes, record: CommitRecord) -> None:
-    """Compare the facts that a record tells of its ancestors, and of what it touched, with what there is.
+    """Compare a record's facts about its ancestors, and its marks, with the commits themselves.
 
     Raises:
         CorruptError: They differ. Marks may say too much; that is not damage.

@@ -108,7 +108,7 @@ class Audit:
         """Correct the errors of the index, and return their number.
 
         Raises:
-            ConflictError: Writers changed the same rows all the time.
+            ConflictError: Writers kept changing the same rows.
             NoIndexError: The tenant has no index.
         """
         count = 0

@@ -74,7 +74,7 @@ AT_ONCE: Final = 48
 """The number of subjects whose rows one batch writes; each has up to 16 writes."""
 _CONFLICTS: Final = 64
 _RECONCILIATIONS: Final = 4
-"""Attempts after which a mark is left for the next carrier, because the subject changes all the time."""
+"""Attempts after which a mark is left for the next carrier, because the subject keeps changing."""
 _CARRIER_BYTES: Final = 8
 _MARGIN_MS: Final = 3_600_000
 """No clock that writes is further ahead of or behind another one; see `stores.clock_leaps`."""
@@ -182,7 +182,7 @@ class Carrier:
     async def carry(self, subjects: Iterable[Location], *, rebuilds: bool = False) -> set[Location]:
         """Carry subjects, and return those that were carried.
 
-        A subject that changes all the time keeps its outbox; its row is at most one delivery late.
+        A subject that keeps changing keeps its outbox; its row is at most one delivery late.
 
         Args:
             subjects: The subjects.

@@ -93,12 +93,8 @@ class Delivery:
                 waiting = tenant, (space, subject)
                 if len(self._due_s) >= _WAITING:
                     return
-                pause_s = 0.0 if subject.kind == QUEUE else _STEP_S
-                if tenant not in self._present:
-                    pause_s = INTERVAL_S  # the index is looked for once the first writes are over
-                last_s = self._carried_s.get(waiting)
-                due_s = now_s + pause_s if last_s is None else max(last_s + INTERVAL_S, now_s)
-                is_urgent = self._due_s.setdefault(waiting, due_s) <= now_s or is_urgent
+                due_s = self._due_s.setdefault(waiting, self._next_s(waiting, now_s))
+                is_urgent = due_s <= now_s or is_urgent
                 if subject in due_ms:
                     is_urgent = True  # whether it is due sooner than the index says, the work finds out
                     self._tasks_ms[waiting] = min(
@@ -110,6 +106,16 @@ class Delivery:
                 self._work = self._runner.start(self._run, "delivery")
         if is_urgent:
             self._wake.set()
+
+    def _next_s(self, waiting: Waiting, now_s: float) -> float:
+        """Return the time at which a subject that has changed now is carried."""
+        last_s = self._carried_s.get(waiting)
+        if last_s is not None:
+            return max(last_s + INTERVAL_S, now_s)
+        tenant, (_, subject) = waiting
+        if tenant not in self._present:
+            return now_s + INTERVAL_S  # the index is looked for once the first writes are over
+        return now_s if subject.kind == QUEUE else now_s + _STEP_S
 
     async def flush(self, tenant: str | None) -> None:
         """Carry what waits of a tenant now."""

@@ -22,7 +22,7 @@ from keepstate.errors import CompactedError, HistoryLostError
 from keepstate.stores.protocol import Change
 
 _UNKNOWN: Final = -1
-"""Stands for the time of the last change of a space that was never visited."""
+"""The time of the last change, for a space that was never visited."""
 _SETTLED_MS: Final = 1_000
 
 

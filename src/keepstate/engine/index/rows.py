@@ -84,7 +84,7 @@ class FoundChange(ShownAsTable):
         kind: `added` if the subject belongs to the listing now, `changed` if it still does, and `removed` if
             it does not any more.
         found: The subject as it is now; for `removed`, as it was in the listing.
-        position: An opaque text. `after=position` continues behind this change, in any process.
+        position: An opaque text. `after=position` continues after this change, in any process.
     """
 
     kind: Literal["added", "changed", "removed"]

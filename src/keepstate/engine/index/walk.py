@@ -7,7 +7,7 @@ shared space.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -28,9 +28,9 @@ from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Store
 
 _LISTED: Final = (layout.READY, layout.WAITING, layout.CLAIMED, layout.DEAD)
-"""The parts of a queue whose tasks the index tells of."""
+"""The parts of a queue whose tasks are in the index."""
 _LAST: Final = b"/" + b"\xff" * 40
-"""Sorts behind each name that continues a subject's with a `/`, also behind one that is cut there."""
+"""Sorts after each name that continues a subject's with a `/`, also after one that is cut there."""
 
 
 async def subjects_in(store: Store, stored: str, space: str) -> AsyncGenerator[Subject]:
@@ -60,18 +60,23 @@ async def subjects_in(store: Store, stored: str, space: str) -> AsyncGenerator[S
         async for entries in scan_pages(store, stored, layout.APPROVALS):
             for subject in changed_subjects(space, [entry.key for entry in entries]):
                 yield subject
+    listed = [part for part in (*_LISTED, layout.SCHEDULES) if has(part)]
+    for kind in await _kinds_of_tasks(store, stored, listed):
+        yield Subject(QUEUE, kind)
+
+
+async def _kinds_of_tasks(store: Store, stored: str, parts: Sequence[bytes]) -> set[str]:
+    """Return the kinds of the tasks, and of the schedules, in some parts of a space."""
     kinds = set[str]()
-    for part in _LISTED:
-        if has(part):
-            async for entries in scan_pages(store, stored, part):
+    for part in parts:
+        async for entries in scan_pages(store, stored, part):
+            if part != layout.SCHEDULES:
                 kinds |= {tasks.index_in(entry).kind for entry in entries}
-    if has(layout.SCHEDULES):
-        async for entries in scan_pages(store, stored, layout.SCHEDULES):
+                continue
             for entry in entries:
                 with suppress(CorruptError):
                     kinds.add(ticks.decode_schedule(entry.value, "a schedule").kind)
-    for kind in kinds:
-        yield Subject(QUEUE, kind)
+    return kinds
 
 
 async def subjects_of_documents(store: Store, stored: str, space: str) -> AsyncGenerator[Subject]:

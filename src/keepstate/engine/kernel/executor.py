@@ -1,7 +1,7 @@
-"""Executors: run a unit of work on its own, or as part of a transaction.
+"""Executors: run the work of a part, which it passes as a function of a `Unit`.
 
-A part passes its work as a function of a `Unit`. `SpaceExecutor` commits each unit as one batch and retries
-on conflict. `TransactionExecutor` adds the work to the transaction's unit, which commits as one batch.
+`SpaceExecutor` commits each unit as one batch and retries on conflict. `TransactionExecutor`, in a module of
+its own, adds the work to the transaction's unit, which commits as one batch.
 Invariant: a unit never commits without checking everything it read.
 """
 
@@ -11,22 +11,20 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
-from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from keepstate._clock import Clock
-from keepstate._runner import Mode, Runner, cancelled_error, present_process
+from keepstate._runner import Mode, Runner, cancelled_error
 from keepstate.engine.kernel.arguments import check_meta
 from keepstate.engine.kernel.grants import learn_life, life_at, needs_grant, require_life
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE, read_whole
-from keepstate.engine.kernel.locks import FifoLock, serialized
-from keepstate.engine.kernel.observation import Observation, Operation, current
-from keepstate.engine.kernel.recorded import Note
+from keepstate.engine.kernel.locks import serialized
+from keepstate.engine.kernel.observation import Observation, Operation
 from keepstate.engine.kernel.store_abilities import LossDetector, has_ability
 from keepstate.engine.kernel.store_cache import KnownEntries, cache_of
 from keepstate.engine.kernel.subjects import Subject
 from keepstate.engine.kernel.unit import NotWrittenError, Unit
-from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError, NotAllowedError
+from keepstate.errors import AttemptsExhaustedError, ConflictError, InvalidError, NotAllowedError
 from keepstate.names import stored_name
 from keepstate.stores.protocol import SCAN_LIMIT, Applied, DetectsLosses, Entry, Mark, Store
 from keepstate.values import codec
@@ -41,7 +39,7 @@ T = TypeVar("T")
 ATTEMPTS = 64
 """Attempts of one operation while concurrent writers keep changing its data."""
 TRACEPARENT = "traceparent"
-"""The note of a write that tells its place in a trace, in the form of the W3C's Trace Context."""
+"""The note of a write with its place in a trace, in the form of the W3C's Trace Context."""
 
 _INTERRUPTS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """Exceptions that end a call whatever it has read, as does that of a cancelled task."""
@@ -186,7 +184,7 @@ class Executor(ABC):
         self._pickle, self._decode = home.pickle, home.decode
 
     def meta_of(self, meta: Mapping[str, str] | None) -> dict[str, str]:
-        """Return the notes on a commit: those of the handle, then of the space, then of the call.
+        """Return the notes on a commit: from the handle, then from the space, then from the call.
 
         Raises:
             InvalidError: They are not texts, or too long together.
@@ -241,7 +239,7 @@ class Executor(ABC):
         """
 
     def remember(self, unit: Unit) -> None:  # noqa: B027 - a transaction remembers nothing
-        """Keep what a unit has read for later work that supposes."""
+        """Keep the entries that a unit has read, for later work that supposes."""
 
     async def read_once(self, key: bytes) -> tuple[Entry, bytes] | None:
         """Return an entry and its complete value, or None if it does not exist."""
@@ -389,37 +387,25 @@ class SpaceExecutor(Executor):
         store = await self.home.opened()
         if self._needs_grant:
             await learn_life(store, self.stored_name)
-        if supposes and store.capabilities.shared:
-            return await self._run_supposing(store, work, attempts)
-
-        async def once() -> tuple[T, int]:
-            unit = Unit(store, self.stored_name, self.name)
-            answer = await work(unit)
-            applied = await self.apply(unit)
-            return answer, applied.revision if applied is not None and unit.writes else 0
-
-        return await self.retry(once, attempts)
-
-    async def _run_supposing(
-        self, store: Store, work: Callable[[Unit], Awaitable[T]], attempts: int | None
-    ) -> tuple[T, int]:
-        is_first = True
 
         async def attempt(unit: Unit) -> tuple[T, int]:
             answer = await work(unit)
             applied = await self.apply(unit)
             return answer, applied.revision if applied is not None and unit.writes else 0
 
+        learns = may_suppose = supposes and store.capabilities.shared
+
         async def once() -> tuple[T, int]:
-            nonlocal is_first
-            if is_first:
-                is_first = False
+            nonlocal may_suppose
+            if may_suppose:
+                may_suppose = False  # only the first attempt supposes
                 if (done := await self.try_supposing(attempt)) is not None:
                     return done
             unit = Unit(store, self.stored_name, self.name)
-            unit.is_learned = True
+            unit.is_learned = learns
             done = await attempt(unit)
-            self.learn(unit)
+            if learns:
+                self.learn(unit)
             return done
 
         return await self.retry(once, attempts)
@@ -427,7 +413,7 @@ class SpaceExecutor(Executor):
     async def try_supposing(
         self, attempt: Callable[[Unit], Awaitable[T]], purpose: str | None = None
     ) -> T | None:
-        """Run work, and apply it, on what this process knows of the space.
+        """Run work on the entries that this process knows, without reading them, and apply it.
 
         No answer, no error and no decision to write nothing comes from a supposition: an error is raised only
         if a read confirms all that was supposed. A batch whose outcome is unknown is not repeated.
@@ -466,7 +452,7 @@ class SpaceExecutor(Executor):
         return answer
 
     def learn(self, unit: Unit) -> None:
-        """Keep what a unit has left, for later work that supposes."""
+        """Keep the entries that an applied unit has left, for later work that supposes."""
         if unit.applied is not None and unit.is_learned:
             known, entries = cache_of(unit.store).part(KnownEntries), unit.outcome(unit.applied.revision)
             now_s = self.clock.monotonic_s()
@@ -474,7 +460,7 @@ class SpaceExecutor(Executor):
             known.drop(self.stored_name, unit.written(b"").keys() - entries.keys())
 
     def remember(self, unit: Unit) -> None:
-        """Keep what a unit has read for later work that supposes."""
+        """Keep the entries that a unit has read, for later work that supposes."""
         if unit.revision is not None and not unit.writes and unit.store.capabilities.shared:
             known, entries = cache_of(unit.store).part(KnownEntries), unit.outcome(unit.revision)
             now_s = self.clock.monotonic_s()
@@ -538,191 +524,6 @@ class SpaceExecutor(Executor):
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
         """Do nothing, because the work is already applied."""
-
-
-class ObservedExecutor(SpaceExecutor):
-    """Counts the attempts of the present operation, and notes its revision."""
-
-    async def run(
-        self,
-        work: Callable[[Unit], Awaitable[T]],
-        *,
-        attempts: int | None = ATTEMPTS,
-        supposes: bool = False,
-    ) -> tuple[T, int]:
-        """Run work, as an operation of its own if it is not part of one."""
-        run = super().run
-        if current() is not None:
-            return await run(work, attempts=attempts, supposes=supposes)
-        name = ".".join(work.__qualname__.split(".")[:2]).lower().replace("._", ".")
-        observation, operation = self.begin_operation(name, self)
-        return await observation.run(operation, lambda: run(work, attempts=attempts, supposes=supposes))
-
-    async def read_once(self, key: bytes) -> tuple[Entry, bytes] | None:
-        """Return an entry and its complete value, as one attempt of the operation."""
-        if (operation := current()) is not None:
-            operation.attempts += 1
-        return await super().read_once(key)
-
-    async def retry(
-        self,
-        once: Callable[[], Awaitable[T]],
-        attempts: int | None,
-        *,
-        lost: int = 0,
-        advice: str = "try again later",
-    ) -> T:
-        """Call `once` until there is no conflict, and count the calls."""
-        operation = current()
-        if operation is not None:
-            operation.attempts = max(operation.attempts, lost)
-
-        async def counted() -> T:
-            if operation is not None:
-                operation.attempts += 1
-            return await once()
-
-        return await super().retry(counted, attempts, lost=lost, advice=advice)
-
-    async def apply(self, unit: Unit) -> Applied | None:
-        """Apply a unit, and note its revision."""
-        applied = await super().apply(unit)
-        if (operation := current()) is not None and applied is not None and unit.writes:
-            operation.revision = applied.revision
-            if unit.recorded is not None:
-                operation.commit = unit.recorded.id.hex()
-        return applied
-
-
-class TransactionState:
-    """The state that all executors of one transaction share, besides its unit.
-
-    Attributes:
-        turns: The lock that admits one piece of work at a time.
-        is_ended: Whether the transaction rejects further work.
-        revision: The revision of the transaction's batch; 0 until it is applied.
-        has_token: Whether the caller gave the transaction a token.
-        note: The bytes that are stored with the token.
-        process: The process that began the transaction.
-        rollbacks: Functions to call if the transaction is not applied.
-    """
-
-    def __init__(self, runner: Runner) -> None:
-        self.turns, self.is_ended, self.revision = FifoLock(runner), False, 0
-        self.has_token, self.note = False, b""
-        self.process = present_process()
-        self.rollbacks: list[Callable[[], None]] = []
-
-
-class TransactionExecutor(Executor):
-    """Adds all work to one unit. Concurrent calls are run one after the other.
-
-    Attributes:
-        unit: The unit of the transaction.
-        state: The state that this executor shares with all executors of the transaction.
-    """
-
-    gathers: ClassVar[bool] = True
-    _own_message = ""
-
-    def __init__(self, outer: Executor, unit: Unit, *, message: str = "") -> None:
-        super().__init__(
-            outer.home,
-            outer.name,
-            outer.author,
-            message=message or outer.message,
-            record=outer.record,
-            meta=outer.meta,
-        )
-        self.unit, self.state = unit, TransactionState(outer.runner)
-
-    def by(self, author: str | None, message: str, meta: Mapping[str, str]) -> TransactionExecutor:
-        """Return an executor on the same transaction with its own author, message and notes."""
-        executor = copy(self)
-        executor.author, executor._own_message, executor.meta = author, message, dict(meta)
-        return executor
-
-    async def run(
-        self,
-        work: Callable[[Unit], Awaitable[T]],
-        *,
-        attempts: int | None = None,
-        supposes: bool = False,
-    ) -> tuple[T, int]:
-        """Run work as part of the transaction, after earlier calls, and return its result."""
-
-        async def joined() -> T:
-            self._refuse_ended()
-            before = self.unit.document_writes
-            answer = await work(self.unit)
-            if self.unit.document_writes != before:
-                self.unit.notes.append(Note(self.author, self._own_message, self.meta))
-            return answer
-
-        return await self.state.turns.run(joined), 0
-
-    async def serialized(self, key: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
-        """Run work as part of the transaction, which already runs one piece of work at a time."""
-        return await self.run(work)
-
-    async def run_exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run work of several steps, without other work of the transaction between them."""
-        return await self.state.turns.run(work)
-
-    async def commit(self) -> Applied | None:
-        """Apply the transaction, after the work that is still running in it."""
-        return await self.state.turns.run(lambda: self.apply(self.unit))
-
-    async def scan(
-        self,
-        prefix: bytes,
-        *,
-        after: bytes | None = None,
-        before: bytes | None = None,
-        reverse: bool = False,
-        at_once: int | None = None,
-    ) -> AsyncIterator[tuple[Unit, Entry]]:
-        """Yield the entries under a prefix in order, all of one revision, own writes included."""
-        entries = self.unit.scan(prefix, after=after, before=before, reverse=reverse, at_once=at_once)
-
-        async def following() -> Entry | None:
-            self._refuse_ended()
-            return await anext(entries, None)
-
-        while (entry := await self.state.turns.run(following)) is not None:
-            yield self.unit, entry
-
-    def appended(self, prefix: bytes) -> list[bytes]:
-        """Return the values that the transaction has appended under exactly this prefix."""
-        return self.unit.appended(prefix)
-
-    def appended_under(self, prefix: bytes) -> list[bytes]:
-        """Return the values that the transaction has appended under keys with this prefix."""
-        return self.unit.appended_under(prefix)
-
-    def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Register a function to call if the transaction is not applied."""
-        self.state.rollbacks.append(undo)
-
-    def roll_back(self) -> None:
-        """Undo the in-memory effects of the transaction, the last first, because it was not applied."""
-        for undo in reversed(self.state.rollbacks):
-            undo()
-
-    def require_outside_transaction(self, what: str) -> None:
-        """Raise `InvalidError`, because a transaction may never be applied."""
-        raise InvalidError(
-            f"{what} takes effect immediately and cannot be part of a transaction; do it outside"
-        )
-
-    def _refuse_ended(self) -> None:
-        generation, pid = self.state.process
-        if generation != present_process()[0]:  # its reads would be answered from memory, not by the store
-            raise ClosedError(
-                f"the transaction on {self.name!r} was begun in process {pid}; begin one in this process"
-            )
-        if self.state.is_ended:
-            raise ClosedError(f"the transaction on {self.name!r} has ended; begin another one")
 
 
 def _is_final(error: BaseException) -> bool:

@@ -41,7 +41,7 @@ _LOCATION: Final = "the record of the tenant"
 
 
 class Erasure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The progress of an erasure: what was counted, up to which space, the archives met, and the pages."""
+    """The progress of an erasure: the counts, the last space counted, the archives met, and the pages."""
 
     spaces: int = 0
     entries: int = 0
@@ -55,7 +55,7 @@ class TenantRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record of a tenant. A tenant without quotas, and without an erasure under way, has none.
 
     Attributes:
-        life: The revision of the record's space before the record. It tells the lives of the tenant apart.
+        life: The revision of the record's space before the record. It distinguishes the lives of the tenant.
         erasing: The progress of an erasure; None if none is under way.
         importing: The digest of the file that is being imported; None if none is.
         quota: The most that each space may hold, and all of them.
@@ -91,7 +91,7 @@ class Grants:
         self._tenants: dict[str, _Tenant] = {}
 
     def of(self, beginning: str) -> _Tenant:
-        """Return what is known of a tenant, by the prefix of its names."""
+        """Return the cached life and grants of a tenant, by the prefix of its names."""
         tenant = self._tenants.get(beginning)
         if tenant is None:
             if len(self._tenants) >= _TENANTS:

@@ -170,7 +170,7 @@ async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]
 async def _apply_at(store: Store, batch: Batch, puts: Sequence[Put]) -> Outcome:
     """Apply a batch that requires an unchanged space: each batch applies at the revision of the last one."""
     at = batch.at
-    for ahead in _batches(puts):
+    for ahead in group_puts(puts):
         outcome = (await store.apply([Batch(batch.space, ahead, at=at)]))[0]
         if not isinstance(outcome, Applied):
             return outcome
@@ -180,25 +180,26 @@ async def _apply_at(store: Store, batch: Batch, puts: Sequence[Put]) -> Outcome:
 
 async def _send_ahead(store: Store, batch: Batch, puts: Sequence[Put]) -> Outcome | None:
     grants = [check for check in batch.checks if check.key.startswith(layout.GRANTS)]
-    for ahead in _batches(puts):
+    for ahead in group_puts(puts):
         outcome = (await store.apply([Batch(batch.space, ahead, grants)]))[0]
         if not isinstance(outcome, Applied):
             return outcome
     return None
 
 
-def _batches(puts: Sequence[Put]) -> Iterator[list[Put]]:
-    batch: list[Put] = []
+def group_puts(puts: Iterable[Put], most_bytes: int = limits.BATCH_BYTES) -> Iterator[list[Put]]:
+    """Yield puts in groups that fit into a batch each."""
+    group: list[Put] = []
     size = 0
     for put in puts:
         own = len(put.key) + len(put.value)
-        if batch and (len(batch) == limits.BATCH_WRITES or size + own > limits.BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(put)
+        if group and (len(group) == limits.BATCH_WRITES or size + own > most_bytes):
+            yield group
+            group, size = [], 0
+        group.append(put)
         size += own
-    if batch:
-        yield batch
+    if group:
+        yield group
 
 
 def part_keys_in(values: Iterable[bytes | None]) -> set[bytes]:
@@ -227,7 +228,7 @@ async def collect_parts(store: Store, space: str, checks: Sequence[Check] = ()) 
     if isinstance(epoch, Conflict):
         return 0  # the space was dropped
     if not isinstance(epoch, Applied):
-        raise _unexpected(epoch, space)
+        raise unexpected_error(epoch, space, "the parts")
     named = await _named(store, space)
     removed = 0
     garbage: list[Check] = []
@@ -238,9 +239,9 @@ async def collect_parts(store: Store, space: str, checks: Sequence[Check] = ()) 
             if entry.version < epoch.revision and entry.key not in named
         ]
         while len(garbage) >= _COLLECTED_BY_BATCH:
-            removed += await _delete(store, space, garbage[:_COLLECTED_BY_BATCH])
+            removed += await delete_garbage(store, space, garbage[:_COLLECTED_BY_BATCH], "the parts")
             del garbage[:_COLLECTED_BY_BATCH]
-    return removed + await _delete(store, space, garbage)
+    return removed + await delete_garbage(store, space, garbage, "the parts")
 
 
 async def scan_pages(store: Store, space: str, prefix: bytes) -> AsyncIterator[Sequence[Entry]]:
@@ -261,7 +262,11 @@ async def _named(store: Store, space: str) -> set[bytes]:
     return named
 
 
-async def _delete(store: Store, space: str, garbage: list[Check]) -> int:
+async def delete_garbage(store: Store, space: str, garbage: Sequence[Check], what: str) -> int:
+    """Delete entries that still have their versions, in one batch, and return their number.
+
+    `what` names in errors the collection that the entries are garbage of.
+    """
     left = {check.key: check for check in garbage}
     while left:
         batch = Batch(space, [Delete(key) for key in left], list(left.values()))
@@ -269,12 +274,13 @@ async def _delete(store: Store, space: str, garbage: list[Check]) -> int:
         if isinstance(outcome, Applied):
             return len(left)
         if not isinstance(outcome, Conflict) or outcome.key is None:
-            raise _unexpected(outcome, space)
-        del left[outcome.key]  # written again concurrently, so it is in use
+            raise unexpected_error(outcome, space, what)
+        del left[outcome.key]  # written again concurrently, so it is in use, or deleted already
     return 0
 
 
-def _unexpected(outcome: object, space: str) -> KeepstateError:
+def unexpected_error(outcome: object, space: str, what: str) -> KeepstateError:
+    """Return the error for a collection whose batch was not applied."""
     if isinstance(outcome, KeepstateError):
         return outcome
-    return KeepstateError(f"collecting the parts of space {space!r} failed with {outcome!r}; retry it")
+    return KeepstateError(f"collecting {what} of space {space!r} failed with {outcome!r}; retry it")

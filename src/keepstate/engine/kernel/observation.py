@@ -1,4 +1,4 @@
-"""Observation: tells a caller's observer of the beginning and the end of each operation of a handle.
+"""Observation: reports the beginning and the end of each operation of a handle to the caller's observer.
 
 An operation is a public call of a handle, a space or a part. A call that it makes on the same object is not
 reported again. Other work, such as the renewal of a lease in the background, is reported under the name of

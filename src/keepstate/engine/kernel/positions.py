@@ -86,8 +86,8 @@ class Page(Table[T]):
     other listings, and if the store has lost the history that it belongs to.
 
     Attributes:
-        next: The cursor for `after` that continues behind the last row. None at the end of the listing.
-        previous: The cursor for `before` that leads back to the rows in front of the first row. None at the
+        next: The cursor for `after` that continues after the last row. None at the end of the listing.
+        previous: The cursor for `before` that leads back to the rows before the first row. None at the
             beginning of the listing.
     """
 

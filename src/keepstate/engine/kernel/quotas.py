@@ -1,9 +1,9 @@
-"""Quotas of a tenant: what each of its spaces may hold, and all of them, checked with the batch over it.
+"""Quotas of a tenant: bounds on each of its spaces and on all of them together, checked with each batch.
 
 A batch to a space with a quota reads the sizes that the store keeps, and the entries that the batch replaces,
 and applies only at the revision of both. So the check is exact. A space without a quota pays nothing. The
 number of spaces is counted before the first write to a new one, so writers at once may make a few too many.
-What all spaces hold is known only as far as `engine.kernel.totals` tells.
+The totals of all spaces are known less exactly; see `engine.kernel.totals`.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ _AT_ONCE: Final = 7
 def _growth(
     batch: Batch, parts: Mapping[bytes, bytes], found: Mapping[bytes, Entry | None]
 ) -> dict[str, int]:
-    """Return what a batch adds, by the name of the quota."""
+    """Return the amounts that a batch adds, by the name of the quota."""
     grown = dict.fromkeys(COUNTED, 0) | {BYTES: sum(len(key) + len(part) for key, part in parts.items())}
     for write in batch.writes:
         before = found.get(write.key)

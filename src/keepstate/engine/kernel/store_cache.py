@@ -188,7 +188,7 @@ class KnownEntries:
                 if len(self._spaces) > _SPACES:
                     del self._spaces[next(iter(self._spaces))]
             known.now_ms, known.at_s = now_ms, now_s
-            now = known.entries.copy()  # because a unit that supposes goes on with the one that it has
+            now = known.entries.copy()  # because a unit that supposes still uses the one that it has
             met = known_before = False
             for key, (found, left) in entries.items():
                 if key in now:
@@ -209,7 +209,7 @@ class KnownEntries:
                 known.entries = {key: entry for key, entry in known.entries.items() if key not in keys}
 
     def refuse(self, space: str) -> None:
-        """Note that a batch that stood on suppositions was refused."""
+        """Note that a batch that was based on suppositions was rejected."""
         with self._lock:
             known = self._spaces.get(space)
             if known is not None:
@@ -233,7 +233,7 @@ def is_worth_keeping(entry: Entry | None) -> bool:
 
 
 def drop_known(store: Store, space: str, keys: Collection[bytes]) -> None:
-    """Drop entries that a batch of this process has written without keeping what it left."""
+    """Drop entries that a batch of this process has replaced, and whose new values are not known."""
     found = _caches.get(id(store))
     known = None if found is None else found[1].parts.get(KnownEntries)
     if known is not None:

@@ -64,6 +64,18 @@ def decode_fields(fields: Any, type: type[S], location: str) -> S:
     return record if len(array) <= known else msgspec.structs.replace(record, later=tuple(array[known:]))
 
 
+def decode_whole(stored: bytes, type: type[S], location: str) -> S:
+    """Decode a struct whose fields were all stored; see `decode_fields`.
+
+    Raises:
+        CorruptError: It is not such a struct, or it is cut off.
+    """
+    fields = decode_stored(stored, list[Any], location)
+    if len(fields) < len(type.__struct_fields__) - 1:
+        raise corrupt_error(location, "it is cut off")
+    return decode_fields(fields, type, location)
+
+
 def encode_fields(record: msgspec.Struct) -> list[Any]:
     """Return the array of a struct that ends with `later`."""
     *fields, later = msgspec.structs.astuple(record)
@@ -87,10 +99,10 @@ def strip_checksum(stored: bytes, location: str) -> bytes:
     return encoded
 
 
-def decode_text(stored: bytes, location: str, *, errors: str = "strict") -> str:
+def decode_text(stored: bytes, location: str) -> str:
     """Decode a stored text. `location` names it in errors."""
     try:
-        return stored.decode("utf-8", errors)
+        return stored.decode("utf-8")
     except UnicodeDecodeError as error:
         raise corrupt_error(location, error) from error
 
@@ -131,7 +143,7 @@ def shorten(text: str) -> str:
 def describe(key: bytes) -> str:
     """Return `document 'plan'` for a key with a name, and the path of any other key.
 
-    A key that is the beginning of all keys of a part stands for the part: `the part 'document'`.
+    A key that is the beginning of all keys of a part is described as the part: `the part 'document'`.
     """
     for part, word in _WORDS.items():
         if key == part:

@@ -1,4 +1,4 @@
-"""Totals of a tenant: what all its spaces hold, as far as this process knows.
+"""Totals of a tenant: the sizes of all its spaces, as this process last read or wrote them.
 
 A batch changes one space, and cannot check another one. So a process counts the spaces of a tenant, and from
 then on corrects the sum by each space that it writes to itself. What other processes write, it learns by the
@@ -31,7 +31,7 @@ _REST_MS: Final = 1_000
 
 
 def used_in(sizes: Sizes) -> dict[str, int]:
-    """Return what a space holds, by the name of the quota."""
+    """Return the amounts that a space holds, by the name of the quota."""
     used = {
         name: sum(sizes.parts.get(part_of(part), _NOTHING).entries for part in parts)
         for name, parts in COUNTED.items()
@@ -81,7 +81,7 @@ class Totals:
             self._is_counting = False
 
     def note(self, space: str, used: Mapping[str, int]) -> None:
-        """Note what a space holds, because this process has just read it, or written to it."""
+        """Note the amounts that a space holds, which this process has just read or written."""
         self._noted.add(space)
         self._set(space, _Space(used, None))
 

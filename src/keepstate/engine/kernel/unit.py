@@ -201,7 +201,7 @@ class Unit:
         return self._now_ms
 
     async def confirmed_now_ms(self) -> int:
-        """Return the space's time as the store told it, also in a unit that supposes.
+        """Return the space's time from a read of the store, also in a unit that supposes.
 
         For work whose result depends on the time, such as the day that a use counts in.
         """
@@ -466,7 +466,7 @@ class Unit:
         return len(self._stamped) - 1
 
     def _split(self, value: bytes) -> bytes:
-        """Take the parts of a large value, and return the manifest that stands for them."""
+        """Add the parts of a large value to the unit, and return the manifest that replaces the value."""
         manifest, pieces = large_values.split(self.store, self.space, value)
         self._parts.update(pieces)
         return manifest

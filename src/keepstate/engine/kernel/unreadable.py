@@ -58,7 +58,7 @@ def check_unreadable(given: object) -> IfUnreadable:
 
 
 def stand_in(unreadable: IfUnreadable, encoded: bytes | None, error: KeepstateError) -> Unreadable | Missing:
-    """Return what stands in the place of an unreadable value; `MISSING` if it is left out.
+    """Return the stand-in for an unreadable value; `MISSING` if it is left out.
 
     Args:
         unreadable: The caller's choice.

@@ -411,7 +411,7 @@ class _Search:
     """The progress of one round.
 
     Attributes:
-        after: The key behind which the next page begins.
+        after: The key after which the next page begins.
         unreadable: The kinds and errors of tasks that this process cannot read, by index key.
         taken: The index keys of the tasks that were claimed.
         lost: The index keys whose tasks were not ready any more in the last read.

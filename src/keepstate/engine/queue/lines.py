@@ -3,7 +3,7 @@
 A task arrives in the ready index. A claim that meets a task with a key moves it into
 its line; so it does with tasks of a kind that has a lane, and with all tasks under aging. Each line with
 tasks has exactly one turn: in the order of claiming, among those that are blocked, or among those that are
-held until a time. A claim of the first task of a line moves its turn behind the others of its priority, so
+held until a time. A claim of the first task of a line moves its turn after the others of its priority, so
 that keys take turns. A line whose key is at a limit waits among the blocked ones and costs no claim
 anything, until a slot of the key is freed.
 

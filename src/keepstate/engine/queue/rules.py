@@ -16,7 +16,7 @@ import msgspec
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_duration_ms, check_flag, require_instance
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.stored import corrupt_error, describe
+from keepstate.engine.kernel.stored import decode_fields, decode_stored, describe, encode_fields
 from keepstate.engine.kernel.subjects import CARRIED, LISTED_QUEUES, subject_in
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue.tasks import check_kind
@@ -25,6 +25,7 @@ from keepstate.stores.protocol import ABSENT, Entry
 from keepstate.values import limits as size_limits
 
 _FORMAT: Final = 1
+_LOCATION: Final = describe(layout.QUEUE_RULES)
 KINDS_MOST: Final = 100
 """Number of kinds of one queue that can be paused."""
 LIMITS_MOST: Final = 20
@@ -156,7 +157,6 @@ class QueueRules(msgspec.Struct, array_like=True, frozen=True):
 
 
 NO_RULES: Final = QueueRules()
-_FIELDS: Final = len(QueueRules.__struct_fields__) - 1
 
 
 class KnownRules(msgspec.Struct, frozen=True):
@@ -179,12 +179,7 @@ def decode_rules(stored: bytes) -> QueueRules:
     Raises:
         CorruptError: They are not rules of a queue.
     """
-    try:
-        fields = msgspec.msgpack.decode(stored, type=list[Any])
-        rules = msgspec.convert(fields[:_FIELDS], QueueRules)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise corrupt_error(describe(layout.QUEUE_RULES), error) from error
-    return msgspec.structs.replace(rules, later=tuple(fields[_FIELDS:]))
+    return decode_fields(decode_stored(stored, list[Any], _LOCATION), QueueRules, _LOCATION)
 
 
 def known_rules(entry: Entry | None, revision: int) -> KnownRules:
@@ -202,8 +197,7 @@ async def read_rules(unit: Unit) -> QueueRules:
 
 def put_rules(unit: Unit, rules: QueueRules) -> None:
     """Write the rules of a queue."""
-    *fields, later = msgspec.structs.astuple(rules)
-    unit.put(layout.QUEUE_RULES, msgspec.msgpack.encode([*fields, *later]))
+    unit.put(layout.QUEUE_RULES, msgspec.msgpack.encode(encode_fields(rules)))
 
 
 async def note_listed_kinds(unit: Unit) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored, shorten
+from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_whole, encode_fields, shorten
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.tasks import TaskRecord
@@ -60,9 +60,6 @@ class StepRecord(msgspec.Struct, array_like=True, frozen=True):
     def is_apart(self) -> bool:
         """True if the result has an entry of its own."""
         return self.size_bytes > _INLINE_BYTES
-
-
-_FIELDS: Final = len(StepRecord.__struct_fields__) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,20 +148,12 @@ def decode_step(stored: bytes, place: str) -> StepRecord:
     Raises:
         CorruptError: It is not a step.
     """
-    fields = decode_stored(stored, list[Any], place)
-    if len(fields) < _FIELDS:
-        raise corrupt_error(place, "it is cut off")
-    try:
-        record = msgspec.convert(fields[:_FIELDS], StepRecord)
-    except msgspec.ValidationError as error:
-        raise corrupt_error(place, error) from error
-    return msgspec.structs.replace(record, later=tuple(fields[_FIELDS:]))
+    return decode_whole(stored, StepRecord, place)
 
 
 def encode_step(record: StepRecord) -> bytes:
     """Encode a step for storing."""
-    *fields, later = msgspec.structs.astuple(record)
-    return _encode([*fields, *later])
+    return _encode(encode_fields(record))
 
 
 def write_step(unit: Unit, key: bytes, record: StepRecord, value: bytes | None) -> StepRecord:

@@ -10,8 +10,14 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_name
-from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, shorten
-from keepstate.engine.kernel.stored import decode_stored as stored_struct
+from keepstate.engine.kernel.stored import (
+    StampIndex,
+    StoredMs,
+    corrupt_error,
+    decode_fields,
+    decode_stored,
+    shorten,
+)
 from keepstate.engine.kernel.subjects import QUEUE, Subject
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue.slots import release_slots
@@ -280,15 +286,11 @@ def decode_record(stored: bytes, place: str) -> TaskRecord:
         CorruptError: It is not a task record.
     """
     if stored[: len(_HEADER)] == _HEADER:
-        return stored_struct(stored, TaskRecord, place)
-    fields = stored_struct(stored, list[Any], place)
+        return decode_stored(stored, TaskRecord, place)
+    fields = decode_stored(stored, list[Any], place)
     if len(fields) < _FIELDS:
         raise corrupt_error(place, "it is cut off")
-    try:
-        record = msgspec.convert(fields[: _FIELDS + 1], TaskRecord)
-    except msgspec.ValidationError as error:
-        raise corrupt_error(place, error) from error
-    return msgspec.structs.replace(record, later=tuple(fields[_FIELDS + 1 :]))
+    return decode_fields(fields, TaskRecord, place)
 
 
 def encode_record(record: TaskRecord) -> bytes:
@@ -319,7 +321,7 @@ def index_in(entry: Entry) -> IndexRecord:
     Raises:
         CorruptError: The entry is not one of a task.
     """
-    return stored_struct(entry.value, IndexRecord, entry.key)
+    return decode_stored(entry.value, IndexRecord, entry.key)
 
 
 def id_in(entry: Entry) -> str:
@@ -329,7 +331,7 @@ def id_in(entry: Entry) -> str:
 
 def id_in_value(value: bytes) -> str:
     """Return the id of the task in the value of an index entry that a transaction will write."""
-    return stored_struct(value, IndexRecord, "an index entry of a task").id
+    return decode_stored(value, IndexRecord, "an index entry of a task").id
 
 
 def retry_delay_ms(attempt: int) -> int:

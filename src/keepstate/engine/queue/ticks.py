@@ -19,8 +19,9 @@ from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.stored import (
     StoredMs,
     corrupt_error,
-    decode_stored,
+    decode_whole,
     describe,
+    encode_fields,
     shorten,
     to_datetime,
 )
@@ -126,9 +127,6 @@ class ScheduleRecord(msgspec.Struct, array_like=True, frozen=True):
         return next(iter(next_instants(self.timetable(), at_ms, self.until_ms, 1)), None)
 
 
-_FIELDS: Final = len(ScheduleRecord.__struct_fields__) - 1
-
-
 @dataclass(frozen=True, slots=True)
 class TickResult:
     """The result of looking at the schedules of a space.
@@ -185,20 +183,12 @@ def decode_schedule(stored: bytes, place: str) -> ScheduleRecord:
     Raises:
         CorruptError: It is not a schedule.
     """
-    fields = decode_stored(stored, list[Any], place)
-    if len(fields) < _FIELDS:
-        raise corrupt_error(place, "it is cut off")
-    try:
-        record = msgspec.convert(fields[:_FIELDS], ScheduleRecord)
-    except msgspec.ValidationError as error:
-        raise corrupt_error(place, error) from error
-    return msgspec.structs.replace(record, later=tuple(fields[_FIELDS:]))
+    return decode_whole(stored, ScheduleRecord, place)
 
 
 def encode_schedule(record: ScheduleRecord) -> bytes:
     """Encode a schedule for storing."""
-    *fields, later = msgspec.structs.astuple(record)
-    return _encode([*fields, *later])
+    return _encode(encode_fields(record))
 
 
 def write_schedule(unit: Unit, record: ScheduleRecord, former: ScheduleRecord | None) -> None:

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.large_values import group_puts
 from keepstate.engine.queue import tasks, ticks
 from keepstate.engine.queue.tasks import TaskRecord
 from keepstate.engine.queue.ticks import ScheduleRecord
@@ -269,7 +270,8 @@ class Restoring:
         late: list[Put] = []
         await _apply(apply, self._batches(space, by_revision, revision, late), progressed)
         puts = [*late, *(self._timed(rewrite) for rewrite in timed)]
-        batches = [Batch(space, writes, at=revision + number) for number, writes in enumerate(_grouped(puts))]
+        groups = enumerate(group_puts(puts, _BATCH_BYTES), revision)
+        batches = [Batch(space, writes, at=at) for at, writes in groups]
         await _apply(apply, batches, progressed)
         return revision + len(batches)
 
@@ -278,7 +280,8 @@ class Restoring:
     ) -> Iterator[Batch]:
         for revision in range(1, last + 1):
             writes: list[Write] = []
-            for group in _grouped(self._put(key) for key in by_revision.pop(revision, ())):
+            puts = map(self._put, by_revision.pop(revision, ()))
+            for group in group_puts(puts, _BATCH_BYTES):
                 if writes:  # the batch was smaller originally: some values have grown since
                     late += [put for put in group if self._kept[put.key].version == revision]
                 else:
@@ -337,18 +340,3 @@ async def _flush(apply: Apply, batches: Sequence[Batch]) -> None:
             )
         if not isinstance(outcome, Applied):
             raise outcome
-
-
-def _grouped(puts: Iterable[Put]) -> Iterator[list[Put]]:
-    """Yield puts in groups that fit into a batch."""
-    group: list[Put] = []
-    size = 0
-    for put in puts:
-        weight = len(put.key) + len(put.value)
-        if group and (len(group) == limits.BATCH_WRITES or size + weight > _BATCH_BYTES):
-            yield group
-            group, size = [], 0
-        group.append(put)
-        size += weight
-    if group:
-        yield group

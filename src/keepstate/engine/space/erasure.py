@@ -1,9 +1,9 @@
-"""Erasure of a tenant: every space of it is dropped, and no write of before or meanwhile comes after.
+"""Erasure of a tenant: every space is dropped, and no write that began before its end is applied after it.
 
-The state of an erasure stands in the tenant's own record. An erasure that was interrupted continues with the
-next call. `engine.kernel.grants` tells why no write slips through. Each space is dropped only at the revision
-that was counted, after the record told that the erasure is still under way. So a process that was stopped
-while another one completed the erasure drops nothing that was written since.
+The state of an erasure is in the tenant's own record. An interrupted erasure continues with the next call.
+`engine.kernel.grants` explains why no write slips through. Each space is dropped only at the revision that
+was counted, after a read of the record has shown that the erasure is still under way. So a process that was
+stopped while another one completed the erasure drops nothing that was written since.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ async def _pages(store: Store, beginning: str, *, is_reserved: bool) -> AsyncIte
 
 
 async def _begin(store: Store, beginning: str) -> Erasure:
-    """Mark the record, unless an erasure is under way already, and return what is counted."""
+    """Mark the record, unless an erasure is under way already, and return the counts so far."""
     while True:
         record, version, life = await read_record(store, beginning)
         if record is not None and record.erasing is not None:

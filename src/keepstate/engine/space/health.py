@@ -54,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 async def store_findings(store: Store, scheme: str) -> list[Finding]:
-    """Return what the settings of a store mean for its data; `scheme` is that of its URL."""
+    """Return the meaning of a store's settings for its data; `scheme` is the scheme of its URL."""
     offers = store.capabilities
     found = [
         _of_durability(offers, scheme),

@@ -367,7 +367,7 @@ class Keepstate:
         """Return one page of the spaces that are not empty, each with the time of its last change.
 
         Args:
-            under, tenant, after: As for `spaces`. `after=page.next` continues behind a page.
+            under, tenant, after: As for `spaces`. `after=page.next` continues after a page.
             limit: The largest number of spaces in the page.
 
         Raises:
@@ -400,7 +400,7 @@ class Keepstate:
         Costs one call of the store for 256 spaces of small tenants, and at most one for each tenant.
 
         Args:
-            after: Only ids above this one, which need not exist. `after=page.next` continues behind a page.
+            after: Only ids above this one, which need not exist. `after=page.next` continues after a page.
             limit: The largest number of tenants in the page.
 
         Raises:
@@ -428,21 +428,16 @@ class Keepstate:
         check_choice("tenant", tenant, OWN, ALL)
         if after is not None:
             check_text("after", after)
+        owner, behind, first = self.tenant_id, after, self
+        if tenant is ALL:
+            self._require_administrator("tenant=ALL lists the spaces of all tenants")
+            owner, behind = parse_space_cursor(after)
+            first = self if owner is None else self.tenant(owner)
+        async with aclosing(first._names(under, behind)) as found:
+            async for name in found:
+                yield owner, name
         if tenant is OWN:
-            async with aclosing(self._names(under, after)) as found:
-                async for name in found:
-                    yield self.tenant_id, name
             return
-        self._require_administrator("tenant=ALL lists the spaces of all tenants")
-        owner, behind = parse_space_cursor(after)
-        if owner is None:
-            async with aclosing(self._names(under, behind)) as found:
-                async for name in found:
-                    yield None, name
-        else:
-            async with aclosing(self.tenant(owner)._names(under, behind)) as found:
-                async for name in found:
-                    yield owner, name
         async with aclosing(self.tenant_ids(owner)) as ids:
             async for id in ids:
                 async with aclosing(self.tenant(id)._names(under, None)) as found:
@@ -522,9 +517,9 @@ class Keepstate:
     ) -> Page[_rows.Found]:
         """Return one page of the sessions, agents, workflows, queues and other subjects of all spaces.
 
-        They are read from an index of the tenant, which is never wrong for ever, and late by at most one
-        delivery: a writer delivers after its commit, within about a second. What this handle has written is
-        delivered first. The first call of a tenant makes the index, and reads each of its spaces.
+        An index of the tenant answers the call. Every change reaches it by a delivery: a writer delivers
+        after its commit, within about a second. The changes of this handle are delivered first. The first
+        call of a tenant makes the index, and reads each of its spaces.
 
         Cost: four round trips; for `ALL`, of each tenant that the page covers.
 
@@ -539,7 +534,7 @@ class Keepstate:
                 subjects that are due at some time, and begins with the earliest.
             tenant: `OWN` lists the subjects of the handle's tenant; without one, those of no tenant. `ALL`
                 lists first those of no tenant and then tenant by tenant, each in this order.
-            after: The `next` of a page of the same listing: continue behind that page.
+            after: The `next` of a page of the same listing: continue after that page.
             limit: The largest number of subjects in the page.
 
         Raises:
@@ -586,25 +581,27 @@ class Keepstate:
     async def deliver(self) -> int:
         """Deliver all outboxes to the index of `find` now, and return the number of subjects delivered.
 
-        Also completes what a killed process has left. A handle of a tenant delivers for the tenant, any other
-        one for the spaces without a tenant. The first call makes the index, and reads each space; each
-        further one reads the spaces that have changed since.
+        Also completes deliveries of killed processes. A handle of a tenant delivers for the tenant, any other
+        handle for the spaces without a tenant. The first call makes the index, and reads each space. Later
+        calls read the spaces that have changed since.
         """
         return await self.index.deliver(self.tenant_id)
 
     async def reindex(self) -> int:
         """Compare the index of `find` with all spaces, correct it, and return the number of its errors.
 
-        Deliveries keep the index right. This is for what they cannot know of: damaged bytes, a space that was
-        restored from elsewhere. Writers, deliveries and listings go on meanwhile. If the call is interrupted,
-        call it again. A handle without a tenant covers spaces of no tenant.
+        Deliveries keep the index correct. Call this after events that they do not see: damaged bytes, or a
+        space that was restored from another place. Writers, deliveries and listings continue during the call.
+        If it is interrupted, call it again. A handle without a tenant covers spaces of no tenant.
 
         Cost: a few reads of each row and each space.
 
         Raises:
-            ConflictError: Writers changed the same rows all the time.
+            ConflictError: Writers kept changing the same rows.
         """
         return await self.index.reindex(self.tenant_id)
+
+    # ---- sizes, usage and quotas
 
     async def size(self) -> SpaceSize:
         """Return the total size of the handle's spaces, each at a revision of its own.
@@ -653,6 +650,8 @@ class Keepstate:
         """Return the quota of the tenant; None without one."""
         record, *_ = await read_record(await self.opened(), names.beginning(self._require_tenant("quota")))
         return None if record is None else record.quota
+
+    # ---- erasure, export and import
 
     async def erase(self, *, confirm: str) -> _erasure.Erased:
         """Erase the tenant: drop all its spaces, with everything in them and their logs.
@@ -748,6 +747,8 @@ class Keepstate:
             raise InvalidError(f"{self!r} has no tenant; call `ks.tenant(id).{call}`")
         return self.tenant_id
 
+    # ---- expired entries and encryption keys
+
     async def sweep(self) -> int:
         """Remove expired entries and unreferenced parts of large values, and return the number removed.
 
@@ -782,7 +783,7 @@ class Keepstate:
             raise UnsupportedError(f"{self.url} is not encrypted; open it with `encryption`")
         return await store.rotate(names.beginning(self.tenant_id))
 
-    # ---- for its spaces and managers
+    # ---- for spaces and managers
 
     @property
     def index(self) -> _index.Index:
@@ -876,7 +877,7 @@ class Keepstate:
 
 
 def _observe(ks: Keepstate, observer: Observer) -> Observation:
-    """Make a handle tell the observer of its operations."""
+    """Make a handle report its operations to the observer."""
     check_observer(observer)
     observe(ks, "keepstate", _INNER_CALLS)
     return Observation(observer, ks.clock)

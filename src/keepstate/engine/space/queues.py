@@ -144,7 +144,7 @@ class Queues:
         Costs one call of the store for each space that is passed.
 
         Args:
-            after: The `next` of a page of the same queues: continue behind that page.
+            after: The `next` of a page of the same queues: continue after that page.
             limit: The largest number of tasks in the page.
 
         Raises:

@@ -94,7 +94,7 @@ async def _release(executor: Executor, places: Sequence[Entry], unit: Unit) -> i
 
 
 async def _delete(_executor: Executor, leases: Sequence[Entry], unit: Unit) -> int:
-    """Delete leases that are still those of their entries."""
+    """Delete leases whose entries are unchanged."""
     found = await unit.read(*(lease.key for lease in leases))
     held = [now.key for now, then in zip(found, leases, strict=True) if now and now.version == then.version]
     for key in held:

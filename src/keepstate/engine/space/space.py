@@ -27,19 +27,14 @@ from keepstate.engine.kernel.arguments import (
     require_instance,
     single_use,
 )
-from keepstate.engine.kernel.executor import (
-    Executor,
-    Home,
-    ObservedExecutor,
-    SpaceExecutor,
-    TransactionExecutor,
-    call_function,
-)
+from keepstate.engine.kernel.executor import Executor, Home, SpaceExecutor, call_function
 from keepstate.engine.kernel.grants import learn_life, needs_grant
 from keepstate.engine.kernel.layout import MAIN
 from keepstate.engine.kernel.observation import observe
+from keepstate.engine.kernel.observed_executor import ObservedExecutor
 from keepstate.engine.kernel.store_abilities import content_name
 from keepstate.engine.kernel.stored import to_datetime
+from keepstate.engine.kernel.transaction_executor import TransactionExecutor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, InvalidError, OutcomeUnknownError
 from keepstate.stores.protocol import Applied, Conflict, question, revision_in_token
@@ -49,6 +44,7 @@ from keepstate.values.key import pack
 if TYPE_CHECKING:
     from keepstate.engine.approvals import approvals as _approvals
     from keepstate.engine.documents import collection as _collection
+    from keepstate.engine.documents import collection_indexes as _indexes
     from keepstate.engine.events import events as _events
     from keepstate.engine.history import checkout as _checkout
     from keepstate.engine.history import history as _history
@@ -64,6 +60,7 @@ else:
         globals(),
         _approvals="keepstate.engine.approvals.approvals",
         _collection="keepstate.engine.documents.collection",
+        _indexes="keepstate.engine.documents.collection_indexes",
         _events="keepstate.engine.events.events",
         _checkout="keepstate.engine.history.checkout",
         _history="keepstate.engine.history.history",
@@ -123,7 +120,7 @@ class Parts:
         name: str,
         type: type[T],
         *,
-        index: Mapping[str, Callable[[T], _collection.Place | None]] | None = None,
+        index: Mapping[str, Callable[[T], _indexes.Place | None]] | None = None,
         version: int = 1,
     ) -> _collection.Collection[T]:
         """Return the records of one type, as documents named `name/id`. Makes no call to the store.

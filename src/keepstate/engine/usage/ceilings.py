@@ -155,7 +155,7 @@ def _exceeded(
 
 
 def state_of(ledger: LedgerRecord, budget: BudgetRecord) -> BudgetState:
-    """Return a budget as it stands, of a ledger that was brought to the present."""
+    """Return the present state of a budget, from a ledger that was brought to the present."""
     reserved = _reserved(ledger, budget)
     since, until = _bounds(ledger, budget)
     return BudgetState(

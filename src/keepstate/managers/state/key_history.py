@@ -83,7 +83,7 @@ async def record_time(namespace: Namespace, least_s: float = 0.0) -> None:
 
 
 async def delete_old_keys(namespace: Namespace, before: datetime, apply: ApplyWork) -> int:
-    """Remove documents that were last written before a time, as far as records show, and return the count."""
+    """Remove documents whose records show a last write before a time, and return the count."""
     last, number = await _revision_at(namespace, before)
 
     async def remove(inside: Namespace, ids: Sequence[str]) -> int:

@@ -67,7 +67,7 @@ def _read(part: Fields) -> Part:
 
 
 def _response(response: object) -> tuple[tuple[Text, ...], bool]:
-    """Return what a function has answered, and whether it has failed."""
+    """Return the answer of a function, and whether it has failed."""
     fields: Fields = cast("Fields", response) if isinstance(response, Mapping) else {}
     for name in ("output", "result", "error"):
         if fields.keys() == {name} and isinstance(fields[name], str):

@@ -148,7 +148,7 @@ def _item(item: Fields) -> Part | None:
 
 
 def _returned(content: object) -> Iterator[Part]:
-    """Yield what a tool has returned: a text, files, or a value as JSON."""
+    """Yield the output of a tool: a text, files, or a value as JSON."""
     items = cast("list[object]", content) if isinstance(content, list) else [content]
     told = [(item, _item(cast("Fields", item)) if isinstance(item, Mapping) else None) for item in items]
     if content is None:

@@ -2,9 +2,8 @@
 
 Frames tell a torn end from a damaged one, but they do not show that frames are missing: a journal cut between
 two frames is whole. So after each durable flush the lock file notes where its frame ends, and the next
-opening
-looks for that frame. Only bytes after it may have been torn by a crash. The first note is made once the
-journal's name is durable too, so a journal that is noted and absent was removed.
+opening looks for that frame. Only bytes after it may have been torn by a crash. The first note is made once
+the journal's name is durable too, so a journal that is noted and absent was removed.
 
 A note is not synced: it is exact after a crash of processes. A note from before the machine's last start may
 be any older one. For the same journal it is a lower bound, because a journal only grows. A journal that was
@@ -68,7 +67,7 @@ class DurableMark(msgspec.Struct, frozen=True):
         return cls((first, second), found[7] == machine_start() != UNKNOWN_START)
 
     def end_of(self, seed: bytes) -> End | None:
-        """Return the noted end of the journal with this seed, or None if the note is of another journal."""
+        """Return the noted end of the journal with this seed; None if the note belongs to another journal."""
         return next((end for end in self.ends if end.seed == seed), None)
 
 

@@ -271,7 +271,7 @@ class Journal:
 
     @property
     def has_grown(self) -> bool:
-        """Return whether so much was appended that a rewrite is worth its cost."""
+        """Return whether a rewrite is worth its cost, by the bytes appended since the last one."""
         growth = self._size_bytes - self._snapshot_bytes
         return growth > max(_LEAST_GROWTH_BYTES, 2 * self._snapshot_bytes)
 

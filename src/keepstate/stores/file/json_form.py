@@ -1,9 +1,8 @@
 """The JSON form of journals, one line per flush, for people who read and search them.
 
 Bytes are shown in a readable form if that decodes to the same bytes, otherwise as base64: a value as `json`
-if
-it is plain data in the codec's uncompressed form, a key as its `path` of section and segments. A stamp in a
-key is a list of revision and index.
+if it is plain data in the codec's uncompressed form, a key as its `path` of section and segments. A stamp in
+a key is a list of revision and index.
 """
 
 from __future__ import annotations

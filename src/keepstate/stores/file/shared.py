@@ -1,9 +1,8 @@
 """The shared part of all handles of a process on one journal: the spaces, the writer, and the listeners.
 
 A read takes `lock` and sees the published state. A write takes `_writing`, drafts its changes, makes the
-draft
-durable, and publishes it under `lock`, so readers see only the last step. A write that was interrupted by
-Ctrl-C leaves memory *unsettled*: the next call reads the journal again.
+draft durable, and publishes it under `lock`, so readers see only the last step. A write that was interrupted
+by Ctrl-C leaves memory *unsettled*: the next call reads the journal again.
 """
 
 from __future__ import annotations

@@ -62,8 +62,7 @@ class FileStore(StoreBase):
     """A store in memory with every change in one journal file: for one process, and safe in a power cut.
 
     The process holds `PATH.lock` while the store is open, and all its handles share one writer. A flush is
-    one
-    frame and one sync. Readers do not see changes that are not on the disk. When the journal has grown to
+    one frame and one sync. Readers do not see changes that are not on the disk. When the journal has grown to
     three times the size of the present state, it is rewritten, and writers wait for that.
 
     Args:

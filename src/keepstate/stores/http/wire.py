@@ -81,7 +81,7 @@ class SpaceCall(Call, frozen=True, kw_only=True):
 
 
 class OpenCall(Call, frozen=True, kw_only=True):
-    """Ask for the store's capabilities. `versions` are those that the client speaks."""
+    """Ask for the store's capabilities. `versions` lists the versions that the client speaks."""
 
     name = "open"
     versions: list[int]
@@ -271,7 +271,7 @@ def facts_of(kind: _Kind) -> frozenset[str]:
 
 
 def error_of(problem: Problem, *, url: str) -> KeepstateError:
-    """Return the error that a problem tells of; of an unknown code a `StorageError`.
+    """Return the error that a problem describes; for an unknown code a `StorageError`.
 
     A fact that this release does not know is left out, because a newer server may tell more.
     """

@@ -251,7 +251,7 @@ class Client:
     # ---- the schema
 
     async def prepare(self) -> Settings:
-        """Create what is missing of the schema, and return the server's settings."""
+        """Create the missing tables and functions, and return the server's settings."""
         connection = await self._pool.take()
         try:
             settings = await self._settings(connection)
@@ -317,7 +317,7 @@ _SLOWER: Final = 1.25
 
 
 class Watcher:
-    """Compares the revisions of spaces with those of its last round."""
+    """Compares the revisions of spaces with the revisions of its last round."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client, self._clock = client, clock

@@ -1,4 +1,4 @@
-"""The options of a `postgresql://` URL: those of keepstate, and those that are passed on to libpq."""
+"""The options of a `postgresql://` URL: keepstate's own, and the ones that are passed on to libpq."""
 
 from __future__ import annotations
 

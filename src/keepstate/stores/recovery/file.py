@@ -3,7 +3,7 @@
 A frame holds the writes of a flush, so the keys of a lost frame have the values from before it. A single
 flipped bit in the first line or in a frame's head is corrected, because the checksums show which bit it was.
 
-A lost first line is derived from the frames, and so are their offsets if bytes in front of them were removed.
+A lost first line is derived from the frames, and so are their offsets if bytes before them were removed.
 A frame's checksums start from the journal's seed and the frame's offset, and its body's from its head's. So a
 frame shows by itself that it is whole. A CRC can be computed backwards from its end to its start: that gives
 the checksum of the seed if the offset is known, and the offset if the seed is known.

@@ -177,7 +177,7 @@ class PageFile:
             self.count = frame.pages
 
     def _report_frames(self, unsure: list[int], committed: dict[int, int], pending: dict[int, int]) -> None:
-        """Report the damaged frames before a whole one; those of zeros are reported together."""
+        """Report the damaged frames before a whole one; frames of zeros are reported together."""
         zeros = [at for at in unsure if not self._frame(at).page]
         if zeros:
             what = f"{len(zeros)} frames of the log are zeros: it was cut off while it was written to"

@@ -29,7 +29,7 @@ class Damage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RevisionTimes:
-    """The times of a space's revisions, as far as its log has them: the first revision of each minute."""
+    """The times of the revisions in a space's log: the first revision of each minute."""
 
     def __init__(self) -> None:
         self._first: dict[int, int] = {}

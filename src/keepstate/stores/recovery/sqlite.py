@@ -1,8 +1,7 @@
 """Reader of a damaged database, row by row, without SQLite, which stops at the first damaged page.
 
 A row counts if its seal fits, and if its page is sound or the index of keys, on other pages, has it too. If
-an
-inner page is damaged, the pages below it are found because no other page, nor the list of free pages, has
+an inner page is damaged, the pages below it are found because no other page, nor the list of free pages, has
 them. The log, if it is whole, shows which rows are older than the last write.
 """
 

@@ -247,22 +247,7 @@ class Client:
                     for index in left:
                         answers[index] = error
                     return answers
-            by_node: dict[Node, list[int]] = {}
-            for index in left:
-                node = self._node(asking[index]) if index in asking else self._slots[todo[index].slot]
-                if node is not None:
-                    by_node.setdefault(node, []).append(index)
-            # All callers use one order, so that two threads never wait for each other's connections.
-            nodes = sorted(by_node, key=lambda node: node.address)
-            pause = _Pause() if len(nodes) > 1 and self._runner.mode == "blocking" else None
-            work = [self._run_at(node, by_node[node], todo, asking, answers, pause) for node in nodes]
-            if pause is not None:
-                _run_in_step(work)
-            elif len(work) > 1:
-                await asyncio.gather(*work)
-            else:
-                for one in work:
-                    await one
+            await self._run_each(left, todo, asking, answers)
             left = [index for index in left if self._redirect(index, todo, asking, answers)]
             if not left:
                 return answers
@@ -282,6 +267,27 @@ class Client:
             return error
         reply = replies[0]
         return None if type(reply) is Refusal and reply.code in _ELSEWHERE else replies
+
+    async def _run_each(
+        self, indexes: list[int], units: list[Unit], asking: dict[int, Address], answers: list[Answer]
+    ) -> None:
+        """Run units at their nodes, at all of these at once."""
+        by_node: dict[Node, list[int]] = {}
+        for index in indexes:
+            node = self._node(asking[index]) if index in asking else self._slots[units[index].slot]
+            if node is not None:
+                by_node.setdefault(node, []).append(index)
+        # All callers use one order, so that two threads never wait for each other's connections.
+        nodes = sorted(by_node, key=lambda node: node.address)
+        pause = _Pause() if len(nodes) > 1 and self._runner.mode == "blocking" else None
+        work = [self._run_at(node, by_node[node], units, asking, answers, pause) for node in nodes]
+        if pause is not None:
+            _run_in_step(work)
+        elif len(work) > 1:
+            await asyncio.gather(*work)
+        else:
+            for one in work:
+                await one
 
     async def _run_at(
         self,

@@ -68,7 +68,7 @@ class Registry:
         return None if node is None else (node, node.breaks, self._losses)
 
     async def enlist(self, spaces: Iterable[str]) -> dict[str, StorageError]:
-        """List spaces, and return the errors of those that could not be listed.
+        """List spaces, and return the error for each space that could not be listed.
 
         A server without room refuses to list. That is ignored here: a batch that writes gets the same error
         itself, and a batch that only deletes must not get it.

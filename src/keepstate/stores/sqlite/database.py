@@ -77,7 +77,7 @@ class Database:
         return self._writer.write(work, clock)
 
     def scrub(self) -> bool:
-        """Rewrite the file without what was deleted, and return whether the log could be emptied too."""
+        """Rewrite the file without deleted data, and return whether the log could be emptied too."""
         return self._writer.scrub()
 
     def read(self, work: Callable[[Execute], T]) -> T:
@@ -187,9 +187,8 @@ def forget(database: Database) -> None:
     """Release a database whose handle was garbage-collected, which may happen inside any call.
 
     So this function never waits: neither for a lock, which this thread may hold, nor for moving the log,
-    which
-    the next process that opens the file does. If the registry is locked, the next `acquire` or `release`
-    closes the database.
+    which the next process that opens the file does. If the registry is locked, the next `acquire` or
+    `release` closes the database.
     """
     _forgotten.append(database)
     if _lock.acquire(blocking=False):

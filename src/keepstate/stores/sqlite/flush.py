@@ -28,8 +28,6 @@ from keepstate.values import limits
 
 _SPACES_LEFT: Final = 256
 """Number of spaces whose rows a section leaves to the next one."""
-KEPT_MS = 3_600_000
-"""Milliseconds for which an outcome is stored."""
 _Answer: TypeAlias = tuple[Literal["applied", "conflict", "unknown", "invalid"], bytes | None, int, int, str]
 """The kind, a key, a revision or version, a time, and a message, as far as the kind has them."""
 _decoder = msgspec.msgpack.Decoder(_Answer)
@@ -72,7 +70,7 @@ class Flush:
         return self._rows(space).head
 
     def left(self) -> dict[str, SpaceRows]:
-        """Return what the section leaves, once it is committed."""
+        """Return the rows of spaces that the section leaves to the next one, once it is committed."""
         left = self._left
         if len(left) + len(self._spaces) > _SPACES_LEFT:
             left = {}

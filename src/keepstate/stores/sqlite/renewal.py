@@ -23,7 +23,7 @@ _log = logging.getLogger("keepstate.stores")
 
 @contextmanager
 def opening_guard(path: str, newest: Newest, wait_s: float) -> Generator[None]:
-    """Check a database before it is opened, and prevent meanwhile that another program closes it as the last.
+    """Check a database before it is opened. During the check, no other program can close it as the last one.
 
     The caller holds the lock file. It takes long only if another program moved the log.
 

@@ -71,9 +71,8 @@ class Head:
 
     `revision` and `stored_ms` belong to the last revision, and `now_ms` is the space's time. `floor` is the
     revision below which the log was trimmed, and `kept_bytes` the log's size. `expiry_ms` is a time before
-    which
-    no entry expires, None if none ever does. `nonce` and `floor_nonce` are those of `revision` and `floor`,
-    and `stored_sizes` are the encoded sizes of the parts at `revision`.
+    which no entry expires, None if none ever does. `nonce` and `floor_nonce` are those of `revision` and
+    `floor`, and `stored_sizes` are the encoded sizes of the parts at `revision`.
     """
 
     __slots__ = (
@@ -171,7 +170,7 @@ class Head:
         )
 
     def trim(self, execute: Execute, keep: int) -> None:
-        """Remove the rows of the log but those of the last `keep` revisions."""
+        """Remove the rows of the log, except the last `keep` revisions."""
         first, _ = schema.log_range(self.id)
         row = first + self.revision
         self.floor = self.revision - keep
@@ -200,7 +199,7 @@ class Head:
 
 
 class SpaceRows:
-    """The content of a space's rows, as far as a write section has read or written them.
+    """The rows of a space that a write section has read or written.
 
     The next section reuses it if no other connection has committed in between.
 
@@ -235,7 +234,7 @@ class SpaceRows:
                 self.known[key] = version, created, expires_at_ms, length
 
     def length(self, execute: Execute, key: bytes) -> int | None:
-        """Return the length of a key's value, which is stored in front of it; None without a row."""
+        """Return the length of a key's value, which is stored before the value; None without a row."""
         if key not in self.known:
             if len(self.known) > _KNOWN_KEYS:
                 self.known.clear()

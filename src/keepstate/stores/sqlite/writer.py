@@ -237,7 +237,7 @@ class Writer:
             self._checkpoint_at = self._log_pages + self._checkpoint_pages
 
     def scrub(self) -> bool:
-        """Rewrite the file without what was deleted, and empty the log, while writers wait.
+        """Rewrite the file without deleted data, and empty the log, while writers wait.
 
         Returns:
             Whether the log was emptied; another process may still read it.

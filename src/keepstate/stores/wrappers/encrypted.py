@@ -313,7 +313,7 @@ class EncryptedStore(StoreWithRecord):
         return Page(entries, page.next, page.revision, now_ms, page.nonce)
 
     async def sizes(self, space: str) -> Sizes:
-        """Read the size of each part; the bytes are those of sealed values."""
+        """Read the size of each part; the bytes are counted as sealed."""
         reject_record_space(space)
         return await self._store.sizes(space)
 

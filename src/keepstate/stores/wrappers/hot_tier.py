@@ -60,7 +60,7 @@ class KnownRevisions:
 
 
 class AskedAt(NamedTuple):
-    """The time at which a question was sent; its answer is of that time or later."""
+    """The time at which a read was sent; its answer is from that time or later."""
 
     epoch: int
     sent_s: float
@@ -148,7 +148,7 @@ class HotTier:
             return Reading(entries, view.revision, now_ms)
 
     def held(self, space: str, keys: Sequence[bytes], at_ms: int | None = None) -> Held:
-        """Return cached entries of any age; with `at_ms` only those that are valid at that time too."""
+        """Return cached entries of any age; with `at_ms`, only entries that are also valid at that time."""
         with self._lock:
             view = self._views.get(space)
             if view is None:

@@ -102,7 +102,7 @@ class KeylessStore(StoreWithRecord):
         return await self._store.scan(space, prefix, **options)
 
     async def sizes(self, space: str) -> Sizes:
-        """Read the size of each part; the bytes are those of sealed values."""
+        """Read the size of each part; the bytes are counted as sealed."""
         reject_record_space(space)
         return await self._store.sizes(space)
 

@@ -1,4 +1,4 @@
-"""A store with memory and a shared cache in front of it: reads come from the nearest tier that is right.
+"""A store behind memory and a shared cache: a read is answered by the nearest tier that has the entry.
 
 There are three tiers. Cold is any store, and the truth; hot is memory of this process; warm is a store that
 processes share as a cache, for the values of a cold server that is slow or busy.
@@ -54,7 +54,7 @@ _CHANGES: Final = 4096
 
 
 class TieredOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a `tiered+` URL in addition to those of its cold store."""
+    """The options of a `tiered+` URL in addition to the options of its cold store."""
 
     hot_bytes: Annotated[int, msgspec.Meta(ge=0)] = HOT_BYTES
     """Maximum size of a handle's cache in memory."""

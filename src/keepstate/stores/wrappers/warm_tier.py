@@ -218,7 +218,7 @@ class WarmTier:
         return Claims(most, {entry.key: entry for mark, entry in found if mark == most})
 
     async def claim(self, space: str, mark: Mark, entries: Iterable[Entry]) -> None:
-        """Store claims of entries for other readers, except of those that are too large."""
+        """Store claims of entries for other readers, except for entries that are too large."""
         puts: list[Write] = []
         size_bytes = 0
         for entry in entries:
@@ -254,7 +254,7 @@ def _encode_claim(space: str, mark: Mark, entry: Entry) -> bytes:
 
 
 def _decode_claim(stored: bytes, space: str, key: bytes) -> Claim | None:
-    """Return the claim in a value of the cache, if it is of this space and key."""
+    """Return the claim in a value of the cache, if it belongs to this space and key."""
     body = stored[_HEAD_BYTES:]
     if stored[:_HEAD_BYTES] != _MAGIC + blake2b(body, digest_size=_SUM_BYTES).digest():
         return None

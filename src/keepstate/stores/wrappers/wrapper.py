@@ -144,7 +144,7 @@ class StoreWrapper:
         await self._store.trim(space, keep=keep)
 
     async def scrub(self) -> Sequence[str]:
-        """Rewrite the files without what was deleted. Return what may still have bytes of it."""
+        """Rewrite the files without deleted data. Return in words the places that may still have it."""
         return await self._store.scrub()
 
     def losses(self, space: str) -> int:

@@ -303,8 +303,8 @@ class Conversation(Twin[sessions.Conversation]):
         """Return entries in order: messages with their numbers, times, authors, ids, meta and statuses.
 
         Args:
-            before: Only entries before this number; a page's `previous` leads to the entries in front of it.
-            after: Only entries after this number; a page's `next` leads to the entries behind it.
+            before: Only entries before this number; a page's `previous` leads to the entries before it.
+            after: Only entries after this number; a page's `next` leads to the entries after it.
             limit: The largest number of entries. Without `after`, the page has the last ones.
             at: A moment of the recorded space, such as `main#37` or a time. The page has the messages that
                 the conversation had then, as they were then.
@@ -459,8 +459,8 @@ class Conversation(Twin[sessions.Conversation]):
         """Yield all messages, and then each change as it comes. The iteration never ends by itself.
 
         Args:
-            after: The `position` of a change, to go on behind it, or the number of a message. If the session
-                ended after that position, the messages of the next one are told from its beginning.
+            after: The `position` of a change, or the number of a message, to continue after it. If the
+                session ended after that position, the messages of the next one are told from its beginning.
             deltas: Whether to tell of a reply while it is being said.
 
         Raises:

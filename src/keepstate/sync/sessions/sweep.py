@@ -44,7 +44,7 @@ class Sessions(Resource[sessions.Sessions]):
         Args:
             user_id: Only sessions that this user owns now.
             active_since: Only sessions that have changed since this time.
-            after: The `next` of a page of the same listing: continue behind that page.
+            after: The `next` of a page of the same listing: continue after that page.
             limit: The largest number of ids. A page may have fewer, and still have a `next`.
 
         Raises:

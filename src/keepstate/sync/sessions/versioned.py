@@ -86,7 +86,7 @@ class VersionedState(Resource[sessions.VersionedState]):
         return around(VersionedState, finish(self._inner.fork(name, at=at)))
 
     def merge(self, fork: str, *, rules: MergeRules | None = None) -> int:
-        """Make a version of the present one and of what a fork has changed, and return its number.
+        """Make a version from the present one and the changes of a fork, and return its number.
 
         Args:
             fork: The name of the fork.

@@ -76,7 +76,7 @@ class KeyedState(Resource[typed.KeyedState]):
 
     @property
     def revision(self) -> int:
-        """The number of batches applied to the state, as far as this object has read."""
+        """The number of batches that were applied to the state when this object last read it."""
         return self._inner.revision
 
     def snapshot(self) -> Snapshot:
@@ -119,7 +119,7 @@ class KeyedState(Resource[typed.KeyedState]):
         return finish(self._inner.commit(batch, message=message))
 
     def merge_parallel(self, a: MutationBatch, b: MutationBatch) -> MutationBatch:
-        """Return one batch of two computed in parallel: the updates of `a`, then those of `b`.
+        """Return one batch of two computed in parallel: the updates of `a`, then the updates of `b`.
 
         Raises:
             StateError: Both touch the same exclusive key, which the error names, or their revisions differ.
@@ -156,11 +156,11 @@ class KeyedState(Resource[typed.KeyedState]):
         self._inner.add_hook(hook)
 
     def clear_run_scoped(self) -> None:
-        """Delete all run-scoped values, including those of unregistered keys."""
+        """Delete all run-scoped values, including values of unregistered keys."""
         finish(self._inner.clear_run_scoped())
 
     def export_persisted(self, scope: KeyScope | None = None) -> PersistedState:
-        """Return all persistent values as JSON, including those of keys that are not registered here.
+        """Return all persistent values as JSON, including values of keys that are not registered here.
 
         Args:
             scope: Only the values of this scope; None for both.

@@ -1,4 +1,4 @@
-"""Sizes: the store counts each part as it applies, sweeps and drops, and comes to what a scan finds."""
+"""Sizes: the store counts each part as it applies, sweeps and drops. Its counts equal those of a scan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SizesOfParts(Stage):
     """The sizes of a space's parts."""
 
     def stored_by(self, store: Store) -> Store:
-        """Return the store whose entries are counted; one that a wrapper seals holds other bytes."""
+        """Return the store whose entries are counted. A wrapper that seals values has other bytes."""
         return store
 
     async def counted(self, store: Store, space: str) -> Mapping[bytes, PartSize]:
@@ -43,7 +43,7 @@ class SizesOfParts(Stage):
         return PartSizes.of(entries).without(())
 
     async def require_exact(self, store: Store, space: str) -> None:
-        """Compare the sizes that the store keeps with those that a scan finds."""
+        """Compare the sizes that the store keeps with the sizes that a scan finds."""
         before = await store.sizes(space)
         assert before.parts == await self.counted(store, space)
         assert before.revision == (await store.read(space, [])).revision

@@ -24,7 +24,7 @@ else:
 
 
 class Recorder:
-    """Keeps the rules of one space, and records it, as far as this handle knows that it is recorded.
+    """Keeps the rules of one space, and adds commits to its batches if the rules say that it is recorded.
 
     Args:
         cache: Returns a cache of objects.

@@ -33,7 +33,7 @@ async def restore_documents(
     state: MerkleValue,
     merged: bytes | None = None,
 ) -> CommitResult:
-    """Change the documents to those of a state. Restored documents do not expire.
+    """Replace the documents by the documents of a state. Restored documents do not expire.
 
     Args:
         executor: The executor of the space.

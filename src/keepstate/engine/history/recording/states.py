@@ -79,7 +79,7 @@ def join_documents(documents: Mapping[str, MerkleValue]) -> Fetching[MerkleValue
 
 
 async def read_documents(executor: Executor, unit: Unit) -> tuple[dict[str, MerkleValue], list[Stored]]:
-    """Return all documents of the space, and the entries of those that will expire."""
+    """Return all documents of the space, and the entries of documents that will expire."""
     documents: dict[str, MerkleValue] = {}
     expiring: list[Stored] = []
     async for entry in unit.scan(layout.DOCUMENTS):
