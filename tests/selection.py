@@ -9,7 +9,8 @@ fixtures, if a parameter names a kind of server, or if its folder or a mark says
 - in contracts, one of the two modes: memory is tested with `async`, SQLite with `blocking`;
 - tests marked `slow` or `searched`, and those that `slow.txt` lists.
 
-`make test` runs all of them, on the backends that `tests/repeats.py` chooses. `--note-slow` adds the slow tests of a run to the list and drops the fast ones.
+`make test` runs all of them, on the backends that `tests/repeats.py` chooses. `--note-slow` adds the slow
+tests of a run to the list and drops the fast ones.
 """
 
 from __future__ import annotations
