@@ -22,6 +22,8 @@ TESTS = Path(__file__).parent
 
 ABOVE_STORES = ("adapters", "engine", "managers", "memories", "sessions", "sync", "typed", "workspace")
 """Folders of tests that reach a store by the engine only."""
+CHOOSES_ITSELF = "adapters/google_adk"
+"""A folder that `make adk` runs whole; `tests/adapters/test_google_adk.py` chooses its backends."""
 BACKEND_FIXTURES = ("any_url", "ks", "place", "reopened", "shared_place", "shared_url", "url")
 """Fixtures that have a backend's name as their parameter."""
 SERVERS = ("postgres", "redis", "redis_cluster", "valkey")
@@ -119,7 +121,9 @@ def is_other_mode(case: Case, backends: set[str]) -> bool:
 
 def is_above_stores(item: pytest.Item) -> bool:
     """Return whether a test is in one of the folders above the stores."""
-    return item.path.is_relative_to(TESTS) and item.path.relative_to(TESTS).parts[0] in ABOVE_STORES
+    if not item.path.is_relative_to(TESTS) or item.path.is_relative_to(TESTS / CHOOSES_ITSELF):
+        return False
+    return item.path.relative_to(TESTS).parts[0] in ABOVE_STORES
 
 
 def is_other_store_mode(item: pytest.Item) -> bool:

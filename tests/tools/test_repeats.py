@@ -10,13 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.repeats import Case, is_other_mode, is_repeated, server_of
+from tests.repeats import Case, is_above_stores, is_other_mode, is_repeated, server_of
 from tests.selection import long_files_first
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = "tests/memories/test_memory_contract.py"
 EMBEDDED = {("TestMemory", "async"), ("TestPassedSpace", "async"), ("TestSQLite", "blocking")}
 SERVERS = {("TestRedis", "async"), ("TestPostgres", "blocking")}
+
+
+class SimpleItem(pytest.Item):
+    """A test that does nothing."""
+
+    def runtest(self) -> None: ...
 
 
 def test_a_contract_above_the_stores_runs_on_memory_sqlite_and_one_server() -> None:
@@ -78,6 +84,24 @@ def test_a_mode_is_left_out_only_where_another_backend_has_it(request: pytest.Fi
     assert not is_other_mode(case, {"memory", "redis"})
 
 
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [
+        ("tests/engine/test_queue.py", True),
+        ("tests/adapters/a2a/test_a2a.py", True),
+        ("tests/adapters/google_adk/test_sessions.py", False),
+        ("tests/stores/redis/test_contract.py", False),
+    ],
+)
+def test_tests_of_stores_and_those_that_choose_their_backends_are_whole(
+    request: pytest.FixtureRequest, path: str, above: bool
+) -> None:
+    item = SimpleItem.from_parent(request.session, name=path)
+    item.path = ROOT / path
+
+    assert is_above_stores(item) is above
+
+
 def test_a_test_meets_the_same_server_in_each_run() -> None:
     servers = [
         server_of(("test_file.py", "", f"test_{number}"), {"redis", "postgres"}) for number in range(6)
@@ -87,11 +111,8 @@ def test_a_test_meets_the_same_server_in_each_run() -> None:
 
 
 def test_files_with_a_long_test_come_first_and_stay_whole(request: pytest.FixtureRequest) -> None:
-    class Item(pytest.Item):
-        def runtest(self) -> None: ...
-
-    def item(file: str, *marks: str) -> Item:
-        made: Item = Item.from_parent(request.session, name=f"{file}{marks}")
+    def item(file: str, *marks: str) -> pytest.Item:
+        made: pytest.Item = SimpleItem.from_parent(request.session, name=f"{file}{marks}")
         made.path = Path(file)
         for mark in marks:
             made.add_marker(mark)
