@@ -1,6 +1,6 @@
 # One word does one thing, and does all of it: each target first makes what it needs.
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 3
 ARGS ?=
 VENV ?= .venv
 
@@ -38,6 +38,7 @@ bench: setup ## run the tests that judge by time, measure each budget against th
 	@$(PYTEST) -q -n 0 -m timed
 	@$(BIN)/python -m bench $(ARGS)
 
+deep: JOBS = 2
 deep: setup ## run the long proof, about half an hour, and write what it did into docs/reliability.json
 	@$(PYTEST) -q -n $(JOBS) --dist worksteal -m "deep or searched" --record \
 		--hypothesis-profile=deep --hypothesis-seed=$${KEEPSTATE_SEED:-0} --timeout=900 -o faulthandler_timeout=1800 $(ARGS)

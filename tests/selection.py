@@ -9,7 +9,8 @@ fixtures, if a parameter names a kind of server, or if its folder or a mark says
 - in contracts, one of the two modes: memory is tested with `async`, SQLite with `blocking`;
 - tests marked `slow` or `searched`, and those that `slow.txt` lists.
 
-`make test` runs all of them. `--note-slow` adds the slow tests of a run to the list and drops the fast ones.
+`make test` runs all of them, on the backends that `tests/repeats.py` chooses. `--note-slow` adds the slow
+tests of a run to the list and drops the fast ones.
 """
 
 from __future__ import annotations
@@ -71,7 +72,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_in(collection_path, left_out_folders(config)) else None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, object, object]:
+    """Leave out what the options leave out, and order the rest after all others have."""
+    leave_out(config, items)
+    done = yield
+    items[:] = long_files_first(items)
+    return done
+
+
+def long_files_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return tests with those of files that have a long one first, so that no worker begins it at the end.
+
+    Tests of a file stay together, because they share servers.
+    """
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    return sorted(items, key=lambda item: item.path not in long)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     folders = left_out_folders(config)
     if not folders:
         return
