@@ -98,6 +98,7 @@ class Server:
         keys: The keys.
         metrics: The counts.
         is_draining: True once the server is to stop: `/readyz` fails, and requests are still answered.
+        has_inspector: Whether the page for browsers is served.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Server:
         trace_url: str | None,
     ) -> None:
         self._ks, self.keys, self.metrics = ks, keys, Metrics()
-        self.is_draining = False
+        self.is_draining, self.has_inspector = False, files.has_inspector
         self._stopping = asyncio.Event()
         self._ready: tuple[float, bool] | None = None
         self._asking = asyncio.Lock()

@@ -92,9 +92,9 @@ class Deliveries:
             await run_shielded(self._ks.runner, work.stop)
 
     async def _run(self, signal: Signal) -> None:
-        clock = self._ks.clock
-        rest_s = self._every_s * clock.spread() / 10
-        while not await signal.wait(rest_s):
+        clock, rest_s = self._ks.clock, self._every_s
+        # Servers that began together deliver at different times.
+        while not await signal.wait(rest_s * (0.5 + clock.spread() / 2)):
             begun_s = clock.monotonic_s()
             try:
                 await self.deliver()
@@ -102,9 +102,7 @@ class Deliveries:
                 return
             except KeepstateError as error:
                 _log.debug("a delivery failed, and is tried again: %s", error)
-            # Servers that began together deliver at different times.
             rest_s = max(self._every_s, _REST_FACTOR * (clock.monotonic_s() - begun_s))
-            rest_s *= 0.5 + clock.spread() / 2
 
     async def deliver(self) -> int:
         """Deliver what killed processes have left in spaces that have changed since the last call.
