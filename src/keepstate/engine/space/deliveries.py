@@ -51,7 +51,7 @@ _log = logging.getLogger("keepstate.engine")
 
 @dataclass(slots=True)
 class _Changes:
-    """What has changed in the spaces of one tenant.
+    """Changes in the spaces of one tenant.
 
     Attributes:
         spaces: The names of the changed spaces.
