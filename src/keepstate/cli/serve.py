@@ -92,11 +92,7 @@ async def serve(
     session.load()
     _require_extra()
     found = None if signer is None else import_named(signer, "MODULE:SIGNER")
-    _running.require_port(port)
-    if drain_s < 0:
-        raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
-    if trace_url is not None:
-        _app.require_trace_url("--trace-url", trace_url)
+    _require_options(port, drain_s, trace_url)
     limits = _limits.Limits(rate=rate)
     observer = begin_telemetry(session.chosen_url(), is_asked_for=telemetry)
     async with replace(session, tenant=None).opened(makes=True, telemetry=observer) as ks:
@@ -115,6 +111,15 @@ async def serve(
         person = open_as if open else None
         server = await _serve_at(host, port, made, session, ks.url, person=person, drain_s=drain_s)
     return exits.OK if server.started else exits.FAILED
+
+
+def _require_options(port: int, drain_s: float, trace_url: str | None) -> None:
+    """Raise `InvalidError` for an option that no server can have."""
+    _running.require_port(port)
+    if drain_s < 0:
+        raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
+    if trace_url is not None:
+        _app.require_trace_url("--trace-url", trace_url)
 
 
 async def mcp(

@@ -117,7 +117,7 @@ class Deliveries:
         count, changes = 0, await self._look()
         now_ms = self._ks.clock.now_ms()
         due = {tenant for tenant, at_ms in self._expires_ms.items() if at_ms <= now_ms}
-        for tenant in {**changes, **dict.fromkeys(due)}:
+        for tenant in [*changes, *(due - changes.keys())]:
             changed = changes.get(tenant, _Changes())
             try:
                 count += await self._deliver_tenant(tenant, changed, is_due=tenant in due)
