@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 import keepstate
 from keepstate.engine.kernel.subjects import OUTBOXES
 from keepstate.engine.space.deliveries import Deliveries
@@ -122,9 +124,11 @@ async def test_servers_that_deliver_at_once_agree() -> None:
             await each.close()
 
 
-async def test_a_tenant_that_fails_is_tried_again_and_stops_no_other(monkeypatch: Any) -> None:
-    async with keepstate.open("memory://") as ks:
-        store = await ks.opened()
+async def test_a_tenant_that_fails_is_tried_again_and_stops_no_other(
+    turned: Turned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await CountingStore(clock=turned.clock).open()
+    async with keepstate.open(store) as ks:
         for tenant in ("a", "b"):
             await ks.tenant(tenant).space("x").queue.put(1)
             await ks.tenant(tenant).find()
@@ -137,11 +141,13 @@ async def test_a_tenant_that_fails_is_tried_again_and_stops_no_other(monkeypatch
             return await carrier_of(tenant)
 
         async with killed(store, "a", "b"):
+            turned.clock.advance(5_000)
             with monkeypatch.context() as planting:
                 planting.setattr(ks.index, "carrier", failing)
                 assert await deliveries.deliver() == 1
             assert await deliveries.deliver() == 1
         assert await states(ks.tenant("a")) == ["planning"]
+    await store.close()
 
 
 async def test_an_approval_that_expires_is_delivered_though_no_space_changes(turned: Turned) -> None:
