@@ -14,7 +14,6 @@ REASONS = {
     "_deferral.py": "the floor of all that imports later; asks nothing of the rest of the floor",
     "adapters/langgraph/identities.py": "reads the memory of CPython's lists, and has to be easy to remove",
     "approval_links/strict_json.py": "reads what strangers send, and is tried alone with hostile texts",
-    "server/request_parts.py": "reads what strangers send in one pass, and is measured alone",
     "server/limits.py": "numbers that keys, streams and operations share, and that operators read",
     "cli/completion.py": "a command of its own, which no other one shares anything with",
     "cli/exits.py": "the table of exit codes that the documents and all commands share",

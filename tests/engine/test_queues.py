@@ -232,6 +232,44 @@ async def test_dead_tasks_of_all_spaces_are_listed_in_pages_and_requeued(ks: Kee
     assert (await ks.queues().counts())["dead"] == 1
 
 
+async def test_dead_tasks_are_listed_without_a_look_at_spaces_that_have_none() -> None:
+    store = Counted()
+    await store.open()
+    async with keepstate.open(store) as ks:
+        for number in range(200):
+            await ks.space(f"u/{number:03}").documents.put("x", 1)
+        for name in ("u/050", "u/150", "u"):
+            await ks.space(name).queue.put(1, max_attempts=1, id=name)
+            [task] = await ks.space(name).queue.claim("w", lease_s=60)
+            await task.fail("no")
+        await ks.space("u/000").queue.put("ready")
+        await ks.find()
+
+        before = store.calls
+        page = await ks.queues("u").dead(limit=2)
+        rest = await ks.queues("u").dead(limit=2, after=page.next)
+        assert [each.space for each in [*page, *rest]] == ["u", "u/050", "u/150"]
+        assert store.calls - before < 40
+    await store.close()
+
+
+async def test_dead_tasks_of_all_tenants_are_listed_in_pages() -> None:
+    async with keepstate.open("memory://") as ks:
+        for handle in (ks, ks.tenant("a"), ks.tenant("b")):
+            for name in ("q/1", "q/2"):
+                await handle.space(name).queue.put(1, max_attempts=1)
+                [task] = await handle.space(name).queue.claim("w", lease_s=60)
+                await task.fail("no")
+        queues, found, after = ks.queues("q", tenant=ALL), list[tuple[str | None, str]](), None
+        while True:
+            page = await queues.dead(after=after, limit=1)
+            found += [(each.tenant, each.space) for each in page]
+            if (after := page.next) is None:
+                break
+
+        assert found == [(tenant, name) for tenant in (None, "a", "b") for name in ("q/1", "q/2")]
+
+
 async def test_all_queues_are_paused_and_resumed_and_no_other_space_is_touched(ks: Keepstate) -> None:
     await ks.space("plain").documents.put("x", 1)
     await ks.space("timed").schedules.put("s", every_s=3600)

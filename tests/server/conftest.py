@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import httpx
@@ -78,7 +78,13 @@ async def served(
     drain_s: float = 0,
     mcp: Literal["read", "write"] | None = None,
 ) -> AsyncGenerator[Served]:
-    """Yield a server on a store: in this process, or with `is_live` on a socket."""
+    """Yield a server on a store: in this process, or with `is_live` on a socket.
+
+    It delivers nothing in the background unless `limits` say when, so that tests count only their own calls.
+    """
+    limits = Limits() if limits is None else limits
+    if limits.deliver_s == Limits().deliver_s:
+        limits = replace(limits, deliver_s=1 << 20)
     async with keepstate.open(url, values="builtin") as ks:
         keys = Keys(ks)
         app = create_app(ks, keys=keys, limits=limits, signer=SIGNER, mcp=mcp)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -79,12 +80,23 @@ async def snapshot(store: StoreBase) -> dict[str, int]:
     return {name: (await store.read(name, [])).revision for name in names}
 
 
+@pytest.fixture(
+    params=["memory", *(pytest.param(kind, marks=pytest.mark.deep) for kind in ("sqlite", "postgres"))]
+)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store of each kind."""
+    if request.param == "postgres":
+        found: str = request.getfixturevalue("postgres_url")
+        return found
+    return {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/faults.db"}[request.param]
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_each_operation_on_a_store_that_fails_says_so_and_writes_nothing(
-    fault: str, monkeypatch: pytest.MonkeyPatch
+    fault: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     methods, error, status = FAULTS[fault]
-    async with served() as door:
+    async with served(url) as door:
         await fill(door)
         client = await door.caller("ann", ALL, tenant="acme")
         store: Any = await door.ks.opened()
@@ -112,9 +124,9 @@ async def test_each_operation_on_a_store_that_fails_says_so_and_writes_nothing(
 
 @pytest.mark.parametrize("row", [row for row in OPERATIONS if row.is_stream], ids=lambda row: row.name)
 async def test_each_stream_of_a_store_that_is_down_ends_with_the_reason(
-    row: Operation, monkeypatch: pytest.MonkeyPatch
+    row: Operation, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with served() as door:
+    async with served(url) as door:
         await fill(door)
         client = await door.caller("ann", ALL, tenant="acme")
         methods, error, _ = FAULTS["down"]

@@ -17,9 +17,12 @@ import httpx
 import pytest
 
 import keepstate
+from keepstate.cli import serve
+from keepstate.cli.session import PLAIN
 from keepstate.errors import InvalidError, NotAllowedError
 from keepstate.server import Key, Keys, create_app
 from keepstate.server.running import bind, is_loopback, require_keys
+from keepstate.server.static_files import StaticFiles
 from tests.server.conftest import sent_events, some
 
 COMMAND = (sys.executable, "-c", "from keepstate.cli.app import main; main()")
@@ -188,6 +191,20 @@ async def test_a_link_lets_a_person_into_the_spaces_of_a_tenant(tmp_path: Path) 
     words = [*COMMAND, "serve", "--trace-url", "javascript:{trace_id}", "--url", url]
     refused = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=60)
     assert refused.returncode == 2 and "--trace-url" in refused.stderr
+    words = [*COMMAND, "serve", "--port", "99999", "--url", f"sqlite:///{tmp_path}/none.db"]
+    refused = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "give 0 to 65535" in refused.stderr
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize("has_page", [True, False])
+def test_a_link_to_an_inspector_that_is_not_built_says_so(
+    has_page: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve._tell(PLAIN, "http://localhost:1", "memory://", "http://localhost:1/open#x", has_page=has_page)
+
+    assert ("not built" in capsys.readouterr().err) is not has_page
+    assert StaticFiles(has_inspector=False).has_inspector is False
 
 
 async def test_other_machines_are_not_served_without_a_key(tmp_path: Path) -> None:

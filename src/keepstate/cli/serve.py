@@ -41,6 +41,7 @@ _PORT: Final = 8484
 _BROWSER: Final = "browser"
 _MODEL: Final = "mcp"
 """The author of what tools write for a program that started the command."""
+_BUILD: Final = "in a clone of keepstate, `make setup` builds it, and wheels have it"
 _HEADS: Final = ("name", "rights", "tenant", "under", "expires", "rate")
 
 app = App(name="keys", help="Add, list, audit and revoke the keys of the server.", help_format="markdown")
@@ -51,7 +52,10 @@ async def serve(
     host: Annotated[str, Parameter(help="Listen on this address.")] = "127.0.0.1",
     port: Annotated[int, Parameter(help="Listen on this port; 0 for any free one.")] = _PORT,
     allow_host: Annotated[
-        tuple[str, ...], Parameter(negative="", help="A name that clients may call the server by; repeat it.")
+        tuple[str, ...],
+        Parameter(
+            negative="", show_default=False, help="A name that clients may call the server by; repeat it."
+        ),
     ] = (),
     open: Annotated[
         bool, Parameter(negative="", help="Print a link that lets one browser in, once, for ten minutes.")
@@ -88,10 +92,7 @@ async def serve(
     session.load()
     _require_extra()
     found = None if signer is None else import_named(signer, "MODULE:SIGNER")
-    if drain_s < 0:
-        raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
-    if trace_url is not None:
-        _app.require_trace_url("--trace-url", trace_url)
+    _require_options(port, drain_s, trace_url)
     limits = _limits.Limits(rate=rate)
     observer = begin_telemetry(session.chosen_url(), is_asked_for=telemetry)
     async with replace(session, tenant=None).opened(makes=True, telemetry=observer) as ks:
@@ -110,6 +111,15 @@ async def serve(
         person = open_as if open else None
         server = await _serve_at(host, port, made, session, ks.url, person=person, drain_s=drain_s)
     return exits.OK if server.started else exits.FAILED
+
+
+def _require_options(port: int, drain_s: float, trace_url: str | None) -> None:
+    """Raise `InvalidError` for an option that no server can have."""
+    _running.require_port(port)
+    if drain_s < 0:
+        raise InvalidError(f"--drain-s is {drain_s:g}; give seconds")
+    if trace_url is not None:
+        _app.require_trace_url("--trace-url", trace_url)
 
 
 async def mcp(
@@ -148,7 +158,7 @@ async def _serve_at(
     with _running.bind(host, port) as listener:
         place = f"{_shown_host(host)}:{listener.getsockname()[1]}"
         link = None if person is None else f"http://{place}{_make_link(made, person, session.tenant)}"
-        tell = partial(_tell, session, f"http://{place}", store, link)
+        tell = partial(_tell, session, f"http://{place}", store, link, has_page=made.has_inspector)
         server = _running.RunningServer(made, drain_s=drain_s, on_start=tell)
         await server.serve([listener])
     return server
@@ -159,13 +169,15 @@ def _make_link(made: _app.Server, name: str, tenant: str | None) -> str:
     return made.make_link(_keys.Key(name, rights, tenant))
 
 
-def _tell(session: Session, url: str, store: str, link: str | None) -> None:
+def _tell(session: Session, url: str, store: str, link: str | None, *, has_page: bool) -> None:
     if session.json:
         write_json({"url": url, "store": store, "open": link})
     else:
         shown().print(plain(f"serving {store} at {url}"))
         if link is not None:
             shown().print(plain(f"open once: {link}"))
+    if link is not None and not has_page:
+        said().print(plain(f"the link shows no page, because the inspector is not built; {_BUILD}"))
     sys.stdout.flush()
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from keepstate._deferral import defer_imports
 from keepstate.cli import exits
 from keepstate.cli.display import fields_of, shown, write_json
 from keepstate.cli.session import PLAIN, Session, import_named
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.sessions.machine import AgentStateMachine
 from keepstate.sessions.table import Table, table_of
+
+if TYPE_CHECKING:
+    from keepstate.engine.space import deliveries as _deliveries
+else:
+    defer_imports(globals(), _deliveries="keepstate.engine.space.deliveries")
 
 _MACHINE = ("STATES", "TRANSITIONS", "WAITING", "diagram")
 
@@ -47,15 +53,15 @@ async def worker(
     session.load()
     found = import_named(named, "MODULE:HANDLERS")
     async with session.opened() as ks:
-        queue = ks.space(space).queue if under is None else ks.queues(under)
-        report = await queue.run(
-            found,
-            concurrency=concurrency,
-            lease_s=lease_s,
-            timeout_s=timeout_s,
-            drain_s=drain_s,
-            idle_s=idle_s,
-        )
+        options: dict[str, Any] = {
+            "concurrency": concurrency, "lease_s": lease_s, "timeout_s": timeout_s, "drain_s": drain_s,
+            "idle_s": idle_s,
+        }  # fmt: skip
+        if under is not None:
+            report = await ks.queues(under).run(found, **options)
+        else:
+            async with _deliveries.Deliveries(ks, space).running():
+                report = await ks.space(space).queue.run(found, **options)
     if session.json:
         write_json(asdict(report))
     else:

@@ -23,6 +23,7 @@ from keepstate._clock import SYSTEM_CLOCK
 from keepstate.approval_links import link_app
 from keepstate.engine.approvals.signers import Signer
 from keepstate.engine.kernel.arguments import require_instance
+from keepstate.engine.space.deliveries import Deliveries
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, KeepstateError, MissingExtraError
 from keepstate.names import ALL
@@ -97,6 +98,7 @@ class Server:
         keys: The keys.
         metrics: The counts.
         is_draining: True once the server is to stop: `/readyz` fails, and requests are still answered.
+        has_inspector: Whether the page for browsers is served.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Server:
         trace_url: str | None,
     ) -> None:
         self._ks, self.keys, self.metrics = ks, keys, Metrics()
-        self.is_draining = False
+        self.is_draining, self.has_inspector = False, files.has_inspector
         self._stopping = asyncio.Event()
         self._ready: tuple[float, bool] | None = None
         self._asking = asyncio.Lock()
@@ -162,7 +164,7 @@ class Server:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Follow the keys while the block runs, and end open streams at its end.
+        """Follow the keys and deliver to the index while the block runs, and end open streams at its end.
 
         The lifespan of the application does the same. An application that mounts this one enters the block
         in its own lifespan.
@@ -172,6 +174,9 @@ class Server:
             self._store = store_app(store, authorise=_reach_of, withheld=(KEYS_SPACE,))
             try:
                 async with AsyncExitStack() as doors:
+                    every_s = self._services.limits.deliver_s
+                    deliveries = Deliveries(self._ks, tenant=ALL, every_s=every_s)
+                    await doors.enter_async_context(deliveries.running())
                     if self._mcp is not None:
                         await doors.enter_async_context(self._mcp.running())
                     yield

@@ -27,6 +27,8 @@ class Limits:
         stall_s: Seconds for which a stream waits for its reader to take anything.
         event_bytes: The size of an event of a stream. A larger one comes without its value.
         comment_s: Seconds of silence after which a stream sends a comment.
+        deliver_s: Seconds within which the server delivers to the index of `find` what a killed process has
+            left; more in a store of very many spaces, so that it costs at most 1 % of the time.
     """
 
     body_bytes: int = 9 << 20
@@ -37,6 +39,7 @@ class Limits:
     stall_s: float = 10
     event_bytes: int = 256 << 10
     comment_s: float = 15
+    deliver_s: float = 10
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -6,6 +6,7 @@ Invariant: a repeated header or parameter is never lost, so that what was judged
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope
@@ -40,6 +41,10 @@ class RequestHeaders(Mapping[str, str]):
     def __contains__(self, name: object) -> bool:
         return name in self._first
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a header, or the default."""
+        return self._first.get(name, default)
+
     def all_of(self, name: str) -> list[str]:
         """Return all values of a header."""
         if self._repeated is not None and name in self._repeated:
@@ -52,10 +57,11 @@ def parameters_in(query: bytes) -> Iterator[tuple[str, str]]:
     for part in query.split(b"&"):
         if part:
             name, _, value = part.partition(b"=")
-            yield _text(name), _text(value)
+            yield (
+                (_unquote(name) if b"%" in name or b"+" in name else name).decode("utf-8", "replace"),
+                (_unquote(value) if b"%" in value or b"+" in value else value).decode("utf-8", "replace"),
+            )
 
 
-def _text(part: bytes) -> str:
-    if b"+" in part:
-        part = part.replace(b"+", b" ")
-    return (unquote_to_bytes(part) if b"%" in part else part).decode("utf-8", "replace")
+def _unquote(part: bytes) -> bytes:
+    return unquote_to_bytes(part.replace(b"+", b" "))

@@ -139,8 +139,7 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         InvalidError: The host or the port cannot be bound.
     """
-    if not 0 <= port < 1 << 16:
-        raise InvalidError(f"port {port} cannot be bound; give 0 to 65535")
+    require_port(port)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -156,6 +155,12 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise InvalidError(f"{host}:{port} cannot be bound: {error}") from error
     return listener
+
+
+def require_port(port: int) -> None:
+    """Raise `InvalidError` unless a number is one of a port."""
+    if not 0 <= port < 1 << 16:
+        raise InvalidError(f"port {port} cannot be bound; give 0 to 65535")
 
 
 def is_loopback(host: str) -> bool:

@@ -70,11 +70,15 @@ class StaticFiles:
 
     Args:
         has_inspector: Whether to serve the inspector. Where its files were not built, it is not served.
+
+    Attributes:
+        has_inspector: Whether the inspector is served.
     """
 
     def __init__(self, *, has_inspector: bool) -> None:
         folder = files("keepstate.inspector") / "static"
         found = dict(_read(folder, "")) if has_inspector and folder.is_dir() else {}
+        self.has_inspector = _INDEX in found
         page = found.pop(_INDEX, _NO_PAGE)
         self._files = {f"/{path}": _file(path, content) for path, content in found.items()}
         self._files[PAGE] = _file(_INDEX, page)

@@ -78,7 +78,11 @@ class Queues(Twin[engine.Queues]):
     def dead(self, *, after: str | None = None, limit: int = 100) -> Page[SpaceTask]:
         """Return one page of the dead tasks, space by space, in each space those first that died first.
 
-        Costs one call of the store for each space that is passed.
+        The spaces are those with a queue in the index of `find`, so what a process that was killed has left
+        is late by one delivery, and the first call of a tenant makes the index.
+
+        Costs the calls of a `find`, and two for each space with a task that is ready, waiting, claimed or
+        dead.
 
         Args:
             after: The `next` of a page of the same queues: continue after that page.

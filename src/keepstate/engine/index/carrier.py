@@ -450,7 +450,7 @@ class Carrier:
         if (entry := reading.entries[0]) is None:
             raise NoIndexError
         meta = decode_meta(entry)
-        count = await self.sweep_marks() + await self._sweep_expired(reading.now_ms)
+        count = await self.sweep_marks() + (await self.sweep_expired(reading.now_ms))[0]
         since_ms = meta.swept_ms - _MARGIN_MS if meta.is_complete else None
         waiting: list[Location] = []
         async for space in self._changed_spaces(since_ms):
@@ -530,8 +530,12 @@ class Carrier:
                 count += 1
         return count
 
-    async def _sweep_expired(self, now_ms: int) -> int:
-        """Reconcile approvals that have expired: no batch of their spaces did that. Return their number."""
+    async def sweep_expired(self, now_ms: int) -> tuple[int, int | None]:
+        """Reconcile approvals that have expired: no batch of their spaces did that.
+
+        Returns:
+            Their number, and the time at which the next one expires, None if none does.
+        """
         count, after = 0, None
         prefix = list_prefix(DUE, APPROVAL)
         while True:
@@ -539,14 +543,14 @@ class Carrier:
             for entry in page.entries:
                 due_ms, digest = place_in(entry.key)
                 if due_ms > now_ms:
-                    return count
+                    return count, due_ms
                 key = row_key(digest)
                 stored = (await self.store.read(self.space, [key])).entries[0]
                 if stored is not None:
                     row = decode_row(stored.value, key)
                     count += await self.reconcile((row.space, row.subject), None)
             if page.next is None:
-                return count
+                return count, None
             after = page.next
 
     async def marks(self, prefix: bytes) -> AsyncGenerator[Entry]:

@@ -14,7 +14,7 @@ from typing import Final
 from keepstate.engine.index.carrier import AT_ONCE, Carrier, NoIndexError
 from keepstate.engine.index.index import Index
 from keepstate.engine.index.listing import is_under
-from keepstate.engine.index.rows import SPACE, Row, decode_row, list_prefix
+from keepstate.engine.index.rows import Row, decode_row, prefixes_under
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.store_abilities import last_changes_ms
 from keepstate.engine.kernel.subjects import QUEUE
@@ -124,7 +124,7 @@ class QueueHeads:
         reading = await store.read(self.space, [])
         changes = await store.changes(self.space, reading.revision)
         found: dict[str, Row] = {}
-        for prefix in self._prefixes():
+        for prefix in prefixes_under(self._under):
             async for _, row in carrier.rows(prefix):
                 if row.kind != QUEUE:
                     continue
@@ -135,14 +135,6 @@ class QueueHeads:
                     found[row.space] = row
         self._at, self._nonce = reading.revision, changes.nonces.get(reading.revision)
         return [_head(space, row, reading.now_ms) for space, row in found.items()]
-
-    def _prefixes(self) -> list[bytes]:
-        """Return the prefixes of the lists of all rows under the name."""
-        under = self._under
-        if not under:
-            return [list_prefix(SPACE)]
-        names = [] if under.endswith("/") else [list_prefix(SPACE, under)]
-        return [*names, list_prefix(SPACE, under if under.endswith("/") else f"{under}/")[:-1]]
 
     async def sweep(self) -> None:
         """Deliver what killed processes have left in spaces that have changed since the last call."""

@@ -15,7 +15,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_text, check_wait
 from keepstate.engine.kernel.positions import Page, Positions
 from keepstate.engine.kernel.store_abilities import listen
-from keepstate.engine.kernel.subjects import Subject
+from keepstate.engine.kernel.subjects import QUEUE, Subject
 from keepstate.errors import InvalidError
 from keepstate.names import INDEX_SPACE
 from keepstate.stores.protocol import Change, LacksKeys, Mark, Store
@@ -125,6 +125,34 @@ class Index:
                     return Page(found, next=_cursor(owner, page.next))
                 place = None
         return Page(found)
+
+    async def queue_spaces(self, tenant: str | None, under: str, start: str | None) -> AsyncGenerator[str]:
+        """Yield the spaces under a name that have queues with tasks, in the order of their names.
+
+        Args:
+            tenant: The tenant.
+            under: The beginning of the names.
+            start: Begin with this space; None for the first one.
+        """
+        carrier = await self._with_keys(tenant)
+        if not await self._prepare(carrier):
+            return
+        last: str | None = None
+        for prefix in _rows.prefixes_under(under):
+            after = None if start is None else _rows.list_prefix(_rows.SPACE, start)
+            if after is not None and not after.startswith(prefix):
+                if after > prefix:
+                    continue
+                after = None
+            while True:
+                page = await carrier.store.scan(carrier.space, prefix, after=after)
+                for place in page.entries:
+                    space, kind = _rows.space_in(place.key)
+                    if kind == QUEUE and space != last:
+                        yield space
+                        last = space
+                if (after := page.next) is None:
+                    break
 
     async def _prepare(self, carrier: _carrier.Carrier) -> bool:
         """Make the index of a tenant, or carry what this handle has changed. Return whether there is one."""

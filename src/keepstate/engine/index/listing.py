@@ -13,7 +13,6 @@ from keepstate.engine.index.rows import (
     DUE,
     KIND,
     OWNER,
-    SPACE,
     STATE,
     Found,
     Row,
@@ -21,6 +20,7 @@ from keepstate.engine.index.rows import (
     digest_in,
     list_prefix,
     place_in,
+    prefixes_under,
     row_key,
     token_of,
 )
@@ -208,16 +208,10 @@ class Listing:
                     found.append((place, row))
         return found
 
-    def _prefixes_under(self) -> list[bytes]:
-        """Return the prefixes of the places of all rows under the name of the listing."""
-        under = self._query.under
-        names = [list_prefix(SPACE, under)] if not under.endswith("/") else []
-        return [*names, list_prefix(SPACE, under if under.endswith("/") else f"{under}/")[:-1]]
-
     async def _has_few(self) -> bool:
         """Return whether the rows under the name are so few that they are read before any other list."""
         count = 0
-        for prefix in self._prefixes_under():
+        for prefix in prefixes_under(self._query.under):
             page = await self._carrier.store.scan(self._carrier.space, prefix, limit=_FEW)
             count += len(page.entries)
             self._mark = max(self._mark, Mark(page.revision, page.nonce))
@@ -228,7 +222,7 @@ class Listing:
     async def _rows_under(self) -> list[tuple[_Place, Row]] | None:
         """Return all rows of the listing under its name, sorted; None if there are too many."""
         found, count = list[tuple[_Place, Row]](), 0
-        for prefix in self._prefixes_under():
+        for prefix in prefixes_under(self._query.under):
             async with aclosing(self._carrier.rows(prefix)) as rows:
                 async for key, row in rows:
                     count += 1

@@ -249,6 +249,23 @@ def digest_in(key: bytes) -> bytes:
     return digest
 
 
+def space_in(key: bytes) -> tuple[str, str]:
+    """Return the space and the kind in the key of a place of the list `SPACE`."""
+    match unpack(key[len(layout.LISTS) :]):
+        case (int(), str(space), str(kind), bytes()):
+            return space, kind
+        case _:
+            raise corrupt_error(describe(key), "it names no space")
+
+
+def prefixes_under(under: str) -> list[bytes]:
+    """Return the prefixes of the places of all rows under a name, in the list `SPACE`."""
+    if not under:
+        return [list_prefix(SPACE)]
+    names = [] if under.endswith("/") else [list_prefix(SPACE, under)]
+    return [*names, list_prefix(SPACE, under if under.endswith("/") else f"{under}/")[:-1]]
+
+
 def place_in(key: bytes) -> tuple[int, bytes]:
     """Return the time and the digest in the key of a place, in a list that sorts by a time."""
     match unpack(key[len(layout.LISTS) :])[-2:]:

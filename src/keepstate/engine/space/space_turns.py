@@ -73,8 +73,8 @@ class SpacesHome(Home, Protocol):
         """Return the stored name of a space."""
         ...
 
-    def tenant_ids(self) -> AsyncGenerator[str]:
-        """Yield the ids of the tenants that have spaces."""
+    def tenant_ids(self, after: str | None = None) -> AsyncGenerator[str]:
+        """Yield the ids of the tenants that have spaces, those above one that is given."""
         ...
 
     def space_names(

@@ -29,7 +29,7 @@ from keepstate.stores.sqlite.readers import Poller, Readers
 from keepstate.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
-
+R = TypeVar("R")
 
 _OPTIONS: Final = {Durability.POWER: "full", Durability.PROCESS: "normal"}
 """The value of the option `durability` for each."""
@@ -61,7 +61,7 @@ class Database:
             raise failures.storage_error(error, path) from error
         self.latest_ms, self.second_clock = self._writer.latest_ms, self._writer.second_clock
         self._files = self._writer.files
-        self._readers = Readers(self._reader)
+        self._readers = Readers(self._reader, wait_s)
         self._pollers: list[Poller] = []
 
     def _reader(self) -> apsw.Connection:
@@ -86,12 +86,19 @@ class Database:
         Raises:
             CorruptError: The file is damaged, or was replaced while it was open.
         """
+        return self._read_by(self._readers.read, work)
+
+    def try_read(self, work: Callable[[Execute], T]) -> T | None:
+        """Run `work` as `read` does; None if it would have to open a connection, or to wait for a lock."""
+        return self._read_by(self._readers.try_read, work)
+
+    def _read_by(self, read: Callable[[Callable[[Execute], T]], R], work: Callable[[Execute], T]) -> R:
         if self._is_closed:
             raise ClosedError(f"{self.path} is closed. Open the store again.")
         if self._files.moved is not None:
             self._files.require_unchanged()
         try:
-            return self._readers.read(work)
+            return read(work)
         except apsw.Error as error:
             raise failures.storage_error(error, self.path) from error
 

@@ -49,7 +49,7 @@ from keepstate.stores.sqlite import queries
 from keepstate.stores.sqlite.connection import Execute
 from keepstate.stores.sqlite.database import Database
 from keepstate.stores.sqlite.flush import Flush
-from keepstate.stores.sqlite.readers import Poller
+from keepstate.stores.sqlite.readers import LoopBudget, Poller
 from keepstate.stores.sqlite.revision import Head
 from keepstate.stores.urls import StoreUrl
 
@@ -59,6 +59,8 @@ WAIT_S = 10.0
 """Seconds for which a writer waits for other writers."""
 
 _SOONEST_LOOK_S, _LATEST_LOOK_S = 0.001, 0.05
+_READ_BY_LOOP = 4
+"""Number of entries, of up to 1 MiB each, that an event loop reads at once."""
 _COLLECTED_AT_ONCE = 200
 """Number of rows, of up to 1 MiB each, that are removed at once so that no writer waits long."""
 _log = logging.getLogger("keepstate.stores")
@@ -111,6 +113,9 @@ class SqliteStore(StoreBase):
         self._durability = Durability.POWER if durability == "full" else Durability.PROCESS
         self._database: Database | None = None
         self._poller: Poller | None = None
+        self._loop_budget = LoopBudget()
+        # A file of another host may make a read wait for ever.
+        self._reads_in_loop = runner.mode == "async" and not unsafe_fs
         self._look_s = _SOONEST_LOOK_S
 
     @classmethod
@@ -275,6 +280,11 @@ class SqliteStore(StoreBase):
     # ---- reading
 
     async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
+        if self._reads_in_loop and len(keys) <= _READ_BY_LOOP and self._loop_budget.begin():
+            reading = self._open_database.try_read(self._looking(space, queries.read, keys, at_ms))
+            self._loop_budget.end()
+            if reading is not None:
+                return reading
         return await self._runner.call(self._look, space, queries.read, keys, at_ms)
 
     async def _scan(
@@ -310,6 +320,10 @@ class SqliteStore(StoreBase):
 
     def _look(self, space: str, work: Callable[..., T], *args: object) -> T:
         """Run `work` on one snapshot of the space, and return its result."""
+        return self._open_database.read(self._looking(space, work, *args))
+
+    def _looking(self, space: str, work: Callable[..., T], *args: object) -> Callable[[Execute], T]:
+        """Return the function that runs `work` on a snapshot of the space."""
         database, clock_ms = self._open_database, self._clock.now_ms()
 
         def look(execute: Execute) -> T:
@@ -318,7 +332,7 @@ class SqliteStore(StoreBase):
             head.now_ms = database.latest_ms(head.name, max(head.now_ms, clock_ms))
             return work(execute, head, database.path, *args)
 
-        return database.read(look)
+        return look
 
     # ---- hints
 
