@@ -18,7 +18,7 @@ from keepstate._runner import Mode
 from keepstate.binding import Resource, StorageOptions, StoreBinding, is_own_space
 from keepstate.engine.kernel.arguments import check_duration_ms, check_text
 from keepstate.engine.kernel.positions import Page
-from keepstate.engine.kernel.unreadable import IfUnreadable, check_unreadable
+from keepstate.engine.kernel.unreadable import UNREADABLE, IfUnreadable, check_unreadable, raise_listed
 from keepstate.engine.space.erasure import Erased
 from keepstate.engine.space.joint_work import read_ahead, run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
@@ -42,6 +42,7 @@ from keepstate.memories.memory import (
     check_reason,
     folder_of,
     id_in,
+    read_listed_memory,
     read_memory,
     to_document,
 )
@@ -326,8 +327,8 @@ class Memories(Resource):
             for entry in page:
                 id = id_in(self._prefix, entry.key)
                 if id is not None and entry.key.endswith(FACT):
-                    memory = read_memory(id, entry.value, entry.expires_at)
-                    if memory.status == "current":
+                    memory = read_listed_memory(id, entry.value, entry.expires_at, unreadable)
+                    if memory is not None and memory.status == "current":
                         found.append(memory)
             cursor = page.next
             if cursor is None or len(found) >= limit:
@@ -373,6 +374,7 @@ class Memories(Resource):
         limit: int = 10,
         where: Mapping[str, Any] = NOTHING,
         min_score: float | None = None,
+        unreadable: IfUnreadable = "raise",
     ) -> list[Hit]:
         """Return the current memories nearest to a query; equal scores are ordered by id.
 
@@ -385,11 +387,16 @@ class Memories(Resource):
             limit: The largest number of hits, at most 100.
             where: Values that the data of a hit must have, at the top level.
             min_score: The smallest score of a hit.
+            unreadable: With `skip`, memories that cannot be read are left out. With `raw`, they are compared
+                by what is known of them, and `unreadable` of a memory says why. A memory whose vector cannot
+                be read is then compared by words.
 
         Raises:
             InvalidError: An argument is wrong, or the vectors come from another model than `embed`, or more
                 than 50,000 memories have vectors and there is no `index`.
+            KeepstateError: By default, the error of any current memory that cannot be read, with its name.
         """
+        check_unreadable(unreadable)
         check_fact("query", query)
         limits.admit_count("limit", limit, most=_HITS)
         selected = check_data("where", where)
@@ -401,22 +408,39 @@ class Memories(Resource):
             self._local = LocalIndex(space, self._prefix, has_matrix=self._index is None)
         local = self._local
         await local.catch_up()
+        if unreadable == "raise":
+            await self._require_readable(space, local)
         if vector is not None:
             self._require_model(local.head, len(vector) // NUMBER_BYTES)
         while True:
-            ranked = await self._rank(local, query, vector, selected, limit, min_score)
+            allowed = local.select(selected, skip_unreadable=unreadable == "skip")
+            ranked = await self._rank(local, query, vector, selected, allowed, limit, min_score)
             names = {folder_of(self._prefix, id) + FACT: id for id, _, _ in ranked}
-            found = await read_entries(space, list(names))
-            memories = {
-                names[name]: read_memory(names[name], entry.value, entry.expires_at)
+            found = await read_entries(space, list(names), unreadable)
+            memories = [
+                read_listed_memory(names[name], entry.value, entry.expires_at, unreadable)
                 for name, entry in found.items()
-            }
-            current = {id: memory for id, memory in memories.items() if memory.status == "current"}
+            ]
+            current = {each.id: each for each in memories if each is not None and each.status == "current"}
             if len(current) == len(ranked):
                 return [Hit(current[id], score, "meaning" if near else "words") for id, score, near in ranked]
             for id, _, _ in ranked:
                 if id not in current:
                     local.discard(id)  # it has expired, or ended since the index caught up
+
+    async def _require_readable(self, space: Space, local: LocalIndex) -> None:
+        """Raise the error of a memory of the index that cannot be read, and name it."""
+        while ids := sorted(local.unreadable | local.unreadable_vectors):
+            id = ids[0]
+            names = [folder_of(self._prefix, id) + kind for kind in (FACT, VECTOR)]
+            for name in names:
+                try:
+                    found = await space.documents.entry(name)
+                    if found is not None and name.endswith(FACT):
+                        read_memory(id, found.value)
+                except UNREADABLE as error:
+                    raise_listed(error)
+            await local.refresh([id])  # its class is registered by now, or it was written again
 
     async def _rank(
         self,
@@ -424,11 +448,11 @@ class Memories(Resource):
         query: str,
         vector: bytes | None,
         where: Mapping[str, Any],
+        allowed: set[str] | None,
         limit: int,
         min_score: float | None,
     ) -> list[tuple[str, float, bool]]:
         """Return the best ids with their scores, and whether each was found by meaning."""
-        allowed = local.select(where)
         near: list[tuple[str, float]] = []
         worded = allowed
         if vector is not None:
