@@ -701,9 +701,10 @@ class Keepstate:
         its events, without its log and its leases. Spaces may be of different moments.
 
         With `owner`, the file has what `erase_owner` erases: the spaces of this owner whole, and from shared
-        spaces the documents, events and usage of the owner's sessions, memories and state. A handle without a
-        tenant covers spaces of no tenant. Cost: a few reads of each space, and all of each space with
-        something of the owner.
+        spaces what has a name under the owner's sessions, memories and state, with the moments of their
+        histories at which such a document changed. Moments are not imported. A handle without a tenant covers
+        spaces of no tenant. Cost: a few reads of each space, and all of each space with something of the
+        owner.
 
         Args:
             path: The file, which must not exist.
