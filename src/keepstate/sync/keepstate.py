@@ -338,8 +338,9 @@ class Keepstate(Twin[engine.Keepstate]):
         """Bound what the tenant may hold, in every process, from the return of this call on.
 
         A batch that would exceed it raises `QuotaExceededError` and writes nothing. What each space may hold
-        is exact. It costs two reads for each batch of writes, and a batch for each present space in this
-        call. What is over the quota already stays, and may shrink.
+        is exact. It costs two reads for each batch of writes, and in this call a scan and a batch for each
+        present space; 64 of them go to the store together. What is over the quota already stays, and may
+        shrink.
 
         Totals of all spaces are exact for what one process writes. Of other processes, a process learns by
         counting again, after a second and a millisecond for each space. Its first write reads all sizes.
