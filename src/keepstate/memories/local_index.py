@@ -181,8 +181,9 @@ class LocalIndex:
             return []
         if len(self._matrix) > limits.MEMORIES_MATRIX:
             raise InvalidError(
-                f"{self._space!r} has {len(self._matrix):,} memories with vectors. Without an index at most "
-                f"{limits.MEMORIES_MATRIX:,} are searched. Pass a VectorIndex as `index`, and call reembed()."
+                f"Space {self._space.name!r} has {len(self._matrix):,} memories with vectors. Without an "
+                f"index at most {limits.MEMORIES_MATRIX:,} are searched. Pass a VectorIndex as `index`, and "
+                "call reembed()."
             )
         return [(id, min(1.0, max(-1.0, score))) for id, score in self._matrix.nearest(query, limit, allowed)]
 

@@ -112,6 +112,12 @@ class Memories(Resource):
         of = "" if self._owner is None else f" of {self._owner!r}"
         return f"<Memories{of} in {self._binding!r}>"
 
+    @property
+    def _place(self) -> str:
+        """The owner and the space, for messages."""
+        of = "" if self._owner is None else f"of {self._owner!r} "
+        return f"{of}in space {self._target.executor.name!r}"
+
     def _locate(self, owner: str | None) -> tuple[Space | Transaction, str, str | None]:
         passed = self._binding.passed
         if owner is not None:
@@ -119,7 +125,7 @@ class Memories(Resource):
             target, prefix = self._binding.locate(_KIND, owner, what="owner")
             name = target.space if isinstance(target, Transaction) else target.name
             if name.startswith(f"{_KIND}/") and not is_own_space(target, _KIND, owner):
-                raise InvalidError(f"{target!r} holds the memories of another owner, not of {owner!r}.")
+                raise InvalidError(f"Space {name!r} holds the memories of another owner, not of {owner!r}.")
             return target, prefix, owner
         if passed is None:
             raise InvalidError("`owner` is missing. Pass the owner of the memories, or a space.")
@@ -170,7 +176,7 @@ class Memories(Resource):
                 if told == (made.text, made.data, made.source, "current"):
                     return old
                 raise AlreadyExistsError(
-                    f"Memory {made.id!r} of {self!r} exists and is {old.status}, or says something else. "
+                    f"Memory {made.id!r} {self._place} exists and is {old.status}, or says something else. "
                     "Choose another id, or replace() it."
                 )
             ends = None if expires_ms is None else await tx.now() + timedelta(milliseconds=expires_ms)
@@ -507,7 +513,7 @@ class Memories(Resource):
         """
         space = self._space("embedding")
         if (embedder := self._embedder) is None:
-            raise InvalidError(f"{self!r} has no `embed`. Pass the embedding model.")
+            raise InvalidError("These memories have no `embed`. Pass the embedding model.")
         head = await self._switch(embedder)
         if head is None:
             return 0
@@ -553,7 +559,10 @@ class Memories(Resource):
         async def work(tx: Transaction) -> list[str]:
             present, memories = await self._read(tx, *made)
             if present != head:
-                raise InvalidError(f"Another process has switched {self!r} to another model. Use that model.")
+                raise InvalidError(
+                    f"Another process has switched the memories {self._place} to another model. Use that "
+                    "model."
+                )
             written = [
                 memory
                 for memory in memories.values()
@@ -582,8 +591,9 @@ class Memories(Resource):
             return
         if (head["model"], head["dims"]) != (embedder.model, dims):
             raise InvalidError(
-                f"The vectors of {self!r} have {head['dims']} numbers of model {head['model']!r}, and "
-                f"{embedder.model!r} returned {dims}. Use that model, or call reembed() to change it."
+                f"The vectors of memories {self._place} have {head['dims']} numbers of model "
+                f"{head['model']!r}, and {embedder.model!r} returned {dims}. Use that model, or call "
+                "reembed() to change it."
             )
 
     # ---- documents
@@ -654,11 +664,11 @@ class Memories(Resource):
             raise self._missing(id)
         if memory.status != "current":
             by = f" by {memory.replaced_by!r}" if memory.replaced_by else ""
-            raise TransitionError(f"Memory {id!r} of {self!r} is {memory.status}{by}. See history({id!r}).")
+            raise TransitionError(f"Memory {id!r} {self._place} is {memory.status}{by}. See history({id!r}).")
         return memory
 
     def _missing(self, id: str) -> NotFoundError:
-        return NotFoundError(f"Memory {id!r} of {self!r} does not exist. It was erased, or has expired.")
+        return NotFoundError(f"Memory {id!r} {self._place} does not exist. It was erased, or has expired.")
 
     async def _index_put(self, id: str, vector: bytes | None) -> None:
         if self._index is not None and vector is not None:
