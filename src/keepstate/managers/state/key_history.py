@@ -50,8 +50,9 @@ async def read_key_history(space: Space | Transaction, name: str, limit: int) ->
     if not await is_recorded(space):
         if await space.documents.entry(name) is None:
             return []
+        where = space.executor.name
         raise InvalidError(
-            f"Space {space.name!r} does not record changes. Turn it on with StateConfig(record=True)."
+            f"Space {where!r} does not record changes. Turn it on with StateConfig(record=True)."
         )
     values: list[StateMoment] = []
     ref = "main"
