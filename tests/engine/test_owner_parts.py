@@ -49,7 +49,7 @@ async def follow_task(space: Space, owner: str, number: int) -> None:
 
 
 async def work(space: Space, owner: str, number: int) -> None:
-    """Let a worker do something with the first task, whosever it is."""
+    """Let a worker do something with the first task of either owner."""
     for task in await space.queue.claim("w", lease_s=60):
         if number % 3 == 0:
             await task.complete({"done by": "w"})

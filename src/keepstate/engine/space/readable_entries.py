@@ -1,4 +1,4 @@
-"""What a person reads of an entry in an export: the word and the name of its line, and a value in JSON.
+"""Readable part of an entry in an export: the word and the name of its line, and a value in JSON.
 
 Entries without a value of their own, such as places in an index, have neither. An import reads none of it.
 """
