@@ -6,7 +6,7 @@ others are for one task of one space.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Final
 
@@ -228,7 +228,7 @@ async def _requeue_alone(queue: Queue, ids: Sequence[str], failures: dict[str, K
 
 
 @contextmanager
-def _counting(what: str, done: Sequence[str]) -> Iterator[None]:
+def _counting(what: str, done: Sequence[str]) -> Generator[None]:
     """Say what was done before an error that ends a command."""
     try:
         yield

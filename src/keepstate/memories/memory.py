@@ -123,8 +123,9 @@ def read_memory(id: str, document: object, expires_at: datetime | None = None) -
     """
     if isinstance(document, Unreadable):
         form = cast("dict[str, Any]", document.value) if isinstance(document.value, dict) else {}
-        known = {name: form[name] for name in _SHOWN if name in form and _is_right(name, form[name])}
-        return Memory(id=id, expires_at=expires_at, unreadable=document, **{"text": "", **known})
+        known: dict[str, Any] = {"text": ""}
+        known |= {name: form[name] for name in _SHOWN if name in form and _is_right(name, form[name])}
+        return Memory(id=id, expires_at=expires_at, unreadable=document, **known)
     if isinstance(document, Mapping):
         fields = cast("Mapping[str, Any]", document)
         if "text" in fields and all(_is_right(name, value) for name, value in fields.items()):
