@@ -55,6 +55,25 @@ def test_dead_tasks_below_a_name_are_requeued_by_kind_and_time(keepstate: Keepst
     assert keepstate("queue", "requeue", "poolside").out == "2 tasks requeued\n"
 
 
+def test_of_many_tasks_those_that_cannot_be_requeued_or_cancelled_are_named(
+    keepstate: Keepstate, url: str
+) -> None:
+    _fail(url, "pool")
+    unknown = [f"none/{number}" for number in range(12)]
+
+    requeued = keepstate("queue", "requeue", "pool", *unknown[:6], "report/1", *unknown[6:])
+    cancelled = keepstate("queue", "cancel", "pool", "report/1", *unknown, "--json")
+
+    assert (requeued.code, requeued.out) == (1, "1 task requeued\n")
+    assert (cancelled.code, [line["cancelled"] for line in cancelled.lines()]) == (1, [True] + [False] * 12)
+    for ended in (requeued, cancelled):
+        assert "'none/9': no " in ended.err
+        assert "none/10" not in ended.err
+        assert "and 2 more" in ended.err
+        assert "12 tasks left as before; see: keepstate queue list pool" in ended.err
+    assert keepstate("queue", "cancel", "pool").code == 2
+
+
 def test_queues_of_all_tenants_are_paused_and_resumed(keepstate: Keepstate, url: str) -> None:
     async def claimed() -> int:
         async with ks_package.open(url, tenant="acme") as ks:

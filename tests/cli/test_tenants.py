@@ -114,3 +114,7 @@ def test_an_owner_is_exported_and_imported_into_another_tenant(keepstate: Keepst
     assert "not included: data that names this person" in shown
     assert keepstate("spaces", "--tenant", "ann", "--json").lines() == ["session/ann"]
     assert "I am bob" not in path.read_text()
+    nobody = keepstate("export-owner", "carl", str(tmp_path / "carl.jsonl"), "--tenant", "acme")
+    assert nobody.code == 1
+    assert "nothing of the owner 'carl' was found" in nobody.err
+    assert not (tmp_path / "carl.jsonl").exists()

@@ -21,7 +21,9 @@ from keepstate.engine.space.queues import Queues
 from keepstate.engine.space.space_turns import SpaceTurns
 from keepstate.errors import InvalidError, NotAllowedError, StoreUnavailableError
 from keepstate.names import OWN
+from keepstate.opening import PassedStore
 from keepstate.stores.protocol import Batch, Put
+from tests.engine.conftest import Turned, TurnedKeepstate
 from tests.engine.test_queue_order import Counted
 
 
@@ -98,6 +100,20 @@ async def test_another_process_wakes_the_worker_also_by_a_schedule(shared_url: s
             await until(lambda: "put" in done.payloads)
             await other.space("user/2").schedules.put("s", every_s=1, payload="tick")
             await until(lambda: "tick" in done.payloads)
+
+
+async def test_the_first_task_of_a_new_handle_is_in_the_index_at_once(turned: Turned) -> None:
+    await turned.space.queue.put(1)
+    await turned.ks.find()  # makes the index
+    other = TurnedKeepstate(PassedStore(turned.ks.store, "async"))
+    other.turned = turned.clock  # it stands still, so no second passes
+
+    await other.space("run/2").queue.put(2)
+
+    async with asyncio.timeout(60):
+        while not await turned.ks.find(kind="queue", under="run/2"):
+            await asyncio.sleep(0.01)
+    await other.close()
 
 
 async def test_spaces_take_turns() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
 import keepstate
 from keepstate import Quota, QuotaExceededError
+from keepstate._runner import TaskRunner
 from keepstate.engine.kernel import grants
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.names import beginning
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Batch, Outcome
 
 
 async def test_each_space_holds_at_most_its_quota(ks: Keepstate) -> None:
@@ -85,7 +89,7 @@ async def test_writers_at_once_never_exceed_a_quota(shared_url: str) -> None:
 async def test_a_quota_that_only_new_writers_hear_of_is_found(
     ks: Keepstate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(store: object, space: str) -> None:
+    async def nothing(store: object, runner: object, spaces: object) -> None:
         return
 
     monkeypatch.setattr(grants, "_renew", nothing)
@@ -138,3 +142,27 @@ def test_a_quota_is_a_number_that_is_not_negative() -> None:
     for wrong in (-1, 1.0, "1", True, 2**53):
         with pytest.raises(InvalidError):
             Quota(documents=wrong)  # type: ignore[arg-type]
+
+
+async def test_the_batches_of_many_spaces_go_to_the_store_together() -> None:
+    calls: list[int] = []
+
+    class Counting(MemoryStore):
+        async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+            calls.append(len(batches))
+            return await super().apply(batches)
+
+    store = await Counting(runner=TaskRunner()).open()
+    async with keepstate.open(store) as ks:
+        tenant = ks.tenant("a")
+        for number in range(150):
+            await tenant.space(f"run/{number}").documents.put("x", 1)
+        calls.clear()
+
+        await tenant.set_quota(Quota(documents=1))
+
+        assert calls == [1, 64, 64, 22]  # the record; then all spaces
+        for number in range(150):
+            with pytest.raises(QuotaExceededError):
+                await tenant.space(f"run/{number}").documents.put("y", 1)
+    await store.close()

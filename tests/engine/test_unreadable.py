@@ -7,8 +7,22 @@ from typing import Any
 
 import pytest
 
-from keepstate import InvalidError, KeepstateError, Space, Unreadable, register
+from keepstate import (
+    CorruptError,
+    InvalidError,
+    Keepstate,
+    KeepstateError,
+    Space,
+    Unreadable,
+    Usage,
+    register,
+)
+from keepstate.engine.approvals.records import approval_key
 from keepstate.engine.kernel import layout
+from keepstate.engine.queue.tasks import task_key
+from keepstate.engine.usage.records import used_prefix
+from keepstate.memories import Memories
+from keepstate.sessions import Session
 from keepstate.stores.protocol import Batch, Put
 from keepstate.values.schema import CLASSES
 
@@ -178,6 +192,19 @@ async def test_tasks_are_listed_around_it(space: Space, older: Any) -> None:
     assert [task.id for task in await space.queue.list()] == ["a", "b"]
 
 
+async def test_a_damaged_record_of_a_task_is_named_or_passed_over(space: Space) -> None:
+    await space.queue.put(1, id="a")
+    await space.queue.put(2, id="b")
+    await damage(space, task_key("a"))
+
+    with pytest.raises(CorruptError, match="task 'a' of"):
+        await space.queue.list("ready")
+    with pytest.raises(CorruptError, match="task 'a' of"):
+        await space.queue.list(id_prefix="")
+    assert [task.id for task in await space.queue.list("ready", unreadable="skip")] == ["b"]
+    assert [task.id for task in await space.queue.list(id_prefix="", unreadable="skip")] == ["b"]
+
+
 async def test_another_choice_is_refused(space: Space) -> None:
     wrong: Any = "ignore"
     seats = space.collection("seats", Seat, index={"row": lambda seat: (seat.row,)})
@@ -186,6 +213,8 @@ async def test_another_choice_is_refused(space: Space) -> None:
         space.events.read(unreadable=wrong),
         space.queue.list(unreadable=wrong),
         space.queue.dead(unreadable=wrong),
+        space.approvals.pending(unreadable=wrong),
+        Memories(space).search("tea", unreadable=wrong),
         seats.by("row", unreadable=wrong),
         space.documents.watch(unreadable=wrong).__aenter__(),
     ]
@@ -194,3 +223,81 @@ async def test_another_choice_is_refused(space: Space) -> None:
             await call
     with pytest.raises(InvalidError, match="`unreadable` is 'ignore'"):
         _ = [item async for item in space.documents.items(unreadable=wrong)]
+
+
+async def test_pending_approvals_are_listed_around_it(space: Space, older: Any) -> None:
+    await space.approvals.ask("May I?", id="a", subject=1)
+    await space.approvals.ask("Which seat?", id="b", subject=Seat(7), to=["ada"])
+    await space.approvals.ask("And now?", id="c")
+    await damage(space, approval_key("c"))
+    older()
+
+    with pytest.raises(KeepstateError, match=f"'b'.*{HINT}"):
+        await space.approvals.pending(to="ada")
+    with pytest.raises(CorruptError, match="approval 'c'"):
+        await space.approvals.get("c")
+    skipped = await space.approvals.pending(unreadable="skip")
+    raw = await space.approvals.pending(unreadable="raw")
+    first = await space.approvals.pending(limit=1, unreadable="skip")
+    second = await space.approvals.pending(limit=1, after=first.next, unreadable="skip")
+
+    assert [each.id for each in skipped] == [each.id for each in first] == ["a"]
+    assert second == []
+    assert second.next is not None
+    assert [(each.id, each.question, each.subject) for each in raw] == [
+        ("a", "May I?", 1), ("b", "Which seat?", FORM), ("c", "And now?", None)
+    ]  # fmt: skip
+    assert raw[0].unreadable is None
+    assert raw[1].to == ("ada",)
+    assert (raw[1].unreadable.code, raw[2].unreadable.code) == ("unsupported", "corrupt")  # type: ignore[union-attr]
+
+
+async def test_the_dead_tasks_of_all_spaces_are_listed_around_it(
+    ks: Keepstate, space: Space, older: Any
+) -> None:
+    other = ks.space(f"{space.name}/other")
+    for each in (space, other):
+        await each.queue.put(1, id="a", max_attempts=1)
+        (claimed,) = await each.queue.claim("w", lease_s=60)
+        if each is other:
+            await claimed.heartbeat(progress=Seat(7))
+        await claimed.fail("broken")
+    older()
+    queues = ks.queues(space.name)
+
+    with pytest.raises(KeepstateError, match=f"'{other.name}'.*{HINT}"):
+        await queues.dead()
+    (only,) = await queues.dead(unreadable="skip")
+    raw = await queues.dead(unreadable="raw")
+
+    assert only.space == space.name
+    assert [each.space for each in raw] == [space.name, other.name]
+    assert is_seat(raw[1].task.progress)
+
+
+async def test_an_error_of_the_usage_names_day_and_model(space: Space) -> None:
+    await space.usage.record(Usage(model="small", input_tokens=1))
+    async for _, entry in space.executor.scan(used_prefix("")):
+        await damage(space, entry.key)
+
+    with pytest.raises(CorruptError, match=r"the usage of 'small' on \d{4}-\d\d-\d\d"):
+        await space.usage.totals()
+
+
+async def test_a_conversation_is_searched_around_it(space: Space, older: Any) -> None:
+    talk = Session("s", space=space).conversation
+    await talk.append({"role": "user", "content": "a flight to Rome"})
+    await talk.append({"role": "user", "content": "a flight to Oslo"}, meta={"seat": Seat(7)})
+    await talk.append({"role": "user", "content": "no flight"})
+    (damaged,) = [name async for name in space.documents.keys("**") if name.endswith("2")]
+    await damage(space, layout.named_key(layout.DOCUMENTS, damaged))
+    older()
+
+    with pytest.raises(KeepstateError):
+        await talk.search("flight")
+    skipped = await talk.search("flight", unreadable="skip")
+    raw = await talk.search("flight", role="user", unreadable="raw")
+
+    assert [entry.number for entry in skipped] == [0]
+    assert [entry.number for entry in raw] == [1, 0]
+    assert raw[0].unreadable is not None

@@ -20,13 +20,14 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def ended_ones_are_found(planting: pytest.MonkeyPatch) -> None:
     """Take every memory for a current one when it is indexed and found."""
-    read = memory.read_memory
+    read = memory.read_listed_memory
 
     def blind(*given: Any) -> Any:
-        return memories.replace(read(*given), status="current")
+        found = read(*given)
+        return found if found is None else memories.replace(found, status="current")
 
-    planting.setattr(local_index, "read_memory", blind)
-    planting.setattr(memories, "read_memory", blind)
+    planting.setattr(local_index, "read_listed_memory", blind)
+    planting.setattr(memories, "read_listed_memory", blind)
 
 
 def filters_ignored(planting: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from keepstate.cli.display import (
     write_table,
 )
 from keepstate.cli.session import PLAIN, Session, check_url, read_value, reject_memory, require_space
-from keepstate.errors import InvalidError
+from keepstate.errors import InvalidError, KeepstateError
 from keepstate.names import ALL
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ else:
 
 
 _READ_AT_ONCE = 100
+_SHOWN_MISSING = 10
 _ENTRY = ("key", "version", "printed_version", "created", "value")
 _CHANGE = ("revision", "kind", "key", "old", "new", "position")
 
@@ -157,15 +158,22 @@ async def rm(space: str, *keys: str, session: Session = PLAIN) -> int:
     async with session.opened() as ks:
         await require_space(ks, space)
         documents = ks.space(space).documents
-        for key in keys:
-            was_there = await documents.delete(key)
+        for number, key in enumerate(keys):
+            try:
+                was_there = await documents.delete(key)
+            except KeepstateError:
+                deleted = counted(number - len(missing), "document")
+                said().print(plain(f"keepstate: {deleted} deleted before this error:"))
+                raise
             if not was_there:
                 missing.append(key)
             if session.json:
                 write_json({"key": key, "deleted": was_there})
     see = session.command("ls", space)
-    for key in missing:
+    for key in missing[:_SHOWN_MISSING]:
         said().print(plain(f"keepstate: there is no document {key!r} in {space!r}; see: {see}"))
+    if (more := len(missing) - _SHOWN_MISSING) > 0:
+        said().print(plain(f"keepstate: nor {more:,} more of these names"))
     if not session.json:
         shown().print(f"{counted(len(keys) - len(missing), 'document')} deleted")
     return exits.FAILED if missing else exits.OK

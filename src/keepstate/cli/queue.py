@@ -6,13 +6,24 @@ others are for one task of one space.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.display import counted, fields_of, seconds, text_of, write_json, write_lines, write_table
+from keepstate.cli.display import (
+    counted,
+    fields_of,
+    plain,
+    said,
+    seconds,
+    text_of,
+    write_json,
+    write_lines,
+    write_table,
+)
 from keepstate.cli.maintenance import read_since
 from keepstate.cli.session import PLAIN, Session, require_space
 from keepstate.engine.queue.attempts import Attempt
@@ -20,11 +31,13 @@ from keepstate.engine.queue.queue import Queue
 from keepstate.engine.queue.step_records import Step
 from keepstate.engine.queue.tasks import TaskInfo, TaskState
 from keepstate.engine.space.queues import Queues
-from keepstate.errors import InvalidError, NotFoundError
+from keepstate.errors import InvalidError, KeepstateError, NotFoundError, TransitionError
 from keepstate.names import ALL, OWN
 
 _LIMIT: Final = 100
 _MOST_REQUEUED: Final = 1_000
+_REQUEUED_AT_ONCE: Final = 100
+_SHOWN_FAILURES: Final = 10
 _HEADS: Final = ("id", "priority", "attempt", "worker", "due", "error or result")
 
 UNDER = Parameter(help="All spaces under this name instead of one; with '' all spaces.")
@@ -173,41 +186,96 @@ async def requeue(
     moment = read_since("1970-01-01T00:00:00Z" if since is None else since)
 
     async def change(queue: Queue | Queues) -> int:
+        failures: dict[str, KeepstateError] = {}
         if isinstance(queue, Queue) and id:
-            try:
-                number = await queue.requeue(*id, limit=max(limit, len(id)))
-            except NotFoundError as error:
-                see = session.command("queue", "list", str(space), "dead")
-                raise NotFoundError(
-                    f"no dead task of {space!r} has the id {_shown(id)}; see: {see}"
-                ) from error
+            number = await _requeue_each(queue, id, failures)
         else:
             number = await queue.requeue(kind=kind, since=moment, limit=limit)
         session.write({"requeued": number}, f"{counted(number, 'task')} requeued")
-        return exits.OK
+        return _write_failures(failures, session.command("queue", "list", str(space), "dead"))
 
     return await _with_queues(change, space, under, session, tenants=tenants)
+
+
+async def _requeue_each(queue: Queue, ids: Sequence[str], failures: dict[str, KeepstateError]) -> int:
+    """Requeue dead tasks in batches; in a batch with one that cannot be, one by one. Return their number."""
+    done: list[str] = []
+    with _counting("requeued", done):
+        for start in range(0, len(ids), _REQUEUED_AT_ONCE):
+            some = ids[start : start + _REQUEUED_AT_ONCE]
+            try:
+                await queue.requeue(*some)
+            except (NotFoundError, TransitionError):
+                done += await _requeue_alone(queue, some, failures)
+            else:
+                done += some
+    return len(done)
+
+
+async def _requeue_alone(queue: Queue, ids: Sequence[str], failures: dict[str, KeepstateError]) -> list[str]:
+    """Requeue dead tasks one by one, and return the ids of those that could be."""
+    done: list[str] = []
+    for id in ids:
+        try:
+            await queue.requeue(id)
+        except NotFoundError:
+            failures[id] = NotFoundError("no dead task has this id")
+        except TransitionError as error:
+            failures[id] = error
+        else:
+            done.append(id)
+    return done
+
+
+@contextmanager
+def _counting(what: str, done: Sequence[str]) -> Generator[None]:
+    """Say what was done before an error that ends a command."""
+    try:
+        yield
+    except KeepstateError:
+        said().print(plain(f"keepstate: {counted(len(done), 'task')} {what} before this error:"))
+        raise
+
+
+def _write_failures(failures: Mapping[str, KeepstateError], see: str) -> int:
+    """Print the first failures, and return the exit code."""
+    for id, error in [*failures.items()][:_SHOWN_FAILURES]:
+        said().print(plain(f"keepstate: {id!r}: {error.message}"))
+    if (more := len(failures) - _SHOWN_FAILURES) > 0:
+        said().print(plain(f"keepstate: and {more:,} more"))
+    if failures:
+        said().print(plain(f"keepstate: {counted(len(failures), 'task')} left as before; see: {see}"))
+    return exits.FAILED if failures else exits.OK
 
 
 @app.command
 async def cancel(
     space: str,
-    id: str,
-    *,
+    *id: str,
     reason: Annotated[str, Parameter(help="The reason; stored with the task.")] = "",
     session: Session = PLAIN,
 ) -> int:
-    """Cancel a task that has not ended, also while a worker holds it.
+    """Cancel tasks that have not ended, also while workers hold them. Exit with 1 if one has ended.
 
     Args:
         space: The space.
-        id: The id of the task.
+        id: The ids of the tasks.
     """
+    if not id:
+        raise InvalidError("queue cancel needs the ids of tasks")
+    failures: dict[str, KeepstateError] = {}
     async with session.opened() as ks:
-        if not await ks.space(space).queue.cancel(id, reason=reason):
-            raise NotFoundError(f"no task of {space!r} that has not ended has the id {id!r}")
-    session.write({"task": id, "cancelled": True}, f"{id} cancelled")
-    return exits.OK
+        await require_space(ks, space)
+        queue, done = ks.space(space).queue, list[str]()
+        with _counting("cancelled", done):
+            for each in id:
+                if is_cancelled := await queue.cancel(each, reason=reason):
+                    done.append(each)
+                else:
+                    failures[each] = NotFoundError("no task that has not ended has this id")
+                if is_cancelled or session.json:
+                    session.write({"task": each, "cancelled": is_cancelled}, f"{each} cancelled")
+    return _write_failures(failures, session.command("queue", "list", space))
 
 
 @app.command
@@ -274,10 +342,6 @@ def _write_changed(what: str, number: int | None, session: Session) -> int:
 def _unknown(space: str, id: str, session: Session) -> NotFoundError:
     see = session.command("queue", "list", space)
     return NotFoundError(f"no task of {space!r} has the id {id!r}; see: {see}")
-
-
-def _shown(ids: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, ids))
 
 
 def _row(task: TaskInfo) -> tuple[object, ...]:

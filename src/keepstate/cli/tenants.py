@@ -181,14 +181,24 @@ async def export_owner(owner: str, file: Path, *, session: Session = PLAIN) -> i
         file: The file, which must not exist.
     """
     async with session.opened() as ks:
-        _write_exported(session, await ks.export(file, owner=owner))
+        done = await ks.export(file, owner=owner)
+        if not done.spaces:
+            file.unlink()  # it has no data
+            unknown = "".join(f". Not included: {what}" for what in done.not_included[:-1])
+            raise NotFoundError(
+                f"nothing of the owner {owner!r} was found, so no file was written; `find --json` shows the "
+                f"owners of each session and memory{unknown}"
+            )
+        _write_exported(session, done)
     return exits.OK
 
 
 def _write_exported(session: Session, done: Exported) -> None:
-    report = fields_of(done, "spaces", "entries", "size_bytes", "sha256", "not_included")
+    report = fields_of(done, "spaces", "entries", "moments", "size_bytes", "sha256", "not_included")
     contents = f"{counted(done.spaces, 'space')} with {counted(done.entries, 'entry')}"
     text = f"{contents} written, {done.size_bytes:,} bytes"
+    if done.moments:
+        text += f"; {counted(done.moments, 'moment')} of shared histories, to be read and not imported"
     lines = [text, *(f"the archive {path} is named only" for path in done.archives)]
     lines += [f"not included: {what}" for what in done.not_included]
     _write_report(session, report | {"archives": [str(path) for path in done.archives]}, lines)

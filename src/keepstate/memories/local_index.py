@@ -13,9 +13,20 @@ from keepstate.engine.documents.documents import DocumentEntry
 from keepstate.engine.documents.watch import list_changed_names
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unreadable import IfUnreadable, Unreadable
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError
-from keepstate.memories.memory import FACT, FOLDER, HEAD, VECTOR, Head, folder_of, id_in, matches, read_memory
+from keepstate.memories.memory import (
+    FACT,
+    FOLDER,
+    HEAD,
+    VECTOR,
+    Head,
+    folder_of,
+    id_in,
+    matches,
+    read_listed_memory,
+)
 from keepstate.memories.words import WordIndex
 from keepstate.values import limits
 from keepstate.values.vectors import NUMBER_BYTES, VectorMatrix
@@ -37,6 +48,9 @@ class LocalIndex:
         embedded: The ids of memories with a vector of the present model.
         pending: The ids of memories without one.
         data: The data by id.
+        unreadable: The ids of memories that this process cannot read. They are in the index with what it can
+            tell of them in builtin form.
+        unreadable_vectors: The ids of memories whose vectors it cannot read. They are pending.
     """
 
     def __init__(self, space: Space, prefix: str, *, has_matrix: bool) -> None:
@@ -50,6 +64,7 @@ class LocalIndex:
         self.words = WordIndex()
         self.data: dict[str, dict[str, Any]] = {}
         self.embedded, self.pending = set[str](), set[str]()
+        self.unreadable, self.unreadable_vectors = set[str](), set[str]()
         self._matrix: VectorMatrix | None = None
 
     async def catch_up(self) -> None:
@@ -66,7 +81,7 @@ class LocalIndex:
             await self._load(head)
         else:
             names, revision = changed
-            await self._refresh({id for name in names if (id := id_in(self._prefix, name)) is not None})
+            await self.refresh({id for name in names if (id := id_in(self._prefix, name)) is not None})
         self._at = revision, losses
 
     async def _read_head(self) -> tuple[Head | None, int, int | None]:
@@ -81,7 +96,8 @@ class LocalIndex:
     async def _load(self, head: Head | None) -> None:
         self._clear(head)
         id, fact = "", None
-        async for name, value in self._space.documents.items(prefix=self._prefix + FOLDER):
+        prefix = self._prefix + FOLDER
+        async for name, value in self._space.documents.items(prefix=prefix, unreadable="raw"):
             found = id_in(self._prefix, name)
             if found is not None and name.endswith(VECTOR):
                 if found == id:  # the vector of a memory follows its fact
@@ -94,12 +110,13 @@ class LocalIndex:
         if fact is not None:
             self._put(id, fact, None)
 
-    async def _refresh(self, ids: Iterable[str]) -> None:
+    async def refresh(self, ids: Iterable[str]) -> None:
+        """Read some memories again."""
         listed = sorted(ids)
         for start in range(0, len(listed), _AT_ONCE):
             some = listed[start : start + _AT_ONCE]
             names = [folder_of(self._prefix, id) + kind for id in some for kind in (FACT, VECTOR)]
-            found = await read_entries(self._space, names)
+            found = await read_entries(self._space, names, "raw")
             for id in some:
                 folder = folder_of(self._prefix, id)
                 fact, vector = found.get(folder + FACT), found.get(folder + VECTOR)
@@ -108,11 +125,16 @@ class LocalIndex:
                 else:
                     self._put(id, fact.value, None if vector is None else vector.value)
 
-    def _put(self, id: str, fact: Any, vector: Mapping[str, Any] | None) -> None:
+    def _put(self, id: str, fact: Any, vector: Mapping[str, Any] | Unreadable | None) -> None:
         self.discard(id)
-        memory = read_memory(id, fact)
-        if memory.status != "current":
+        memory = read_listed_memory(id, fact, None, "raw")
+        if memory is None or memory.status != "current":
             return
+        if memory.unreadable is not None:
+            self.unreadable.add(id)
+        if isinstance(vector, Unreadable):
+            self.unreadable_vectors.add(id)
+            vector = None
         self.words.put(id, memory.text)
         self.data[id] = memory.data
         packed = packed_vector(vector, self.head)
@@ -131,11 +153,16 @@ class LocalIndex:
         self.data.pop(id, None)
         self.embedded.discard(id)
         self.pending.discard(id)
+        self.unreadable.discard(id)
+        self.unreadable_vectors.discard(id)
         if self._matrix is not None:
             self._matrix.discard(id)
 
-    def select(self, where: Mapping[str, Any]) -> set[str] | None:
+    def select(self, where: Mapping[str, Any], *, skip_unreadable: bool = False) -> set[str] | None:
         """Return the ids of memories with these data; None means all."""
+        if skip_unreadable and self.unreadable:
+            chosen = self.select(where)
+            return (set(self.data) if chosen is None else chosen) - self.unreadable
         if not where:
             return None
         # One comparison that is usually false goes ahead, because 50,000 calls take longer than a search.
@@ -154,8 +181,9 @@ class LocalIndex:
             return []
         if len(self._matrix) > limits.MEMORIES_MATRIX:
             raise InvalidError(
-                f"{self._space!r} has {len(self._matrix):,} memories with vectors. Without an index at most "
-                f"{limits.MEMORIES_MATRIX:,} are searched. Pass a VectorIndex as `index`, and call reembed()."
+                f"Space {self._space.name!r} has {len(self._matrix):,} memories with vectors. Without an "
+                f"index at most {limits.MEMORIES_MATRIX:,} are searched. Pass a VectorIndex as `index`, and "
+                "call reembed()."
             )
         return [(id, min(1.0, max(-1.0, score))) for id, score in self._matrix.nearest(query, limit, allowed)]
 
@@ -169,12 +197,15 @@ def packed_vector(vector: Mapping[str, Any] | None, head: Head | None) -> bytes 
     return packed if is_right and isinstance(packed, bytes) else None
 
 
-async def read_entries(space: Space, names: Sequence[str]) -> dict[str, DocumentEntry[Any]]:
+async def read_entries(
+    space: Space, names: Sequence[str], unreadable: IfUnreadable = "raise"
+) -> dict[str, DocumentEntry[Any]]:
     """Return documents by name, in as few reads as the limits allow."""
     try:
-        return await space.documents.entries(*names) if names else {}
+        return await space.documents.entries(*names, unreadable=unreadable) if names else {}
     except InvalidError:  # too many bytes for one read
         if len(names) <= 1:
             raise
         half = len(names) // 2
-        return await read_entries(space, names[:half]) | await read_entries(space, names[half:])
+        begin = await read_entries(space, names[:half], unreadable)
+        return begin | await read_entries(space, names[half:], unreadable)

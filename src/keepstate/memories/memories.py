@@ -18,7 +18,7 @@ from keepstate._runner import Mode
 from keepstate.binding import Resource, StorageOptions, StoreBinding, is_own_space
 from keepstate.engine.kernel.arguments import check_duration_ms, check_text
 from keepstate.engine.kernel.positions import Page
-from keepstate.engine.kernel.unreadable import IfUnreadable, check_unreadable
+from keepstate.engine.kernel.unreadable import UNREADABLE, IfUnreadable, check_unreadable, raise_listed
 from keepstate.engine.space.erasure import Erased
 from keepstate.engine.space.joint_work import read_ahead, run_in_transaction
 from keepstate.engine.space.keepstate import Keepstate
@@ -42,6 +42,7 @@ from keepstate.memories.memory import (
     check_reason,
     folder_of,
     id_in,
+    read_listed_memory,
     read_memory,
     to_document,
 )
@@ -111,6 +112,12 @@ class Memories(Resource):
         of = "" if self._owner is None else f" of {self._owner!r}"
         return f"<Memories{of} in {self._binding!r}>"
 
+    @property
+    def _place(self) -> str:
+        """The owner and the space, for messages."""
+        of = "" if self._owner is None else f"of {self._owner!r} "
+        return f"{of}in space {self._target.executor.name!r}"
+
     def _locate(self, owner: str | None) -> tuple[Space | Transaction, str, str | None]:
         passed = self._binding.passed
         if owner is not None:
@@ -118,7 +125,7 @@ class Memories(Resource):
             target, prefix = self._binding.locate(_KIND, owner, what="owner")
             name = target.space if isinstance(target, Transaction) else target.name
             if name.startswith(f"{_KIND}/") and not is_own_space(target, _KIND, owner):
-                raise InvalidError(f"{target!r} holds the memories of another owner, not of {owner!r}.")
+                raise InvalidError(f"Space {name!r} holds the memories of another owner, not of {owner!r}.")
             return target, prefix, owner
         if passed is None:
             raise InvalidError("`owner` is missing. Pass the owner of the memories, or a space.")
@@ -169,7 +176,7 @@ class Memories(Resource):
                 if told == (made.text, made.data, made.source, "current"):
                     return old
                 raise AlreadyExistsError(
-                    f"Memory {made.id!r} of {self!r} exists and is {old.status}, or says something else. "
+                    f"Memory {made.id!r} {self._place} exists and is {old.status}, or says something else. "
                     "Choose another id, or replace() it."
                 )
             ends = None if expires_ms is None else await tx.now() + timedelta(milliseconds=expires_ms)
@@ -326,8 +333,8 @@ class Memories(Resource):
             for entry in page:
                 id = id_in(self._prefix, entry.key)
                 if id is not None and entry.key.endswith(FACT):
-                    memory = read_memory(id, entry.value, entry.expires_at)
-                    if memory.status == "current":
+                    memory = read_listed_memory(id, entry.value, entry.expires_at, unreadable)
+                    if memory is not None and memory.status == "current":
                         found.append(memory)
             cursor = page.next
             if cursor is None or len(found) >= limit:
@@ -373,6 +380,7 @@ class Memories(Resource):
         limit: int = 10,
         where: Mapping[str, Any] = NOTHING,
         min_score: float | None = None,
+        unreadable: IfUnreadable = "raise",
     ) -> list[Hit]:
         """Return the current memories nearest to a query; equal scores are ordered by id.
 
@@ -385,11 +393,16 @@ class Memories(Resource):
             limit: The largest number of hits, at most 100.
             where: Values that the data of a hit must have, at the top level.
             min_score: The smallest score of a hit.
+            unreadable: With `skip`, memories that cannot be read are left out. With `raw`, they are compared
+                by what is known of them, and `unreadable` of a memory says why. A memory whose vector cannot
+                be read is then compared by words.
 
         Raises:
             InvalidError: An argument is wrong, or the vectors come from another model than `embed`, or more
                 than 50,000 memories have vectors and there is no `index`.
+            KeepstateError: By default, the error of any current memory that cannot be read, with its name.
         """
+        check_unreadable(unreadable)
         check_fact("query", query)
         limits.admit_count("limit", limit, most=_HITS)
         selected = check_data("where", where)
@@ -401,22 +414,39 @@ class Memories(Resource):
             self._local = LocalIndex(space, self._prefix, has_matrix=self._index is None)
         local = self._local
         await local.catch_up()
+        if unreadable == "raise":
+            await self._require_readable(space, local)
         if vector is not None:
             self._require_model(local.head, len(vector) // NUMBER_BYTES)
         while True:
-            ranked = await self._rank(local, query, vector, selected, limit, min_score)
+            allowed = local.select(selected, skip_unreadable=unreadable == "skip")
+            ranked = await self._rank(local, query, vector, selected, allowed, limit, min_score)
             names = {folder_of(self._prefix, id) + FACT: id for id, _, _ in ranked}
-            found = await read_entries(space, list(names))
-            memories = {
-                names[name]: read_memory(names[name], entry.value, entry.expires_at)
+            found = await read_entries(space, list(names), unreadable)
+            memories = [
+                read_listed_memory(names[name], entry.value, entry.expires_at, unreadable)
                 for name, entry in found.items()
-            }
-            current = {id: memory for id, memory in memories.items() if memory.status == "current"}
+            ]
+            current = {each.id: each for each in memories if each is not None and each.status == "current"}
             if len(current) == len(ranked):
                 return [Hit(current[id], score, "meaning" if near else "words") for id, score, near in ranked]
             for id, _, _ in ranked:
                 if id not in current:
                     local.discard(id)  # it has expired, or ended since the index caught up
+
+    async def _require_readable(self, space: Space, local: LocalIndex) -> None:
+        """Raise the error of a memory of the index that cannot be read, and name it."""
+        while ids := sorted(local.unreadable | local.unreadable_vectors):
+            id = ids[0]
+            names = [folder_of(self._prefix, id) + kind for kind in (FACT, VECTOR)]
+            for name in names:
+                try:
+                    found = await space.documents.entry(name)
+                    if found is not None and name.endswith(FACT):
+                        read_memory(id, found.value)
+                except UNREADABLE as error:
+                    raise_listed(error)
+            await local.refresh([id])  # its class is registered by now, or it was written again
 
     async def _rank(
         self,
@@ -424,11 +454,11 @@ class Memories(Resource):
         query: str,
         vector: bytes | None,
         where: Mapping[str, Any],
+        allowed: set[str] | None,
         limit: int,
         min_score: float | None,
     ) -> list[tuple[str, float, bool]]:
         """Return the best ids with their scores, and whether each was found by meaning."""
-        allowed = local.select(where)
         near: list[tuple[str, float]] = []
         worded = allowed
         if vector is not None:
@@ -483,7 +513,7 @@ class Memories(Resource):
         """
         space = self._space("embedding")
         if (embedder := self._embedder) is None:
-            raise InvalidError(f"{self!r} has no `embed`. Pass the embedding model.")
+            raise InvalidError("These memories have no `embed`. Pass the embedding model.")
         head = await self._switch(embedder)
         if head is None:
             return 0
@@ -529,7 +559,10 @@ class Memories(Resource):
         async def work(tx: Transaction) -> list[str]:
             present, memories = await self._read(tx, *made)
             if present != head:
-                raise InvalidError(f"Another process has switched {self!r} to another model. Use that model.")
+                raise InvalidError(
+                    f"Another process has switched the memories {self._place} to another model. Use that "
+                    "model."
+                )
             written = [
                 memory
                 for memory in memories.values()
@@ -558,8 +591,9 @@ class Memories(Resource):
             return
         if (head["model"], head["dims"]) != (embedder.model, dims):
             raise InvalidError(
-                f"The vectors of {self!r} have {head['dims']} numbers of model {head['model']!r}, and "
-                f"{embedder.model!r} returned {dims}. Use that model, or call reembed() to change it."
+                f"The vectors of memories {self._place} have {head['dims']} numbers of model "
+                f"{head['model']!r}, and {embedder.model!r} returned {dims}. Use that model, or call "
+                "reembed() to change it."
             )
 
     # ---- documents
@@ -630,11 +664,11 @@ class Memories(Resource):
             raise self._missing(id)
         if memory.status != "current":
             by = f" by {memory.replaced_by!r}" if memory.replaced_by else ""
-            raise TransitionError(f"Memory {id!r} of {self!r} is {memory.status}{by}. See history({id!r}).")
+            raise TransitionError(f"Memory {id!r} {self._place} is {memory.status}{by}. See history({id!r}).")
         return memory
 
     def _missing(self, id: str) -> NotFoundError:
-        return NotFoundError(f"Memory {id!r} of {self!r} does not exist. It was erased, or has expired.")
+        return NotFoundError(f"Memory {id!r} {self._place} does not exist. It was erased, or has expired.")
 
     async def _index_put(self, id: str, vector: bytes | None) -> None:
         if self._index is not None and vector is not None:

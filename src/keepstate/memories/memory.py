@@ -6,16 +6,16 @@ of one memory has one prefix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
+from typing import Any, Final, Literal, TypeAlias, TypedDict, cast, get_args
 
 from keepstate.engine.kernel.arguments import check_text, check_text_keys, require_instance
-from keepstate.engine.kernel.unreadable import Unreadable
+from keepstate.engine.kernel.unreadable import IfUnreadable, Unreadable, stand_in
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.names import escape, unescape
-from keepstate.values import limits
+from keepstate.values import codec, limits
 
 FOLDER: Final = "memories/"
 """The prefix of the names of all memories."""
@@ -56,8 +56,8 @@ class Memory:
         ended_at: The time at which it ended.
         ended_because: The reason for ending it.
         expires_at: The time at which it is deleted, or None.
-        unreadable: Why this process cannot read the memory, if a page was asked to show it nevertheless. It
-            then has its text, source and status, and its data in builtin form; if it is damaged, none.
+        unreadable: Why this process cannot read the memory, if a listing was asked to show it nevertheless.
+            It then has its text, source and status, and its data in builtin form; if it is damaged, none.
     """
 
     id: str
@@ -93,6 +93,15 @@ class Hit:
     found_by: Literal["meaning", "words"]
 
 
+_STATUSES: Final = get_args(Status)
+_TEXTS: Final = ("source", "by", "because", "replaced_by", "ended_by", "ended_because")
+_TYPES: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(_TEXTS, str | None),
+    **dict.fromkeys(("at", "ended_at"), datetime | None),
+    "text": str,
+    "data": dict,
+}
+"""The types of the fields of a document, but of those that `_is_right` reads more closely."""
 _SHOWN: Final = ("text", "data", "source", "status")
 """The fields of a memory that cannot be read which its builtin form tells."""
 _APART: Final = ("id", "expires_at", "data", "unreadable")
@@ -114,14 +123,44 @@ def read_memory(id: str, document: object, expires_at: datetime | None = None) -
     """
     if isinstance(document, Unreadable):
         form = cast("dict[str, Any]", document.value) if isinstance(document.value, dict) else {}
-        known: dict[str, Any] = {"text": ""} | {name: form[name] for name in _SHOWN if name in form}
+        known: dict[str, Any] = {"text": ""}
+        known |= {name: form[name] for name in _SHOWN if name in form and _is_right(name, form[name])}
         return Memory(id=id, expires_at=expires_at, unreadable=document, **known)
     if isinstance(document, Mapping):
-        try:
-            return Memory(id=id, expires_at=expires_at, **cast("Mapping[str, Any]", document))
-        except TypeError:
-            pass
+        fields = cast("Mapping[str, Any]", document)
+        if "text" in fields and all(_is_right(name, value) for name, value in fields.items()):
+            return Memory(id=id, expires_at=expires_at, **fields)
     raise CorruptError(f"The document of memory {id!r} is not a memory. Delete it.", place=id)
+
+
+def _is_right(name: object, value: object) -> bool:
+    """Return whether a document of a memory may have this field with this value."""
+    if name == "status":
+        return value in _STATUSES
+    if name == "replaces":
+        return isinstance(value, tuple | list) and all(
+            isinstance(each, str) for each in cast("Sequence[object]", value)
+        )
+    return isinstance(name, str) and name in _TYPES and isinstance(value, _TYPES[name])
+
+
+def read_listed_memory(
+    id: str, document: object, expires_at: datetime | None, unreadable: IfUnreadable
+) -> Memory | None:
+    """Return the memory in a document for a listing; None if it cannot be read and is left out.
+
+    Args:
+        id: The id of the memory.
+        document: The document, or an `Unreadable`.
+        expires_at: The time at which it is deleted, or None.
+        unreadable: The caller's choice.
+    """
+    try:
+        memory = read_memory(id, document, expires_at)
+    except CorruptError as error:
+        listed = stand_in(unreadable, codec.encode(document), error)
+        return read_memory(id, listed, expires_at) if isinstance(listed, Unreadable) else None
+    return None if memory.unreadable is not None and unreadable == "skip" else memory
 
 
 def folder_of(prefix: str, id: str) -> str:

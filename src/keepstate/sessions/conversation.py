@@ -249,7 +249,13 @@ class Conversation:
         return [message for _, message in await self._store.newest(size)]
 
     async def search(
-        self, text: str, *, role: str | None = None, after: int | str | None = None, limit: int = 20
+        self,
+        text: str,
+        *,
+        role: str | None = None,
+        after: int | str | None = None,
+        limit: int = 20,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[Entry]:
         """Return entries whose messages contain all words of a text, the newest first.
 
@@ -265,12 +271,15 @@ class Conversation:
             role: Only messages of this role.
             after: The `next` of a page: continue with older messages.
             limit: The largest number of entries.
+            unreadable: With `skip`, messages that cannot be read are passed over. With `raw`, what is known
+                of them is searched, and `unreadable` of an entry says why.
         """
         limits.admit_count("limit", limit)
+        check_unreadable(unreadable)
         if role is not None:
             check_text("role", role)
         return await word_search.search(
-            self._store, word_search.Words(text), role, _number_in("after", after), limit
+            self._store, word_search.Words(text), role, _number_in("after", after), limit, unreadable
         )
 
     async def count(self) -> int:

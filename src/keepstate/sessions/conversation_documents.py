@@ -413,7 +413,8 @@ def _add(window: Window, addition: Addition, budget: TokenBudget, *, pinned: boo
 def absent_fork(namespace: Namespace, tail: str) -> NotFoundError:
     """Return the error for a fork that does not exist."""
     name = unescape(tail.split("/")[1])
-    return NotFoundError(f"Fork {name!r} does not exist in {namespace.target!r}. Create it with fork().")
+    space = namespace.target.executor.name
+    return NotFoundError(f"Fork {name!r} does not exist in space {space!r}. Create it with fork().")
 
 
 def _edited(record: EntryRecord, edit: Any) -> EntryRecord:

@@ -85,7 +85,7 @@ class Sessions(Resource):
             require_instance("history_older_than", history_older_than, timedelta)
             if self._binding.passed is not None:
                 raise InvalidError(
-                    f"{self._binding!r} is a shared space. Omit history_older_than, and call history.prune() "
+                    "The sessions are in a shared space. Omit history_older_than, and call history.prune() "
                     "on the space."
                 )
         removed = 0

@@ -145,7 +145,12 @@ class VersionedState(Resource):
 
     def _no_version(self, version: object, count: int) -> NotFoundError:
         known = f"It has 0 to {count - 1}." if count else "It has none. Call checkpoint() first."
-        return NotFoundError(f"{self!r} has no version {version!r}. {known}")
+        return NotFoundError(f"{self._place} has no version {version!r}. {known}")
+
+    @property
+    def _place(self) -> str:
+        """The name of the state and its space, for messages."""
+        return f"State {self.id!r} in space {self._target.executor.name!r}"
 
     # ---- forks
 
@@ -171,7 +176,7 @@ class VersionedState(Resource):
             if type(version) is not int or not 0 <= version < record.count:
                 raise self._no_version(version, record.count)
             if await tx.documents.get(made._name) is not None:
-                raise AlreadyExistsError(f"{self!r} already has a fork {name!r}. Choose another name.")
+                raise AlreadyExistsError(f"{self._place} already has a fork {name!r}. Choose another name.")
             await tx.history.branch(made._branch, at=f"{self._branch}#{version + 1}")
             before = {number: origin for number, origin in record.made_from.items() if number <= version}
             await tx.documents.put(made._name, VersionsRecord(version, version + 1, before))
@@ -224,7 +229,8 @@ class VersionedState(Resource):
         record = await target.documents.get(name or self._name, type=VersionsRecord) or VersionsRecord()
         if needs_version and record.current < 0:
             raise NotFoundError(
-                f"{name or self._name!r} of {target!r} has no version. Call checkpoint() first."
+                f"{name or self._name!r} in space {target.executor.name!r} has no version. Call checkpoint() "
+                "first."
             )
         return record
 

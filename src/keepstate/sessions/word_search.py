@@ -12,6 +12,7 @@ from unicodedata import category, normalize
 
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.errors import InvalidError
 from keepstate.sessions.conversation_documents import READ_AT_ONCE
 from keepstate.sessions.conversation_store import ConversationStore
@@ -30,7 +31,10 @@ _WITHOUT_CASE: Final = "Lo"
 
 def _has_role(message: Message, role: str | None) -> bool:
     """Return whether a message has a role, by whatever word its form has for it."""
-    return role is None or ROLES.get(message["role"], message["role"]) == ROLES.get(role, role)
+    if role is None:
+        return True
+    own = str(message.get("role", ""))  # what is damaged has none
+    return ROLES.get(own, own) == ROLES.get(role, role)
 
 
 class Words:
@@ -73,7 +77,12 @@ def _begin(term: str) -> str:
 
 
 async def search(
-    store: ConversationStore, words: Words, role: str | None, after: int | None, limit: int
+    store: ConversationStore,
+    words: Words,
+    role: str | None,
+    after: int | None,
+    limit: int,
+    unreadable: IfUnreadable,
 ) -> Page[Entry]:
     """Return a page of the entries that contain words, the newest first; see `Conversation.search`."""
     documents = await store.current()
@@ -83,11 +92,11 @@ async def search(
     end = window.count if after is None else min(after, window.count)
     found, looked_at = list[Entry](), 0
     while looked_at < LOOKED_AT and (numbers := record.last_numbers(end, READ_AT_ONCE)):
-        records = await documents.read_records(record, numbers)
+        records = await documents.read_records(record, numbers, unreadable)
         for number in reversed(numbers):
             end, looked_at = number, looked_at + 1
             if number not in records:
-                continue  # the session has ended meanwhile
+                continue  # the session has ended meanwhile, or the message is left out
             entry = records[number].entry(number)
             if _has_role(entry.message, role) and words.are_in(text_of(entry.message)):
                 found.append(entry)

@@ -11,6 +11,7 @@ from keepstate._finish import finish
 from keepstate.engine.approvals import approval_reads as engine
 from keepstate.engine.approvals.records import Approval, ApprovalEvent
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.engine.queue.step_records import Answer
 from keepstate.sync.twin import Twin
 
@@ -46,7 +47,14 @@ class ApprovalReads(Twin[Inner]):
         """
         return finish(self._inner.log(id))
 
-    def pending(self, *, to: str | None = None, after: str | None = None, limit: int = 100) -> Page[Approval]:
+    def pending(
+        self,
+        *,
+        to: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        unreadable: IfUnreadable = "raise",
+    ) -> Page[Approval]:
         """Return one page of the pending approvals, the earliest first.
 
         Use `Keepstate.find` for those of all spaces.
@@ -55,5 +63,7 @@ class ApprovalReads(Twin[Inner]):
             to: Only those that are assigned to this person or group by name.
             after: Only approvals after the page with this cursor as `next`.
             limit: The largest number of approvals to return.
+            unreadable: With `skip`, an approval that cannot be read is left out. With `raw`, its `unreadable`
+                says why.
         """
-        return finish(self._inner.pending(to=to, after=after, limit=limit))
+        return finish(self._inner.pending(to=to, after=after, limit=limit, unreadable=unreadable))

@@ -338,8 +338,9 @@ class Keepstate(Twin[engine.Keepstate]):
         """Bound what the tenant may hold, in every process, from the return of this call on.
 
         A batch that would exceed it raises `QuotaExceededError` and writes nothing. What each space may hold
-        is exact. It costs two reads for each batch of writes, and a batch for each present space in this
-        call. What is over the quota already stays, and may shrink.
+        is exact. It costs two reads for each batch of writes, and in this call a scan and a batch for each
+        present space; 64 of them go to the store together. What is over the quota already stays, and may
+        shrink.
 
         Totals of all spaces are exact for what one process writes. Of other processes, a process learns by
         counting again, after a second and a millisecond for each space. Its first write reads all sizes.
@@ -405,9 +406,10 @@ class Keepstate(Twin[engine.Keepstate]):
         its events, without its log and its leases. Spaces may be of different moments.
 
         With `owner`, the file has what `erase_owner` erases: the spaces of this owner whole, and from shared
-        spaces the documents, events and usage of the owner's sessions, memories and state. A handle without a
-        tenant covers spaces of no tenant. Cost: a few reads of each space, and all of each space with
-        something of the owner.
+        spaces what has a name under the owner's sessions, memories and state, with the moments of their
+        histories at which such a document changed. Moments are not imported. A handle without a tenant covers
+        spaces of no tenant. Cost: a few reads of each space, and all of each space with something of the
+        owner.
 
         Args:
             path: The file, which must not exist.

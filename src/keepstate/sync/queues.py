@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from keepstate._deferral import defer_imports
 from keepstate._finish import finish
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable
 from keepstate.engine.queue.retry import Retry
 from keepstate.engine.queue.tasks import TaskState
 from keepstate.engine.space import queues as engine
@@ -75,7 +76,9 @@ class Queues(Twin[engine.Queues]):
         """
         return finish(self._inner.counts())
 
-    def dead(self, *, after: str | None = None, limit: int = 100) -> Page[SpaceTask]:
+    def dead(
+        self, *, after: str | None = None, limit: int = 100, unreadable: IfUnreadable = "raise"
+    ) -> Page[SpaceTask]:
         """Return one page of the dead tasks, space by space, in each space those first that died first.
 
         The spaces are those with a queue in the index of `find`, so what a process that was killed has left
@@ -87,11 +90,13 @@ class Queues(Twin[engine.Queues]):
         Args:
             after: The `next` of a page of the same queues: continue after that page.
             limit: The largest number of tasks in the page.
+            unreadable: With `skip`, a task whose result or progress cannot be read is left out. With `raw`,
+                the value is an `Unreadable`.
 
         Raises:
             InvalidError: The cursor belongs to other queues.
         """
-        return finish(self._inner.dead(after=after, limit=limit))
+        return finish(self._inner.dead(after=after, limit=limit, unreadable=unreadable))
 
     def pause(self, kind: str | None = None) -> int:
         """Pause each queue that has a task or a schedule now, and return their number; see `Queue.pause`.

@@ -131,7 +131,8 @@ class ThreadState:
         """
         if not self.is_loaded:
             raise NotLoadedError(
-                f"The state in {self.target!r} was not read yet. Call refresh(), or use `async with`."
+                f"The state in space {self.target.executor.name!r} was not read yet. Call refresh(), or use "
+                "`async with`."
             )
         return self.memory
 
@@ -152,7 +153,8 @@ class ThreadState:
 
     def _require_open(self) -> None:
         if self.is_closed:
-            raise ClosedError(f"The state in {self.target!r} is closed. Create a new object.")
+            space = self.target.executor.name
+            raise ClosedError(f"The state in space {space!r} is closed. Create a new object.")
 
     # ---- reading
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -25,17 +26,26 @@ from keepstate.engine.approvals.records import (
     mark_key,
 )
 from keepstate.engine.documents.record import decode_value
+from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_wait
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.positions import Page, Positions
 from keepstate.engine.kernel.store_abilities import content_name, listen
 from keepstate.engine.kernel.stored import corrupt_error, shorten, to_datetime
 from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.kernel.unreadable import (
+    UNREADABLE,
+    IfUnreadable,
+    Unreadable,
+    check_unreadable,
+    stand_in,
+)
 from keepstate.engine.queue.step_records import Answer
 from keepstate.engine.queue.tasks import check_kind
-from keepstate.errors import ApprovalClosedError, NotFoundError
+from keepstate.errors import ApprovalClosedError, CorruptError, NotFoundError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
+from keepstate.values.key import unpack
 
 _LONGEST_WAIT_S: Final = 1.0
 _SHOWN_AT_ONCE: Final = 7
@@ -130,7 +140,12 @@ class ApprovalReads:
         )
 
     async def pending(
-        self, *, to: str | None = None, after: str | None = None, limit: int = 100
+        self,
+        *,
+        to: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[Approval]:
         """Return one page of the pending approvals, the earliest first.
 
@@ -140,8 +155,11 @@ class ApprovalReads:
             to: Only those that are assigned to this person or group by name.
             after: Only approvals after the page with this cursor as `next`.
             limit: The largest number of approvals to return.
+            unreadable: With `skip`, an approval that cannot be read is left out. With `raw`, its `unreadable`
+                says why.
         """
         limits.admit_count("limit", limit)
+        check_unreadable(unreadable)
         if to is not None:
             check_kind("to", to)
         prefix = list_prefix(await self._name_of(), to)
@@ -157,24 +175,46 @@ class ApprovalReads:
                 break
         if mark is None:
             return Page()
-        found = await self._approvals([*map(id_in, keys)])
+        found = await self._approvals([*map(id_in, keys)], unreadable)
         rows = list(zip(keys, found, strict=True))
         page = positions.page_of(prefix, part, limit, rows, mark)
         # An approval may have been settled since the list was read.
         return Page((each for each in page if each is not None and each.state == "pending"), next=page.next)
 
-    async def _approvals(self, ids: Sequence[str]) -> list[Approval | None]:
+    async def _approvals(self, ids: Sequence[str], unreadable: IfUnreadable) -> list[Approval | None]:
         found: list[Approval | None] = []
         for start in range(0, len(ids), _SHOWN_AT_ONCE):
             some = ids[start : start + _SHOWN_AT_ONCE]
 
             async def work(unit: Unit, some: Sequence[str] = some) -> list[Approval | None]:
                 await unit.read(*(key for id in some for key in _keys(id)))
-                reads = [await self._read(unit, id) for id in some]
-                return [None if each is None else self._public(each) for each in reads]
+                return [await self._listed(unit, id, unreadable) for id in some]
 
             found += (await self._executor.run(work))[0]
         return found
+
+    async def _listed(self, unit: Unit, id: str, unreadable: IfUnreadable) -> Approval | None:
+        """Return an approval for a listing; None if it does not exist, or cannot be read and is left out."""
+        try:
+            found = await self._read(unit, id)
+            return None if found is None else self._public(found)
+        except UNREADABLE as error:
+            entry, shown, _ = await unit.read(*_keys(id))
+            encoded = None
+            if unreadable == "raw" and shown is not None:
+                with suppress(CorruptError):
+                    encoded = await unit.value(shown)
+            listed = stand_in(unreadable, encoded, error)
+            if entry is None or not isinstance(listed, Unreadable):
+                return None
+            record = ApprovalRecord(id, "pending", "", 0, None, (), 1, None, None)
+            with suppress(CorruptError):
+                record = self._stored(entry)
+            form = cast("dict[str, Any]", listed.value) if isinstance(listed.value, dict) else {}
+            known = {"question": form.get("question") or ""} | {
+                name: form.get(name) for name in ("subject", "schema")
+            }
+            return replace(self._public(ReadApproval(record, known)), unreadable=listed)
 
     # ---- parts
 
@@ -206,7 +246,8 @@ class ApprovalReads:
         return ReadApproval(record, self._decode_shown(id, stored))
 
     def _stored(self, entry: Entry) -> ApprovalRecord:
-        return decode_approval(entry.value, f"an approval of {self._executor.name!r}")
+        id = unpack(entry.key[len(layout.APPROVALS) :])[-1]
+        return decode_approval(entry.value, f"approval {id!r} of {self._executor.name!r}")
 
     def _decode_shown(self, id: str, stored: bytes) -> dict[str, Any]:
         shown: dict[str, Any] = decode_value(self._executor, asked_key(id), stored)

@@ -23,6 +23,7 @@ from keepstate.engine.kernel.stored import (
     decode_stored,
     encode_fields,
 )
+from keepstate.engine.kernel.unreadable import Unreadable
 from keepstate.engine.queue.step_records import Answer
 from keepstate.engine.queue.tasks import DONE_KEPT_MS, check_kind
 from keepstate.values.key import pack, unpack
@@ -150,6 +151,9 @@ class Approval:
         closed_at: The time at which it was answered, expired or was withdrawn.
         closed_by: The person who did that.
         reason: The reason of the withdrawal.
+        unreadable: Why this process cannot read the approval, if a page was asked to show it nevertheless.
+            What it can read is then in builtin form. The question is empty and `asked_at` is the beginning of
+            1970 if they are damaged.
     """
 
     id: str
@@ -169,6 +173,7 @@ class Approval:
     closed_at: datetime | None
     closed_by: str | None
     reason: str
+    unreadable: Unreadable | None = None
 
 
 @dataclass(frozen=True, slots=True)

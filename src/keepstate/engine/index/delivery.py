@@ -67,6 +67,8 @@ class Delivery:
         """The time until which a tenant is taken to have no index."""
         self._present = set[str | None]()
         """The tenants that are known to have an index."""
+        self._looked = set[str | None]()
+        """The tenants whose index was looked for, because the first task was put."""
         self._work: Work | None = None
         self._wake: Signal | None = None
         self._is_closed = False
@@ -167,10 +169,12 @@ class Delivery:
         that the outbox has changed. Either way its row tells of the task.
         """
         found = set[Waiting]()
-        for tenant in {tenant for tenant, _ in tasks_ms} & self._present:
+        for tenant in {tenant for tenant, _ in tasks_ms}:
             mine = [waiting for waiting in tasks_ms if waiting[0] == tenant]
             try:
                 carrier = await self._carrier_of(tenant)
+                if not await self._has_index(carrier, tenant):
+                    continue  # it is looked for again, once the first writes are over
                 rows = await carrier.read_rows([location for _, location in mine])
             except KeepstateError:
                 _log.debug("the index was not read; its queues are delivered within a second", exc_info=True)
@@ -181,6 +185,14 @@ class Delivery:
                     found.add(waiting)
         with self._lock:
             return found & self._due_s.keys()
+
+    async def _has_index(self, carrier: _carrier.Carrier, tenant: str | None) -> bool:
+        """Return whether a tenant is known to have an index. Looks for it once."""
+        if tenant not in self._present and tenant not in self._looked:
+            self._looked.add(tenant)
+            if await carrier.meta() is not None:
+                self._present.add(tenant)
+        return tenant in self._present
 
     async def _carry(self, waiting: Collection[Waiting]) -> None:
         for tenant in {tenant for tenant, _ in waiting}:
@@ -200,6 +212,7 @@ class Delivery:
                 await carrier.carry(mine)
             except _carrier.NoIndexError:
                 self._present.discard(tenant)
+                self._looked.discard(tenant)
                 self._absent_s[tenant] = now_s + _ABSENT_S
             except KeepstateError:
                 _log.debug("delivery of %d subjects failed; their outboxes stay", len(mine), exc_info=True)

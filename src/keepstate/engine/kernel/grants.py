@@ -16,12 +16,14 @@ Batches that a tenant's writer sends before its own batch, with parts of large v
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
 from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK
+from keepstate._runner import Runner
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.large_values import apply_with_parts
 from keepstate.engine.kernel.quotas import Quota, check_quota, check_spaces
@@ -37,6 +39,7 @@ _ATTEMPTS: Final = 64
 _TENANTS: Final = 1_024
 _SPACES: Final = 4_096
 """Number of spaces of one tenant whose grants are known."""
+_RENEWED_AT_ONCE: Final = 64
 _LOCATION: Final = "the record of the tenant"
 
 
@@ -301,10 +304,11 @@ async def _put(store: Store, space: str) -> Check:
     raise KeepstateError(f"a random key of {names.shown(space)} exists already; write again")
 
 
-async def set_quota(store: Store, beginning: str, quota: Quota | None) -> None:
+async def set_quota(store: Store, runner: Runner, beginning: str, quota: Quota | None) -> None:
     """Store the quota of a tenant, and let each writer read it before its next batch.
 
-    A writer reads the record with a grant, and each space gets another grant.
+    A writer reads the record with a grant, and each space gets another grant. Cost: a scan of each space,
+    and one call of the store for the batches of 64 spaces.
 
     Raises:
         NotAllowedError: The tenant is being erased or imported.
@@ -319,22 +323,37 @@ async def set_quota(store: Store, beginning: str, quota: Quota | None) -> None:
     after: str | None = None
     while page := await store.spaces(beginning, after=after):
         after = page[-1]
-        for space in page:
-            if needs_grant(space):
-                await _renew(store, space)
+        spaces = [space for space in page if needs_grant(space)]
+        for start in range(0, len(spaces), _RENEWED_AT_ONCE):
+            await _renew(store, runner, spaces[start : start + _RENEWED_AT_ONCE])
 
 
-async def _renew(store: Store, space: str) -> None:
-    """Replace the grants of a space."""
-    while entries := (await store.scan(space, layout.GRANTS)).entries:
-        put = Put(layout.GRANTS + pack(SYSTEM_CLOCK.random_bytes(_TOKEN_BYTES)), b"")
-        old = [Check(entry.key, created=entry.created) for entry in entries]
-        batch = Batch(space, [put, *(Delete(check.key) for check in old)], old)
-        outcome = (await store.apply([batch]))[0]
-        if isinstance(outcome, KeepstateError):
-            raise outcome
-        if isinstance(outcome, Applied):
-            return
+async def _renew(store: Store, runner: Runner, spaces: Sequence[str]) -> None:
+    """Replace the grants of some spaces."""
+    while spaces:
+        found = await runner.gather([partial(_renewal, store, space) for space in spaces])
+        batches: list[Batch] = []
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+            if each is not None:
+                batches.append(each)
+        spaces = []
+        for batch, outcome in zip(batches, await store.apply(batches) if batches else (), strict=True):
+            if isinstance(outcome, KeepstateError):
+                raise outcome
+            if not isinstance(outcome, Applied):
+                spaces.append(batch.space)
+
+
+async def _renewal(store: Store, space: str) -> Batch | None:
+    """Return the batch that replaces the grants of a space; None if it has none."""
+    entries = (await store.scan(space, layout.GRANTS)).entries
+    if not entries:
+        return None
+    put = Put(layout.GRANTS + pack(SYSTEM_CLOCK.random_bytes(_TOKEN_BYTES)), b"")
+    old = [Check(entry.key, created=entry.created) for entry in entries]
+    return Batch(space, [put, *(Delete(check.key) for check in old)], old)
 
 
 async def _read_life(store: Store, space: str, beginning: str) -> int:

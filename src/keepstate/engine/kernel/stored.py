@@ -156,6 +156,8 @@ def describe(key: bytes) -> str:
         return f"key {key.hex()}"
     if len(segments) == 2 and key.startswith((layout.HEADS, layout.TASKS)):
         return f"{segments[0]!s} {segments[1]!r}"
+    if len(segments) == 2 and key.startswith(layout.ASKED):
+        return f"the question of approval {segments[1]!r}"
     return "/".join(str(segment) for segment in segments)
 
 

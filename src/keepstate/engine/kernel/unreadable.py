@@ -84,7 +84,7 @@ def raise_listed(error: KeepstateError) -> NoReturn:
     """Raise an error of one value of a listing, which says how to list the others."""
     message, facts = error.message, error.facts
     told = (
-        "Listings of documents, events, tasks, messages and memories go on around it with "
-        'unreadable="skip" or "raw"'
+        "Listings and searches of documents, events, tasks, approvals, messages and memories go on around it "
+        'with unreadable="skip" or "raw"'
     )
     raise type(error)(f"{message}. {told}", **facts) from error

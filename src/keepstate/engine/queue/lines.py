@@ -104,6 +104,16 @@ def rank_of_arrival(index: Entry) -> tuple[int, int, int]:
             raise corrupt_error(describe(index.key), "it is not the key of a ready task")
 
 
+def line_of(index: Entry) -> Line:
+    """Return the line of a task that waits in one, by its index entry."""
+    record = decode_stored(index.value, LinedRecord, index.key)
+    match unpack_first(index.key[len(layout.LINED) :]):
+        case int(order):
+            return Line(-order, record.kind, record.key)
+        case _:
+            raise corrupt_error(describe(index.key), "it is not the key of a task in a line")
+
+
 def turn_of_first(rules: QueueRules, line: Line, first: Entry) -> Turn:
     """Return the turn of a line by the arrival of its first task."""
     stamp = stamp_in(first.key)

@@ -23,7 +23,7 @@ from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.kernel.unreadable import UNREADABLE, IfUnreadable, stand_in
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.tasks import STATES, TaskInfo, TaskRecord, TaskState
-from keepstate.errors import CompactedError, InvalidError
+from keepstate.errors import CompactedError, CorruptError, InvalidError
 from keepstate.stores.protocol import LAST_REVISION, Entry, Mark, PartSize, Store
 from keepstate.values import limits
 from keepstate.values.key import Stamp, unpack
@@ -71,7 +71,7 @@ async def list_tasks(
     ]
     found: list[TaskInfo] = []
     async for mark, page in _pages(
-        executor, prefix, low, high, limit, state, reverse=check_flag("reverse", reverse)
+        executor, prefix, low, high, limit, state, unreadable, reverse=check_flag("reverse", reverse)
     ):
         cursors = dict(zip(page, positions.of_page(listing, mark, page.values()), strict=True))
         for info in await read_tasks(executor, cursors, payloads=payloads, unreadable=unreadable):
@@ -90,6 +90,7 @@ async def _pages(
     high: bytes | None,
     limit: int,
     state: TaskState | None,
+    unreadable: IfUnreadable,
     *,
     reverse: bool,
 ) -> AsyncIterator[tuple[Mark, dict[str, bytes]]]:
@@ -102,7 +103,12 @@ async def _pages(
     async for read_at, entry in _scan(executor, prefix, high if reverse else low, reverse=reverse):
         if (high is not None and entry.key >= high) or (low is not None and entry.key <= low):
             break
-        task_id, its_state = _id_and_state(executor, entry)
+        try:
+            task_id, its_state = _id_and_state(executor, entry)
+        except CorruptError:
+            if unreadable != "skip":
+                raise
+            continue
         if state is not None and its_state not in (None, state):
             continue
         mark = read_at
@@ -158,7 +164,8 @@ async def read_tasks(
     async def work(unit: Unit) -> list[TaskInfo | None]:
         stored = await unit.read(*map(tasks.task_key, cursors))
         known = [
-            (decode_task(executor, entry), entry.version) if entry is not None else None for entry in stored
+            None if record is None or entry is None else (record, entry.version)
+            for entry, record in [(entry, _listed_task(executor, entry, unreadable)) for entry in stored]
         ]
         records = [record for record, _ in filter(None, known)]
         values = [tasks.result_key(record.id) for record in records if record.has_result]
@@ -171,6 +178,18 @@ async def read_tasks(
         ]
 
     return (await executor.run(work))[0]
+
+
+def _listed_task(
+    executor: Executor, entry: Entry | None, unreadable: IfUnreadable | None
+) -> TaskRecord | None:
+    """Return the record in an entry; None without one, or if it is damaged and left out."""
+    try:
+        return None if entry is None else decode_task(executor, entry)
+    except CorruptError:
+        if unreadable != "skip":
+            raise
+        return None
 
 
 async def _read_values(
@@ -206,7 +225,12 @@ async def _value(executor: Executor, unit: Unit, entry: Entry, unreadable: IfUnr
 
 def decode_task(executor: Executor, entry: Entry) -> TaskRecord:
     """Decode the task record in an entry."""
-    return tasks.decode_record(entry.value, f"a task record of {executor.name!r}")
+    place = f"a task record of {executor.name!r}"
+    try:
+        return tasks.decode_record(entry.value, place)
+    except CorruptError as error:  # only here: to describe the key costs as much as the record
+        named = f"the record of {describe(entry.key)} of {executor.name!r}"
+        raise CorruptError(error.message.replace(place, named), place=named) from error
 
 
 def _info(

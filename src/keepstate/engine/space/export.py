@@ -5,12 +5,15 @@
 {"space": "run/1", "revision": 7, "entries": 3}
 {"document": "plan", "value": {"step": 1}, "version": 3, "created": 2}
 {"event": "main", "value": {"said": "hello"}, "key": "0102…", "stored": "hKR…", "version": 4, "created": 4}
+{"moment": "06f2…", "at": "2026-05-04T09:00:00+00:00", "documents": {"plan": {"step": 0}}}
 {"end": 3, "sha256": "9f86…"}
 ```
 
-Each line but the first, the last and those of spaces is an entry. `value` is for readers. `stored`, in
-base64, is what is imported. It is left out if the value's own encoding is the stored one; and `key`, in
-hexadecimal, if it follows from the name of the document. The last line has the digest of all bytes before it.
+Each line but the first, the last and those of spaces and moments is an entry. `value` is for readers.
+`stored`, in base64, is what is imported. It is left out if the value's own encoding is the stored one; and
+`key`, in hexadecimal, if it follows from the name of the document. The last line has the digest of all bytes
+before it.
+A moment of a shared history is only in the export of an owner, and is not imported; see `owner_history`.
 
 An import reads the whole file first. It marks the tenant's record, so that writers are rejected until it is
 complete, and brings each space through the same revisions. So versions, tokens and positions of events stay
@@ -35,13 +38,11 @@ from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate._files import make_file, open_own, sync_folder
 from keepstate._runner import Runner
-from keepstate.engine.documents.record import split_record
-from keepstate.engine.events.record import EventRecord
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.grants import TenantRecord, read_record, record_space, write_record
 from keepstate.engine.kernel.large_values import read_whole
-from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.space.erasure import read_archive
+from keepstate.engine.space.readable_entries import is_readable, read_entry
 from keepstate.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -63,8 +64,7 @@ from keepstate.stores.protocol import (
     Write,
 )
 from keepstate.values import codec, limits
-from keepstate.values.builtin import json_form
-from keepstate.values.key import pack, unpack
+from keepstate.values.key import pack
 
 FORMAT: Final = 1
 _ATTEMPTS: Final = 16
@@ -72,8 +72,6 @@ _GRANT_BYTES: Final = 16
 _AT_ONCE: Final = 64
 _AT_ONCE_BYTES: Final = 4 << 20
 _LINE_BYTES: Final = 1 << 30
-_LINE_PARTS: Final = {layout.EVENTS: "event", layout.PAYLOADS: "payload", layout.RESULTS: "result"}
-"""The word of an entry's line, by part, for those with a value that a person reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +85,7 @@ class Exported:
         sha256: The digest of the file's lines before the last one, as in that line.
         archives: Files with archived history of these spaces, which the export only names.
         not_included: Data of the owner that is not in the file, in words. Empty for a whole tenant.
+        moments: The number of moments of shared histories, in the export of an owner.
     """
 
     spaces: int
@@ -95,6 +94,7 @@ class Exported:
     sha256: str
     archives: list[Path]
     not_included: list[str] = field(default_factory=list[str])
+    moments: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     entries: int | None = None
     document: str | None = None
     event: str | None = None
-    payload: str | None = None
-    result: str | None = None
+    moment: str | None = None
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     key: str | None = None
     stored: str | None = None
@@ -148,10 +147,12 @@ class Source(NamedTuple):
     Attributes:
         space: Its stored name.
         select: Returns the entries that are exported, of all entries; None exports all.
+        moments: Yields the moments of its history that are exported.
     """
 
     space: str
     select: Callable[[Sequence[Entry]], list[Entry]] | None
+    moments: Callable[[], AsyncIterator[Mapping[str, Any]]] | None = None
 
 
 async def export_tenant(store: Store, tenant: str, path: str) -> Exported:
@@ -211,7 +212,7 @@ async def _write(
     store: Store, head: Mapping[str, str | None], sources: AsyncIterator[Source], file: BinaryIO
 ) -> Exported:
     digest, written = sha256(), 0
-    spaces = entries = 0
+    spaces = entries = moments = 0
     archives: set[Path] = set()
 
     def write(line: Mapping[str, Any]) -> None:
@@ -222,22 +223,27 @@ async def _write(
         file.write(encoded)
 
     write({"keepstate": "export", "format": FORMAT, **head})
-    async for space, select in sources:
+    async for space, select, moments_of in sources:
         revision, found = await _read_space(store, space)
         if select is not None:
             found = select(found)
             if not found:
                 continue
             revision = max(entry.version for entry in found)
-        elif (archive := await read_archive(store, space)) is not None:
+        if (select is None or moments_of) and (archive := await read_archive(store, space)) is not None:
             archives.add(Path(archive))
         write({"space": names.parts_of(space)[1], "revision": revision, "entries": len(found)})
         for entry in found:
             write(await _line_of(store, space, entry))
+        if moments_of is not None:
+            async for moment in moments_of():
+                write(moment)
+                moments += 1
         spaces, entries = spaces + 1, entries + len(found)
     last = _encoder.encode({"end": entries, "sha256": digest.hexdigest()}) + b"\n"
     file.write(last)
-    return Exported(spaces, entries, written + len(last), digest.hexdigest(), sorted(archives))
+    size_bytes = written + len(last)
+    return Exported(spaces, entries, size_bytes, digest.hexdigest(), sorted(archives), moments=moments)
 
 
 async def _spaces(store: Store, tenant: str) -> AsyncIterator[str]:
@@ -273,18 +279,8 @@ async def _read_space(store: Store, space: str) -> tuple[int, list[Entry]]:
 
 async def _line_of(store: Store, space: str, entry: Entry) -> dict[str, Any]:
     line: dict[str, Any] = {}
-    encoded: bytes | None = None
-    if entry.key.startswith((layout.DOCUMENTS, *_LINE_PARTS)):
-        whole = await read_whole(store, space, entry)
-        if entry.key.startswith(layout.DOCUMENTS):
-            line["document"], encoded = split_record(entry.key, whole)
-        else:
-            part = next(part for part in _LINE_PARTS if entry.key.startswith(part))
-            line[_LINE_PARTS[part]] = unpack(entry.key[len(part) :])[0]
-            encoded = whole
-            if part == layout.EVENTS:
-                encoded = bytes(decode_stored(whole, EventRecord, "an event").data)
-        line["value"] = json_form(codec.to_builtin(encoded))
+    if is_readable(entry.key):
+        line = read_entry(entry.key, await read_whole(store, space, entry))
     name = line.get("document")
     if name is None or layout.named_key(layout.DOCUMENTS, name) != entry.key:
         line["key"] = entry.key.hex()
@@ -366,7 +362,7 @@ def _verify(file: BinaryIO, path: str) -> tuple[list[_ExportedSpace], str]:
             if spaces and line.space.encode() <= spaces[-1].name.encode():
                 raise CorruptError(f"{where} has a space out of order", place=where)
             spaces.append(_ExportedSpace(line.space, line.revision, place + len(encoded), line.entries))
-        else:
+        elif line.moment is None:
             entries += 1
         digest.update(encoded)
         place += len(encoded)

@@ -52,18 +52,20 @@ from keepstate.values.refs import together
 
 _BY_NAME: Final = (layout.LEASES, layout.BRANCHES, layout.TAGS)
 """Parts whose keys end with a name."""
-_STREAMS: Final = (
+STREAMS: Final = (
     *(layout.EVENTS, layout.HEADS, layout.HAPPENED, layout.DROPPED, layout.FOLDS, layout.CURSORS),
-    *(layout.CHECKPOINTS, layout.PENDING),
 )
-"""Parts whose keys begin with the name of a stream or a line."""
-_TASKS: Final = (
+"""Parts whose keys begin with the name of a stream."""
+CHECKPOINTS: Final = (layout.CHECKPOINTS, layout.PENDING)
+"""Parts whose keys begin with the name of a line of checkpoints."""
+TASKS: Final = (
     *(layout.TASKS, layout.PAYLOADS, layout.RESULTS, layout.STEPS, layout.STEP_VALUES),
     *(layout.ATTEMPTS, layout.MESSAGES, layout.SENT, layout.FOLLOWERS, layout.ENDING),
 )
 """Parts whose keys begin with the id of a task."""
-_SCHEDULES: Final = (layout.SCHEDULES, layout.PLANNED)
-_APPROVALS: Final = (layout.APPROVALS, layout.ASKED, layout.ASKING, layout.DECIDED)
+SCHEDULES: Final = (layout.SCHEDULES, layout.PLANNED)
+"""Parts whose keys begin with the name of a schedule."""
+APPROVALS: Final = (layout.APPROVALS, layout.ASKED, layout.ASKING, layout.DECIDED)
 """Parts whose keys begin with the id of an approval."""
 USAGE: Final = (layout.LEDGERS, layout.USED, layout.SPENT)
 """Parts whose keys begin with the name of an account of usage."""
@@ -133,12 +135,12 @@ async def _delete_entries(executor: SpaceExecutor, prefix: str, tally: _Tally) -
     await _delete_documents(executor, prefix, tally)
     await _delete_tasks(executor, prefix, tally)
     await _delete_approvals(executor, prefix, tally)
-    async for entries in _pages(executor, prefix, _SCHEDULES):
+    async for entries in _pages(executor, prefix, SCHEDULES):
         tally.count(*entries)
-    async for entries in _pages(executor, prefix, _SCHEDULES[:1]):
+    async for entries in _pages(executor, prefix, SCHEDULES[:1]):
         for entry in entries:
             await Schedules(executor).delete(_first_name(layout.SCHEDULES, entry.key))
-    async for entries in _pages(executor, prefix, (*_STREAMS, *USAGE)):
+    async for entries in _pages(executor, prefix, (*STREAMS, *CHECKPOINTS, *USAGE)):
         await _delete(executor, entries, tally)
     for part in _BY_NAME:
         await _delete_named(executor, part, prefix, tally)
@@ -221,13 +223,13 @@ async def _delete_stale(executor: SpaceExecutor, record: bytes, places: Sequence
 
 async def _delete_tasks(executor: SpaceExecutor, prefix: str, tally: _Tally) -> None:
     queue = Queue(executor)
-    async for entries in _pages(executor, prefix, _TASKS):
+    async for entries in _pages(executor, prefix, TASKS):
         tally.count(*entries)
     async for entries in _pages(executor, prefix, (layout.TASKS,)):
         for entry in entries:
             await queue.discard(_first_name(layout.TASKS, entry.key))
     left = _Tally()
-    async for entries in _pages(executor, prefix, _TASKS):
+    async for entries in _pages(executor, prefix, TASKS):
         # A task of another name may be put meanwhile; only what belongs to no task is deleted here.
         await _delete(executor, [e for e in entries if not e.key.startswith(layout.TASKS)], left)
     followers: list[Entry] = []
@@ -242,13 +244,13 @@ async def _delete_tasks(executor: SpaceExecutor, prefix: str, tally: _Tally) -> 
 async def _delete_approvals(executor: SpaceExecutor, prefix: str, tally: _Tally) -> None:
     """Delete approvals with their logs. A task of another name that waits for one becomes ready."""
     approvals = Approvals(executor)
-    async for entries in _pages(executor, prefix, _APPROVALS):
+    async for entries in _pages(executor, prefix, APPROVALS):
         tally.count(*entries)
     async for entries in _pages(executor, prefix, (layout.APPROVALS,)):
         for entry in entries:
             await approvals.discard(_first_name(layout.APPROVALS, entry.key))
     left = _Tally()
-    async for entries in _pages(executor, prefix, _APPROVALS[1:]):
+    async for entries in _pages(executor, prefix, APPROVALS[1:]):
         await _delete(executor, entries, left)
 
 

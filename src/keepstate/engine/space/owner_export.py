@@ -1,19 +1,23 @@
 """Export of what belongs to one owner: the spaces of the owner's subjects, and their parts of shared spaces.
 
-A space of the owner alone is exported whole. From a shared space, the documents, streams and usage under the
-prefixes of the owner's subjects are, with the parts of their large values. The first `find` after an import
-makes the index of them all. Not exported are the history of a shared space, and tasks, approvals and the like
-under these prefixes, because they have entries in common with those of others. The report names them. Of a
-session that several users owned, the file has the generations of this owner, and no other name. The revision
-of such a space is the last one of its exported entries.
+A space of the owner alone is exported whole. From a shared space, everything is that an erasure of the owner
+removes: what has a name under the prefixes of the owner's subjects, with the parts of its large values, and
+the places of its tasks, approvals and schedules in the order of their lists. The turns of keys are computed
+for a queue without limits, because those of the space also belong to others. The moments at which documents
+changed are written for readers. The first `find` after an import makes the index of them all. Checkpoints of
+frameworks are left out and named, because they are of no use without the whole history.
+
+Of a session that several users owned, the file has the generations of this owner, and no other name. The
+revision of such a space is the last one of its exported entries.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -24,27 +28,24 @@ from keepstate.engine.index.carrier import Carrier
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.kernel.executor import Home
-from keepstate.engine.kernel.large_values import part_keys_in
+from keepstate.engine.kernel.large_values import parse_manifest, part_keys_in
+from keepstate.engine.kernel.stored import describe
+from keepstate.engine.queue.lines import line_of, turn_key, turn_of_first
+from keepstate.engine.queue.rules import QueueRules
+from keepstate.engine.queue.tasks import id_in
 from keepstate.engine.space.export import Exported, Source, write_export
-from keepstate.engine.space.expunge import USAGE
+from keepstate.engine.space.expunge import APPROVALS, CHECKPOINTS, SCHEDULES, STREAMS, TASKS, USAGE
+from keepstate.engine.space.owner_history import moments
 from keepstate.engine.space.owners import HEADS, LIVES, UNOWNED, OwnedPart, OwnerSearch
 from keepstate.names import stored_name
-from keepstate.stores.protocol import Entry
+from keepstate.stores.protocol import Entry, Store
 from keepstate.values import codec
-from keepstate.values.key import pack
+from keepstate.values.key import pack, unpack
 
-_STREAMS: Final = (
-    *(layout.EVENTS, layout.HEADS, layout.HAPPENED, layout.DROPPED, layout.FOLDS, layout.CURSORS),
-)
-_LEFT_OUT: Final = {
-    layout.TASKS: "tasks",
-    layout.SCHEDULES: "schedules",
-    layout.APPROVALS: "approvals",
-    layout.BLOBS: "blobs",
-    layout.BRANCHES: "branches",
-    layout.TAGS: "tags",
-}
-_BY_NAME: Final = (layout.BRANCHES, layout.TAGS)
+_NAMED: Final = (*STREAMS, *TASKS, *SCHEDULES, *APPROVALS, *USAGE)
+"""Parts whose keys begin with a name under the prefixes."""
+_LISTED: Final = (layout.ASSIGNED, layout.TICKS)
+"""Parts whose keys end with the id of an approval, or the name of a schedule."""
 
 
 class _Part:
@@ -69,21 +70,33 @@ class _Part:
             for one in owned
             for prefix in ([f"{one.prefix}life/{life}/" for life in one.lives] if one.lives else [one.prefix])
         ]
-        self._begins = tuple(begin for prefix in prefixes for begin in _begins(prefix, (*_STREAMS, *USAGE)))
-        self._others = {begin: what for part, what in _LEFT_OUT.items() for begin in _others(part, prefixes)}
-        self.left_out = Counter[str]()
+        self.prefixes = tuple(prefixes)
+        self._begins = tuple(begin for prefix in prefixes for begin in _begins(prefix))
+        self._checkpoints = tuple(part + pack(prefix)[:-1] for prefix in prefixes for part in CHECKPOINTS)
+        self.checkpoints = 0
 
     def select(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries of the owner, in order, and count what is left out."""
         chosen = [entry for entry in entries if self._has(entry)]
+        self.checkpoints = sum(entry.key.startswith(self._checkpoints) for entry in entries)
         parts = part_keys_in(entry.value for entry in chosen)
         chosen += [entry for entry in entries if entry.key in parts]
-        for begin, what in self._others.items():
-            self.left_out[what] += sum(entry.key.startswith(begin) for entry in entries)
-        return [self._without_others(entry) for entry in sorted(chosen, key=lambda entry: entry.key)]
+        chosen = [self._without_others(entry) for entry in chosen]
+        return sorted([*chosen, *_turns(chosen), *_size_of_blobs(chosen)], key=lambda entry: entry.key)
 
     def _has(self, entry: Entry) -> bool:
-        return entry.key in self._exact or entry.key.startswith(self._begins)
+        key = entry.key
+        if key.startswith(layout.FOLLOWERS):
+            return all(self._is_own(name) for name in unpack(key[len(layout.FOLLOWERS) :]))
+        if key in self._exact or key.startswith(self._begins):
+            return True
+        if key.startswith(tuple(layout.INDEXES.values())):
+            return self._is_own(id_in(entry))
+        listing = next((part for part in _LISTED if key.startswith(part)), None)
+        return listing is not None and self._is_own(unpack(key[len(listing) :])[-1])
+
+    def _is_own(self, name: object) -> bool:
+        return isinstance(name, str) and name.startswith(self.prefixes)
 
     def _without_others(self, entry: Entry) -> Entry:
         """Return the list of a session's owners with no name but this one; other entries as they are."""
@@ -96,16 +109,38 @@ class _Part:
         return msgspec.structs.replace(entry, value=value)
 
 
-def _begins(prefix: str, parts: Sequence[bytes]) -> list[bytes]:
-    return [layout.name_prefix(layout.DOCUMENTS, prefix), *(part + pack(prefix)[:-1] for part in parts)]
+def _begins(prefix: str) -> list[bytes]:
+    documents, blobs = layout.name_prefix(layout.DOCUMENTS, prefix), layout.BLOBS + prefix.encode()
+    return [documents, blobs, *(part + pack(prefix)[:-1] for part in _NAMED)]
 
 
-def _others(part: bytes, prefixes: Sequence[str]) -> list[bytes]:
-    if part == layout.BLOBS:
-        return [part + prefix.encode() for prefix in prefixes]
-    if part in _BY_NAME:
-        return [layout.name_prefix(part, prefix) for prefix in prefixes]
-    return [part + pack(prefix)[:-1] for prefix in prefixes]
+def _turns(entries: Sequence[Entry]) -> list[Entry]:
+    """Return a turn for each line of tasks among the entries, as a queue without rules has it."""
+    rules, made, lines = QueueRules(), list[Entry](), set[bytes]()
+    for entry in sorted(entries, key=lambda entry: entry.key):
+        if not entry.key.startswith(layout.LINED):
+            continue
+        line = line_of(entry)
+        if line.name not in lines:  # the first task of its line
+            lines.add(line.name)
+            turn = turn_of_first(rules, line, entry)
+            key = turn_key(rules, turn)
+            made.append(msgspec.structs.replace(entry, key=line.key_of_entry, value=key))
+            made.append(msgspec.structs.replace(entry, key=key, value=msgspec.msgpack.encode(turn)))
+    return made
+
+
+def _size_of_blobs(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entry with the total size of the blobs among the entries."""
+    blobs = [entry for entry in entries if entry.key.startswith(layout.BLOBS)]
+    if not blobs:
+        return []
+    total = 0
+    for entry in blobs:
+        manifest = parse_manifest(entry.value, describe(entry.key))
+        total += len(entry.key) + (len(entry.value) if manifest is None else manifest.size_bytes)
+    last = max(blobs, key=lambda entry: entry.version)
+    return [msgspec.structs.replace(last, key=layout.BLOBS_SIZE, value=msgspec.msgpack.encode(total))]
 
 
 async def export_owner(home: Home, tenant: str | None, owner: str, path: str) -> Exported:
@@ -114,25 +149,20 @@ async def export_owner(home: Home, tenant: str | None, owner: str, path: str) ->
     carrier = Carrier(await home.opened(), tenant, home.clock)
     search = OwnerSearch(carrier, owner)
     parts: dict[str, _Part] = {}
-    recorded: list[str] = []
     head = {"tenant": tenant, "owner": owner}
-    exported = await write_export(carrier.store, head, _sources(search, owner, tenant, parts), path)
-    for name in parts:
-        stored = stored_name(tenant, name)
-        rules = read_rules((await carrier.store.read(stored, [layout.RULES])).entries[0])
-        if rules.is_recorded:
-            recorded.append(f"the history of the shared space {name!r}")
-    named = [
-        f"{what} of this owner in the shared space {name!r}: {count:,}"
+    exported = await write_export(
+        carrier.store, head, _sources(carrier.store, search, owner, tenant, parts), path
+    )
+    checkpoints = [
+        f"checkpoints of this owner in the shared space {name!r}: {part.checkpoints:,}"
         for name, part in parts.items()
-        for what, count in sorted(part.left_out.items())
-        if count
+        if part.checkpoints
     ]
-    return replace(exported, not_included=[*named, *recorded, *search.left, UNOWNED])
+    return replace(exported, not_included=[*checkpoints, *search.left, UNOWNED])
 
 
 async def _sources(
-    search: OwnerSearch, owner: str, tenant: str | None, parts: dict[str, _Part]
+    store: Store, search: OwnerSearch, owner: str, tenant: str | None, parts: dict[str, _Part]
 ) -> AsyncIterator[Source]:
     """Yield the spaces with something of the owner, and note those that are shared."""
     owned = defaultdict[str, list[OwnedPart]](list)
@@ -144,4 +174,9 @@ async def _sources(
             yield Source(stored_name(tenant, space), None)
         else:
             parts[space] = _Part(owner, ones)
-            yield Source(stored_name(tenant, space), parts[space].select)
+            stored = stored_name(tenant, space)
+            rules = read_rules((await store.read(stored, [layout.RULES])).entries[0])
+            told = (
+                partial(moments, store, stored, parts[space].prefixes, owner) if rules.is_recorded else None
+            )
+            yield Source(stored, parts[space].select, told)

@@ -20,6 +20,7 @@ from keepstate._deferral import defer_imports
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_choice, check_moment_ms, check_text
 from keepstate.engine.kernel.positions import Page
+from keepstate.engine.kernel.unreadable import IfUnreadable, check_unreadable
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.listings import count_tasks
 from keepstate.engine.queue.retry import Retry
@@ -138,7 +139,9 @@ class Queues:
                 total.update(await count_tasks(store, stored_name(*pair)))
         return {state: total[state] for state in STATES}
 
-    async def dead(self, *, after: str | None = None, limit: int = 100) -> Page[SpaceTask]:
+    async def dead(
+        self, *, after: str | None = None, limit: int = 100, unreadable: IfUnreadable = "raise"
+    ) -> Page[SpaceTask]:
         """Return one page of the dead tasks, space by space, in each space those first that died first.
 
         The spaces are those with a queue in the index of `find`, so what a process that was killed has left
@@ -150,11 +153,14 @@ class Queues:
         Args:
             after: The `next` of a page of the same queues: continue after that page.
             limit: The largest number of tasks in the page.
+            unreadable: With `skip`, a task whose result or progress cannot be read is left out. With `raw`,
+                the value is an `Unreadable`.
 
         Raises:
             InvalidError: The cursor belongs to other queues.
         """
         limits.admit_count("limit", limit)
+        check_unreadable(unreadable)
         found: list[SpaceTask] = []
         start = None if after is None else self._cursor_in(after)
         async with aclosing(self._listed(start)) as pairs:
@@ -163,6 +169,7 @@ class Queues:
                 page = await self._queue(tenant, name).dead(
                     after=start.task if is_first and start is not None else None,
                     limit=limit + 1 - len(found),
+                    unreadable=unreadable,
                 )
                 found += [SpaceTask(tenant, name, task) for task in page]
                 if len(found) > limit:

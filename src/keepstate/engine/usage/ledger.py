@@ -361,8 +361,9 @@ class UsageLedger:
         before = None if end is None or end > _LAST_DAY else used_prefix(self.name, end)
         found: dict[str, list[UsedRecord]] = {}
         async for _, entry in self._executor.scan(prefix, after=after, before=before):
-            _, model = day_and_model(entry.key)
-            found.setdefault(model, []).append(decode_used(entry.value, self._account.where))
+            day, model = day_and_model(entry.key)
+            place = f"the usage of {model!r} on {date.fromordinal(day)} in {self._account.where}"
+            found.setdefault(model, []).append(decode_used(entry.value, place))
         sums = {model: UsedRecord.total(records) for model, records in found.items()}
         total = UsedRecord.total(sums.values())
         return UsageTotals(usage_of("", total), {model: usage_of(model, one) for model, one in sums.items()})

@@ -50,7 +50,10 @@ async def read_key_history(space: Space | Transaction, name: str, limit: int) ->
     if not await is_recorded(space):
         if await space.documents.entry(name) is None:
             return []
-        raise InvalidError(f"{space!r} does not record changes. Turn it on with StateConfig(record=True).")
+        where = space.executor.name
+        raise InvalidError(
+            f"Space {where!r} does not record changes. Turn it on with StateConfig(record=True)."
+        )
     values: list[StateMoment] = []
     ref = "main"
     while len(values) < limit:

@@ -239,12 +239,12 @@ async def waiting(call: Call, query: WaitingQuery) -> Any:
     """Return what waits for people, for time or for workers."""
     if query.space is not None:
         space = call.ks.space(query.space)
-        approvals = await space.approvals.pending(limit=query.limit)
+        approvals = await space.approvals.pending(limit=query.limit, unreadable="raw")
         here = InSpace(space=query.space)
         told = {state: await _tasks(call, here, state, query.limit) for state in ("waiting", "ready", "dead")}
         questions = [
-            {"id": each.id, "question": each.question, "subject": show(each.subject), "to": each.to,
-             "asked_by": each.asked_by, "expires_at": each.expires_at, "task": each.task}
+            {"id": each.id, "question": each.question, "subject": show(each.unreadable or each.subject),
+             "to": each.to, "asked_by": each.asked_by, "expires_at": each.expires_at, "task": each.task}
             for each in approvals
         ]  # fmt: skip
         shown = [abridge(msgspec.to_builtins(each), _VALUE_CHARS) for each in questions]

@@ -115,7 +115,9 @@ class ApprovalQuery(InSpace, frozen=True, kw_only=True):
 
 async def list_approvals(call: Call, query: PendingQuery) -> ApprovalPage:
     """Return one page of pending approvals."""
-    page = await call.space(query).approvals.pending(to=query.to, after=query.after, limit=query.limit)
+    page = await call.space(query).approvals.pending(
+        to=query.to, after=query.after, limit=query.limit, unreadable="raw"
+    )
     return ApprovalPage([_approval(each) for each in page], page.next)
 
 
@@ -173,7 +175,7 @@ def _approval(found: Approval) -> StoredApproval:
         found.id,
         found.state,
         found.question,
-        show(found.subject),
+        show(found.subject if found.unreadable is None else found.unreadable),
         show(found.schema),
         found.digest,
         list(found.to),

@@ -135,7 +135,9 @@ async def count_queues(call: Call, query: UnderQuery) -> TaskTotals:
 
 async def list_dead(call: Call, query: DeadQuery) -> DeadPage:
     """Return one page of the dead tasks of all queues under a name."""
-    page = await call.ks.queues(call.under(query)).dead(after=query.after, limit=query.limit)
+    page = await call.ks.queues(call.under(query)).dead(
+        after=query.after, limit=query.limit, unreadable="raw"
+    )
     for row in page:
         call.require_reached(row.space)
     return DeadPage([DeadTask(row.space, show_task(row.task)) for row in page], page.next)

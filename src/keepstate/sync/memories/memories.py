@@ -182,6 +182,7 @@ class Memories(Resource[memories.Memories]):
         limit: int = 10,
         where: Mapping[str, Any] = NOTHING,
         min_score: float | None = None,
+        unreadable: IfUnreadable = "raise",
     ) -> list[Hit]:
         """Return the current memories nearest to a query; equal scores are ordered by id.
 
@@ -194,12 +195,18 @@ class Memories(Resource[memories.Memories]):
             limit: The largest number of hits, at most 100.
             where: Values that the data of a hit must have, at the top level.
             min_score: The smallest score of a hit.
+            unreadable: With `skip`, memories that cannot be read are left out. With `raw`, they are compared
+                by what is known of them, and `unreadable` of a memory says why. A memory whose vector cannot
+                be read is then compared by words.
 
         Raises:
             InvalidError: An argument is wrong, or the vectors come from another model than `embed`, or more
                 than 50,000 memories have vectors and there is no `index`.
+            KeepstateError: By default, the error of any current memory that cannot be read, with its name.
         """
-        return finish(self._inner.search(query, limit=limit, where=where, min_score=min_score))
+        return finish(
+            self._inner.search(query, limit=limit, where=where, min_score=min_score, unreadable=unreadable)
+        )
 
     def reembed(self) -> int:
         """Embed all current memories that have no vector of this model, and return their number.

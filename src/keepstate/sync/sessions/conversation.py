@@ -321,7 +321,13 @@ class Conversation(Twin[sessions.Conversation]):
         return finish(self._inner.window(size))
 
     def search(
-        self, text: str, *, role: str | None = None, after: int | str | None = None, limit: int = 20
+        self,
+        text: str,
+        *,
+        role: str | None = None,
+        after: int | str | None = None,
+        limit: int = 20,
+        unreadable: IfUnreadable = "raise",
     ) -> Page[Entry]:
         """Return entries whose messages contain all words of a text, the newest first.
 
@@ -337,8 +343,10 @@ class Conversation(Twin[sessions.Conversation]):
             role: Only messages of this role.
             after: The `next` of a page: continue with older messages.
             limit: The largest number of entries.
+            unreadable: With `skip`, messages that cannot be read are passed over. With `raw`, what is known
+                of them is searched, and `unreadable` of an entry says why.
         """
-        return finish(self._inner.search(text, role=role, after=after, limit=limit))
+        return finish(self._inner.search(text, role=role, after=after, limit=limit, unreadable=unreadable))
 
     def count(self) -> int:
         """Return the number of messages."""
