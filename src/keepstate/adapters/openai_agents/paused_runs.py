@@ -22,8 +22,7 @@ try:
     from agents.items import ToolApprovalItem
     from pydantic_core import to_jsonable_python
 except ImportError as error:
-    install = "pip install 'keepstate[openai-agents]'"
-    raise MissingExtraError(f"this needs openai-agents: {install}", install=install) from error
+    raise MissingExtraError.of("openai-agents", "openai-agents") from error
 
 KIND: Final = "openai.run"
 """The kind of the tasks."""
@@ -141,7 +140,10 @@ class PausedRuns:
         state: State = await RunState.from_json(agent, stored, context_deserializer=self._deserializer)
         calls = state.get_interruptions()
         asking = (self._decide(task, state, call, f"call/{number}/{n}") for n, call in enumerate(calls))
-        await asyncio.gather(*asking)
+        # All are asked before one of them suspends the task.
+        for answer in await asyncio.gather(*asking, return_exceptions=True):
+            if answer is not None:
+                raise answer
         marked = _present.set(task)
         try:
             result = await self._run(agent, state, task.id)
