@@ -25,7 +25,7 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import AppliedTransaction, Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, KeepstateError
 from keepstate.names import DEFAULT_URL, beginning, segment
-from keepstate.sessions.namespace import ANY_USER, SessionGenerations, make_deletion
+from keepstate.sessions.namespace import ANY_USER, SessionGenerations
 from keepstate.stores.protocol import Store, TrimsLogs
 from keepstate.values import limits
 
@@ -43,8 +43,6 @@ _OWNER: Final = "~"
 """Begins the segment of an owner; no segment of an id begins with it."""
 _SHORTENED: Final = ("memory:", "sqlite:")
 """Stores whose logs are shortened. They send no batch again, so they do not need the tokens of older ones."""
-_AT_ONCE: Final = 900
-"""Documents deleted in one batch, which has room for `limits.BATCH_WRITES`."""
 
 
 class StoreOptions(TypedDict, total=False):
@@ -123,14 +121,6 @@ async def read_each(documents: Documents, names: Sequence[str]) -> dict[str, Doc
     return await read_each(documents, names[:half]) | await read_each(documents, names[half:])
 
 
-async def delete_under(space: Space, prefix: str) -> int:
-    """Delete the documents whose names begin with a prefix, in batches, and return their number."""
-    removed = 0
-    while names := [name async for name in space.documents.keys(prefix=prefix, limit=_AT_ONCE)]:
-        removed += await run_in_transaction(space, make_deletion(names), message="delete", turn="adapter")
-    return removed
-
-
 async def sweep_numbers(space: Space, folder: str, *, last: int, live: Collection[int]) -> int:
     """Delete the documents of all numbers that have ended, by one short read for each number.
 
@@ -147,7 +137,7 @@ async def sweep_numbers(space: Space, folder: str, *, last: int, live: Collectio
     while names := [name async for name in space.documents.keys(prefix=f"{folder}/", after=after, limit=1)]:
         number = names[0].split("/")[1]
         if int(number) <= last and int(number) not in live:
-            removed += await delete_under(space, f"{folder}/{number}/")
+            removed += await space.documents.delete_all(f"{folder}/{number}/")
         after = f"{folder}/{number}0"  # which sorts behind all names of the number
     return removed
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from keepstate.adapters.a2a.pieces import dump
-from keepstate.adapters.base import (
-    StoreAdapter,
-    StoreLike,
-    StoreOptions,
-    delete_under,
-    outlast_cancellation,
-)
+from keepstate.adapters.base import StoreAdapter, StoreLike, StoreOptions, outlast_cancellation
 from keepstate.engine.space.erasure import Erased
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
@@ -102,7 +96,7 @@ class KeepstatePushConfigs(StoreAdapter, PushNotificationConfigStore):
 
         async def work(space: Space) -> None:
             if config_id is None:
-                await delete_under(space, prefix)
+                await space.documents.delete_all(prefix)
             else:
                 await space.documents.delete(f"{prefix}{segment(config_id)}")
 

@@ -12,7 +12,6 @@ from keepstate.adapters.base import (
     RecordingAdapter,
     RecordingOptions,
     StoreLike,
-    delete_under,
     outlast_cancellation,
     sweep_numbers,
 )
@@ -179,7 +178,7 @@ class KeepstateTaskStore(RecordingAdapter, VersionedTaskStore):
         async def work() -> None:
             life = (await space.transact(fn, message=f"delete {task_id}")).value
             if life is not None:
-                await space.call(lambda target: delete_under(target, f"run/{life}/"))
+                await space.call(lambda target: target.documents.delete_all(f"run/{life}/"))
 
         await outlast_cancellation(work())
 
@@ -215,7 +214,7 @@ def _check(task: a2a_pb2.Task, record: Mapping[str, Any] | None, expected: TaskV
 
 
 async def _delete_each(space: Space, prefixes: Iterable[str]) -> int:
-    return sum([await delete_under(space, prefix) for prefix in prefixes])
+    return sum([await space.documents.delete_all(prefix) for prefix in prefixes])
 
 
 def _matches(task: a2a_pb2.Task, params: a2a_pb2.ListTasksRequest) -> bool:
