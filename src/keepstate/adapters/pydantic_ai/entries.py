@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from keepstate.engine.documents.collection import Collection
@@ -23,6 +24,7 @@ try:
 except ImportError as error:
     raise MissingExtraError.of("pydantic-ai", "pydantic-ai-slim from 2.66 on") from error
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 RECORDS: Final = TypeAdapter(list[ConversationRecord], config=PLAIN)
 
 
@@ -51,6 +53,12 @@ def dump_entries(entries: Sequence[ConversationEntry], conversation_id: str) -> 
     if len({entry.id for entry in dumped}) < len(dumped):
         raise InvalidError(f"two new entries of conversation {conversation_id!r} have the same id")
     return dumped
+
+
+def microseconds(time: datetime) -> int:
+    """Return a time as microseconds since 1970; one without a zone is in UTC."""
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(microseconds=1)
 
 
 # ---- records

@@ -13,12 +13,11 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 
 from keepstate.adapters.base import read_each
-from keepstate.adapters.pydantic_ai.entries import NewEntry
+from keepstate.adapters.pydantic_ai.entries import NewEntry, microseconds
 from keepstate.engine.documents.documents import Documents
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import MissingExtraError, NotFoundError
@@ -34,7 +33,6 @@ REACH: Final = 64
 """The largest number of places in the path of a line; a longer one continues in the path of the last line."""
 _READ_AT_ONCE: Final = limits.READ_KEYS
 _DELETED_AT_ONCE: Final = 200
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Place = tuple[str, int]
 """A line, and the depth of an entry in it."""
@@ -308,9 +306,3 @@ def place_of(stored: Sequence[Any]) -> Place:
 def places_in(stored: Mapping[str, Any]) -> set[Place]:
     """Return the places that a stored conversation uses."""
     return {place_of(place) for place in stored["places"].values()}
-
-
-def microseconds(time: datetime) -> int:
-    """Return a time as microseconds since 1970; one without a zone is in UTC."""
-    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(microseconds=1)

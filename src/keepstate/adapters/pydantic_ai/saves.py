@@ -15,12 +15,12 @@ from keepstate.adapters.pydantic_ai.entries import (
     NewEntry,
     conversations_in,
     dump_entries,
+    microseconds,
 )
 from keepstate.adapters.pydantic_ai.lines import (
     Lines,
     Place,
     entry_name,
-    microseconds,
     place_of,
     release_name,
 )
