@@ -140,10 +140,7 @@ class PausedRuns:
         state: State = await RunState.from_json(agent, stored, context_deserializer=self._deserializer)
         calls = state.get_interruptions()
         asking = (self._decide(task, state, call, f"call/{number}/{n}") for n, call in enumerate(calls))
-        # All are asked before one of them suspends the task.
-        for answer in await asyncio.gather(*asking, return_exceptions=True):
-            if answer is not None:
-                raise answer
+        await asyncio.gather(*asking)
         marked = _present.set(task)
         try:
             result = await self._run(agent, state, task.id)
