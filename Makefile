@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick portable check bench deep theirs adk docs lock clean
+.PHONY: help setup demo test quick portable check bench deep theirs adk bounds docs lock clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-15s %s\n", $$1, $$2 }'
@@ -49,6 +49,9 @@ theirs: setup ## run frameworks' own tests on our adapters, in 25 minutes; those
 adk: setup ## run the tests of the adapter for Google's ADK, whose packages are in a folder of their own
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV) --google-adk
 	@PYTHONPATH=$(CURDIR)/$(VENV)/google-adk $(PYTEST) -q -n 0 tests/adapters/google_adk $(ARGS)
+
+bounds: setup ## try each framework at its lowest version on embedded stores (ARGS="--newest mcp": at the newest one, of one extra)
+	@$(BIN)/python tools/bounds.py $(ARGS)
 
 docs: setup ## run every example and command in the documents
 	@$(PYTEST) -q tests/docs $(ARGS)

@@ -45,7 +45,7 @@ from datetime import datetime
 from decimal import Decimal
 from functools import cache
 from inspect import get_annotations
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class KeepstateError(Exception):
@@ -277,6 +277,12 @@ class MissingExtraError(KeepstateError, ImportError):
 
     code = "missing_extra"
     install: str | None = None
+
+    @classmethod
+    def of(cls, extra: str, needs: str) -> Self:
+        """Return the error of a module that needs the packages of an extra, such as `a2a-sdk 1.3`."""
+        install = f"pip install 'keepstate[{extra}]'"
+        return cls(f"this needs {needs}: {install}", install=install)
 
 
 class StateError(KeepstateError):

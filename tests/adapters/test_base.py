@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keepstate.adapters.base import Adapter, BoundSpace, outlast_cancellation
+from keepstate.adapters.base import Adapter, BoundSpace, RecordingAdapter, StoreAdapter, outlast_cancellation
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ClosedError, ConflictError, InvalidError, StorageError
 from keepstate.names import segment
@@ -217,3 +217,24 @@ async def test_a_cancelled_caller_waits_for_its_write_and_hears_of_its_failure()
 
     assert ended.is_set()
     assert "the disk is gone" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(("base", "option"), [(StoreAdapter, "record"), (RecordingAdapter, "ttl_s")])
+def test_an_option_that_an_adapter_cannot_honor_is_an_error(base: Any, option: str) -> None:
+    with pytest.raises(TypeError, match=option):
+        base("memory://", **{option: 1})
+
+
+def test_a_copy_closes_nothing_of_the_adapter_that_it_is_from() -> None:
+    class Shared(Notes):
+        def other(self) -> Shared:
+            return self._copy()
+
+    notes = Shared("memory://")
+    notes.other().close()
+
+    async def write(space: Space) -> int:
+        return await space.documents.put("a", 1)
+
+    assert notes.space("s").call_blocking(write) == 1
+    notes.close()

@@ -8,6 +8,7 @@ SHORTEST_FILE = 40
 
 REASONS = {
     "adapters/langgraph/on_store.py": "what the saver and the store share, which do not import one another",
+    "adapters/pydantic_values.py": "what Pydantic AI and its harness share, of which either may be missing",
     "adapters/google_adk/registration.py": "joins the three services, which know nothing of each other",
     "__main__.py": "`python -m keepstate` looks for a file of this name",
     "_clock.py": "the only file that reads time and randomness; ruff forbids it elsewhere by path",

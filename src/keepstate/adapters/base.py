@@ -1,16 +1,20 @@
-"""The base of adapters: a store of any form, in any event loop, with names of any text, and an end.
+"""The bases of adapters: a store of any form, in any event loop, with names of any text, and an end.
 
 An adapter of a framework keeps each conversation in a space of its own: `KIND/ID`, or `KIND/~OWNER/ID` if it
 has an owner, whose data `erase` then removes. Ids are any text; see `names.segment`.
+
+`StoreAdapter` has all of it. `RecordingAdapter` adds a history, and `Adapter` a life for each conversation.
+`OneSpaceAdapter` keeps all data in one space. An adapter takes the base whose options it can honor.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from copy import copy
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 from keepstate.adapters.loop_handles import LoopHandles, OnHandles, Opened
 from keepstate.engine.documents.documents import DocumentEntry, Documents
@@ -30,12 +34,49 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+StoreLike: TypeAlias = str | PathLike[str] | Store | Keepstate
+"""A store URL, the path of an SQLite file, an open store, or a handle on one."""
+
 _log = logging.getLogger("keepstate.adapters")
 
 _OWNER: Final = "~"
 """Begins the segment of an owner; no segment of an id begins with it."""
 _SHORTENED: Final = ("memory:", "sqlite:")
 """Stores whose logs are shortened. They send no batch again, so they do not need the tokens of older ones."""
+
+
+class StoreOptions(TypedDict, total=False):
+    """The options of a `StoreAdapter`.
+
+    Attributes:
+        tenant: The tenant of the spaces, if any.
+        author: The author in recorded changes.
+        encryption: The keys that encrypt all values of the store.
+    """
+
+    tenant: str | None
+    author: str | None
+    encryption: KeyRing | None
+
+
+class RecordingOptions(StoreOptions, total=False):
+    """The options of a `RecordingAdapter`.
+
+    Attributes:
+        record: Keep every moment of each space in its history.
+    """
+
+    record: bool
+
+
+class AdapterOptions(RecordingOptions, total=False):
+    """The options of an `Adapter`.
+
+    Attributes:
+        ttl_s: Seconds from each use until a conversation ends as a whole; None means never.
+    """
+
+    ttl_s: float | None
 
 
 async def outlast_cancellation(work: Coroutine[Any, Any, T]) -> T:
@@ -80,7 +121,28 @@ async def read_each(documents: Documents, names: Sequence[str]) -> dict[str, Doc
     return await read_each(documents, names[:half]) | await read_each(documents, names[half:])
 
 
-class Adapter(OnHandles):
+async def sweep_numbers(space: Space, folder: str, *, last: int, live: Collection[int]) -> int:
+    """Delete the documents of all numbers that have ended, by one short read for each number.
+
+    Args:
+        space: The space, whose documents are named `FOLDER/NUMBER/…`.
+        folder: The folder.
+        last: The last number that was given before `live` was read. Later ones are new.
+        live: The numbers that have not ended.
+
+    Returns:
+        The number of deleted documents.
+    """
+    removed, after = 0, None
+    while names := [name async for name in space.documents.keys(prefix=f"{folder}/", after=after, limit=1)]:
+        number = names[0].split("/")[1]
+        if int(number) <= last and int(number) not in live:
+            removed += await space.documents.delete_all(f"{folder}/{number}/")
+        after = f"{folder}/{number}0"  # which sorts behind all names of the number
+    return removed
+
+
+class StoreAdapter(OnHandles):
     """The base of a framework's adapter on a keepstate store. Threads and event loops may share one.
 
     Subclasses give `kind`, and the framework's own methods. An embedded store (memory, file, SQLite) is read
@@ -90,11 +152,7 @@ class Adapter(OnHandles):
     Args:
         store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
             that was passed in stays open when the adapter closes.
-        tenant: The tenant of the spaces, if any.
-        author: The author in recorded changes.
-        encryption: The keys that encrypt all values of the store.
-        ttl_s: Seconds from each use until a conversation ends as a whole; None means never.
-        record: Keep every moment of each space in its history.
+        options: `tenant`, `author` and `encryption`; see `StoreOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -104,27 +162,15 @@ class Adapter(OnHandles):
     """The first segment of the names of all spaces of the adapter."""
     log_kept: ClassVar[int] = 32
     """Number of revisions that a shortened log keeps. It has at most twice as many."""
+    ttl_s: float | None = None
+    records: bool = False
+    _shares: bool = False
 
-    def __init__(
-        self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
-        *,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
-        ttl_s: float | None = None,
-        record: bool = False,
-    ) -> None:
-        if ttl_s is not None:
-            check_duration_ms("ttl_s", ttl_s)
-        self.ttl_s = ttl_s
-        self.records = check_flag("record", record)
-        self._handles = LoopHandles(store, tenant=tenant, author=author, encryption=encryption)
+    def __init__(self, store: StoreLike = DEFAULT_URL, **options: Unpack[StoreOptions]) -> None:
+        self._handles = LoopHandles(store, **options)
 
     @classmethod
-    def from_url(
-        cls, url: str | PathLike[str] | Store | Keepstate, /, *args: Any, **options: Any
-    ) -> Opened[Self]:
+    def from_url(cls, url: StoreLike, /, *args: Any, **options: Any) -> Opened[Self]:
         """Return a block, for `with` and `async with`, that creates an adapter and closes it at its end.
 
         Args:
@@ -190,6 +236,22 @@ class Adapter(OnHandles):
 
     # ---- ends
 
+    def _copy(self) -> Self:
+        """Return a copy on the same handles, for another conversation or owner. To close it closes none."""
+        other = copy(self)
+        other._shares = True
+        return other
+
+    def close(self) -> None:
+        """Close the store for blocking calls; a store that was passed in stays open. Twice is allowed."""
+        if not self._shares:
+            super().close()
+
+    async def aclose(self) -> None:
+        """Close the store for this event loop and for blocking calls. Closing twice is allowed."""
+        if not self._shares:
+            await super().aclose()
+
     @property
     def shortens_logs(self) -> bool:
         """Tells whether spaces keep only the last revisions in their logs; a conversation hardly needs more.
@@ -199,15 +261,20 @@ class Adapter(OnHandles):
         return not self.records and self._handles.url.startswith(_SHORTENED)
 
     async def sweep(self) -> int:
-        """Delete the documents of conversations that have ended or were cleared; return their number."""
+        """Delete the documents of what has ended, was cleared or was deleted; return their number."""
 
         async def work(ks: Keepstate) -> int:
-            removed = 0
-            async for name in ks.spaces(f"{self.kind}/"):
-                removed += await self.life(ks.space(name, record=self.records)).sweep()
-            return removed
+            names = [name async for name in ks.spaces(f"{self.kind}/")]
+            return sum([await self.sweep_space(ks.space(name, record=self.records)) for name in names])
 
-        return await self.call(work)
+        return await outlast_cancellation(self.call(work))
+
+    async def sweep_space(self, space: Space) -> int:
+        """Delete the documents of what has ended in a space, and return their number.
+
+        Here these are earlier generations of a conversation; see `life`.
+        """
+        return await self.life(space).sweep()
 
     async def erase(self, owner: str) -> Erased:
         """Erase all conversations of an owner, with their logs and histories, and report it.
@@ -230,14 +297,87 @@ class Adapter(OnHandles):
         )
 
 
+class RecordingAdapter(StoreAdapter):
+    """A `StoreAdapter` whose spaces may keep every moment in their histories.
+
+    Args:
+        store: As for `StoreAdapter`.
+        record: Keep every moment of each space in its history.
+        options: `tenant`, `author` and `encryption`; see `StoreOptions`.
+
+    Raises:
+        InvalidError: An argument is wrong, or the URL names no store.
+    """
+
+    def __init__(
+        self, store: StoreLike = DEFAULT_URL, *, record: bool = False, **options: Unpack[StoreOptions]
+    ) -> None:
+        self.records = check_flag("record", record)
+        super().__init__(store, **options)
+
+
+class Adapter(RecordingAdapter):
+    """A `RecordingAdapter` whose conversations may end as a whole, by themselves.
+
+    Args:
+        store: As for `StoreAdapter`.
+        ttl_s: Seconds from each use until a conversation ends as a whole; None means never.
+        options: `tenant`, `author`, `encryption` and `record`; see `RecordingOptions`.
+
+    Raises:
+        InvalidError: An argument is wrong, or the URL names no store.
+    """
+
+    def __init__(
+        self,
+        store: StoreLike = DEFAULT_URL,
+        *,
+        ttl_s: float | None = None,
+        **options: Unpack[RecordingOptions],
+    ) -> None:
+        if ttl_s is not None:
+            check_duration_ms("ttl_s", ttl_s)
+        self.ttl_s = ttl_s
+        super().__init__(store, **options)
+
+
+class OneSpaceAdapter(RecordingAdapter):
+    """A `RecordingAdapter` whose data is in one space.
+
+    Args:
+        store: As for `StoreAdapter`.
+        name: The name of the data, to keep those of several applications apart.
+        owner: The person whose data it is, if it belongs to one. `erase` drops the space.
+        options: `tenant`, `author`, `encryption` and `record`; see `RecordingOptions`.
+
+    Raises:
+        InvalidError: An argument is wrong, or the URL names no store.
+    """
+
+    def __init__(
+        self,
+        store: StoreLike = DEFAULT_URL,
+        *,
+        name: str = "main",
+        owner: str | None = None,
+        **options: Unpack[RecordingOptions],
+    ) -> None:
+        super().__init__(store, **options)
+        self._bound = self.space(name, owner=owner)
+
+    async def sweep_space(self, space: Space) -> int:
+        """Return 0: nothing in the space ends by itself but documents with a life, for `keepstate sweep`."""
+        return 0
+
+
 class BoundSpace:
-    """A space of an adapter, for calls in any event loop. Made by `Adapter.space`.
+    """A space of an adapter, for calls in any event loop. Made by `StoreAdapter.space`.
 
     Attributes:
         name: The name of the space.
     """
 
-    def __init__(self, adapter: Adapter, name: str) -> None:
+    def __init__(self, adapter: StoreAdapter, name: str) -> None:
         self._adapter, self.name = adapter, name
 
     def __repr__(self) -> str:
@@ -248,11 +388,11 @@ class BoundSpace:
         return ks.space(self.name, record=self._adapter.records)
 
     async def call(self, work: Callable[[Space], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of work with the space; as `Adapter.call`."""
+        """Return the result of work with the space; as `StoreAdapter.call`."""
         return await self._adapter.call(lambda ks: work(self.on(ks)))
 
     def call_blocking(self, work: Callable[[Space], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of work with the space; as `Adapter.call_blocking`."""
+        """Return the result of work with the space; as `StoreAdapter.call_blocking`."""
         return self._adapter.call_blocking(lambda ks: work(self.on(ks)))
 
     async def transact(
@@ -269,14 +409,14 @@ class BoundSpace:
 
         Args:
             fn: A coroutine function of the transaction. It may be called several times, and awaits calls of
-                keepstate only; see `Adapter.call`.
+                keepstate only; see `StoreAdapter.call`.
             message: The purpose, in the history of a recorded space.
             attempts: The largest number of calls. None calls it until that is hopeless.
             turn: The name of what the function changes in the space. Functions of this process with the same
                 name run one after the other. Give names of your own if many conversations share a space.
 
         Raises:
-            Exception: What `Adapter.conflict` makes of a conflict that was not resolved.
+            Exception: What `StoreAdapter.conflict` makes of a conflict that was not resolved.
         """
 
         async def work(ks: Keepstate) -> AppliedTransaction[T]:
@@ -298,6 +438,17 @@ class BoundSpace:
             if translated is error:
                 raise
             raise translated from error
+
+    async def clear(self) -> None:
+        """End the conversation of the space, however long: it is empty at once. Then delete its documents."""
+
+        async def work(space: Space) -> None:
+            life = self._adapter.life(space)
+            await life.end()
+            await life.sweep()
+            await self.shorten_log(space)
+
+        await outlast_cancellation(self.call(work))
 
     async def shorten_log(self, space: Space, revision: int | None = None) -> None:
         """Remove all but the last revisions from the log, if the adapter shortens logs.

@@ -6,22 +6,22 @@ transcript that is written again has another part, so it begins empty, however l
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Unpack
 
-from keepstate.adapters.base import Adapter, BoundSpace, outlast_cancellation
+from keepstate.adapters.base import (
+    Adapter,
+    AdapterOptions,
+    BoundSpace,
+    StoreLike,
+    outlast_cancellation,
+    sweep_numbers,
+)
 from keepstate.engine.kernel.stored import to_milliseconds
 from keepstate.engine.space.joint_work import run_in_transaction
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import CorruptError, MissingExtraError
 from keepstate.names import DEFAULT_URL, segment
 from keepstate.sessions.namespace import make_deletion
-from keepstate.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
 
 try:
     from claude_agent_sdk import (
@@ -33,8 +33,7 @@ try:
         fold_session_summary,
     )
 except ImportError as error:
-    install = "pip install 'keepstate[claude-agent]'"
-    raise MissingExtraError(f"this needs claude-agent-sdk: {install}", install=install) from error
+    raise MissingExtraError.of("claude-agent", "claude-agent-sdk") from error
 
 _AT_ONCE: Final = 900
 """Lines written, or transcripts deleted, in one batch, which has room for `limits.BATCH_WRITES`."""
@@ -49,9 +48,10 @@ class KeepstateSessionStore(Adapter):
     however often it is sent. A cancelled write is waited for.
 
     Args:
-        store, tenant, author, encryption, record: As for `Adapter`.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
         owner: The person whose transcripts these are, if any. `erase` removes all of an owner.
-        ttl_s: Seconds from the last append until a transcript ends as a whole; None means never.
+        options: `tenant`, `author`, `encryption`, `record` and `ttl_s`; see `AdapterOptions`. `ttl_s` counts
+            from the last append to a transcript.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -61,18 +61,12 @@ class KeepstateSessionStore(Adapter):
 
     def __init__(
         self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        store: StoreLike = DEFAULT_URL,
         *,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
         owner: str | None = None,
-        ttl_s: float | None = None,
-        record: bool = False,
+        **options: Unpack[AdapterOptions],
     ) -> None:
-        super().__init__(
-            store, tenant=tenant, author=author, encryption=encryption, ttl_s=ttl_s, record=record
-        )
+        super().__init__(store, **options)
         self._owner = owner
         self.space_name(owner=owner)
 
@@ -193,41 +187,16 @@ class KeepstateSessionStore(Adapter):
 
     # ---- ends
 
-    async def sweep(self) -> int:
+    async def sweep_space(self, space: Space) -> int:
         """Delete the lines of transcripts that were deleted or have ended, and return their number."""
-
-        async def work(ks: Keepstate) -> int:
-            names = [name async for name in ks.spaces(f"{self.kind}/")]
-            return sum([await _sweep(ks.space(name, record=self.records)) for name in names])
-
-        return await outlast_cancellation(self.call(work))
-
-
-async def _sweep(space: Space) -> int:
-    # A part that begins after this read is above `last`. One that began before is seen, unless it has ended.
-    last = await space.documents.get(_PARTS, 0)
-    live = {
-        each["part"]
-        for prefix in ("session/", "subpath/")
-        async for _, each in space.documents.items(prefix=prefix)
-    }
-    removed = 0
-    async for part in _parts(space):
-        while part <= last and part not in live:
-            names = [name async for name in space.documents.keys(prefix=f"entry/{part}/", limit=_AT_ONCE)]
-            if not names:
-                break
-            removed += await run_in_transaction(space, make_deletion(names), message="sweep")
-    return removed
-
-
-async def _parts(space: Space) -> AsyncIterator[int]:
-    """Yield the parts that have lines, by one short read each."""
-    after: str | None = None
-    while names := [name async for name in space.documents.keys(prefix="entry/", after=after, limit=1)]:
-        part = names[0].split("/")[1]
-        yield int(part)
-        after = f"entry/{part}0"  # which sorts behind all names of the part
+        # A part that begins after this read is above `last`. One that began before is seen, or has ended.
+        last = await space.documents.get(_PARTS, 0)
+        live = {
+            each["part"]
+            for prefix in ("session/", "subpath/")
+            async for _, each in space.documents.items(prefix=prefix)
+        }
+        return await sweep_numbers(space, "entry", last=last, live=live)
 
 
 def _begin(key: SessionKey, part: int) -> dict[str, Any]:

@@ -9,10 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, SupportsFloat, cast
+from typing import Any, Final, SupportsFloat, Unpack, cast
 
-from keepstate.adapters.base import Adapter, BoundSpace, outlast_cancellation
+from keepstate.adapters.base import (
+    BoundSpace,
+    RecordingAdapter,
+    RecordingOptions,
+    StoreLike,
+    outlast_cancellation,
+)
 from keepstate.engine.documents.documents import DocumentEntry
 from keepstate.engine.kernel.executor import is_coroutine_function
 from keepstate.engine.space.keepstate import Keepstate
@@ -20,11 +25,7 @@ from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, MissingExtraError
 from keepstate.names import DEFAULT_URL, segment, unescape
 from keepstate.sessions.namespace import make_deletion
-from keepstate.stores.protocol import Store
 from keepstate.values import limits
-
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
 
 try:
     from key_value.aio._utils.managed_entry import ManagedEntry
@@ -37,8 +38,7 @@ try:
         BaseStore,
     )
 except ImportError as error:
-    install = "pip install 'keepstate[key-value]'"
-    raise MissingExtraError(f"this needs py-key-value-aio: {install}", install=install) from error
+    raise MissingExtraError.of("key-value", "py-key-value-aio") from error
 
 _AT_ONCE: Final = 900
 """Keys written in one batch, which has room for `limits.BATCH_WRITES`."""
@@ -46,7 +46,11 @@ _SHORTEST_S: Final = 0.001
 
 
 class KeepstateKeyValue(
-    Adapter, BaseEnumerateKeysStore, BaseEnumerateCollectionsStore, BaseDestroyCollectionStore, BaseCullStore
+    RecordingAdapter,
+    BaseEnumerateKeysStore,
+    BaseEnumerateCollectionsStore,
+    BaseDestroyCollectionStore,
+    BaseCullStore,
 ):
     """A key-value store of py-key-value, for FastMCP and others. Processes and event loops may share one.
 
@@ -54,9 +58,10 @@ class KeepstateKeyValue(
     waited for.
 
     Args:
-        store, tenant, author, encryption, record: As for `Adapter`.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
         owner: The person whose collections these are, if any. `erase` removes all of an owner.
         default_collection: The collection of calls that name none.
+        options: `tenant`, `author`, `encryption` and `record`; see `RecordingOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -66,16 +71,13 @@ class KeepstateKeyValue(
 
     def __init__(
         self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        store: StoreLike = DEFAULT_URL,
         *,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
         owner: str | None = None,
-        record: bool = False,
         default_collection: str | None = None,
+        **options: Unpack[RecordingOptions],
     ) -> None:
-        Adapter.__init__(self, store, tenant=tenant, author=author, encryption=encryption, record=record)
+        RecordingAdapter.__init__(self, store, **options)
         BaseStore.__init__(self, default_collection=default_collection, stable_api=True)
         self._owner, self._begin = owner, f"{self.space_name(owner=owner)}/"
 

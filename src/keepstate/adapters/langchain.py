@@ -27,8 +27,7 @@ try:
     from langchain_core.chat_history import BaseChatMessageHistory
     from langchain_core.messages import BaseMessage, ChatMessage, convert_to_messages
 except ImportError as error:
-    install = "pip install 'keepstate[langchain]'"
-    raise MissingExtraError(f"this needs langchain-core: {install}", install=install) from error
+    raise MissingExtraError.of("langchain", "langchain-core") from error
 
 _AT_ONCE: Final = 400
 

@@ -9,41 +9,38 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from hashlib import sha256
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Unpack
 
 from keepstate._clock import SystemClock
-from keepstate.adapters.base import Adapter, outlast_cancellation
+from keepstate.adapters.base import StoreAdapter, StoreLike, StoreOptions, outlast_cancellation
 from keepstate.engine.events.record import Event
+from keepstate.engine.kernel.arguments import check_duration_ms
 from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.errors import HistoryLostError, InvalidError, MissingExtraError, PrunedError
 from keepstate.names import DEFAULT_URL, segment
-from keepstate.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
 
 try:
     from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 except ImportError as error:
-    install = "pip install 'keepstate[mcp]'"
-    raise MissingExtraError(f"this needs mcp 2: {install}", install=install) from error
+    raise MissingExtraError.of("mcp", "mcp 2") from error
 
 _AT_ONCE: Final = 256
 _EVENT_ID: Final = re.compile(r"([^/]{1,56})/([0-9]{1,20})/([0-9a-f]{16})", re.ASCII)
 """A stream, as a segment of a name, the number of the event, and a hash of the session's space."""
 
 
-class KeepstateEventStore(Adapter, EventStore):
+class KeepstateEventStore(StoreAdapter, EventStore):
     """The events of an MCP server, for `event_store=` of FastMCP, which tells the sessions apart by itself.
 
     A server of the MCP SDK gives each session its own events with `ResumableSessions`.
 
     Args:
-        store, tenant, author, encryption: As for `Adapter`.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
         ttl_s: Seconds after the last event of a stream after which `sweep` deletes it; None means never.
+        options: `tenant`, `author` and `encryption`; see `StoreOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -53,14 +50,15 @@ class KeepstateEventStore(Adapter, EventStore):
 
     def __init__(
         self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        store: StoreLike = DEFAULT_URL,
         *,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
         ttl_s: float | None = None,
+        **options: Unpack[StoreOptions],
     ) -> None:
-        super().__init__(store, tenant=tenant, author=author, encryption=encryption, ttl_s=ttl_s)
+        if ttl_s is not None:
+            check_duration_ms("ttl_s", ttl_s)
+        self.ttl_s = ttl_s
+        super().__init__(store, **options)
         self._shared = SessionEvents(self, self.space_name("shared"))
 
     def session(self, id: str, *, owner: str | None = None) -> SessionEvents:
@@ -80,27 +78,19 @@ class KeepstateEventStore(Adapter, EventStore):
         """Send later messages of the shared space; see `SessionEvents.replay_events_after`."""
         return await self._shared.replay_events_after(last_event_id, send_callback)
 
-    async def sweep(self) -> int:
+    async def sweep_space(self, space: Space) -> int:
         """Delete the streams that had no event for `ttl_s`, and return the number of their events.
 
         An event that is appended to such a stream while it is examined may be deleted with it.
         """
         if self.ttl_s is None:
             return 0
-        longest = timedelta(seconds=self.ttl_s)
-
-        async def work(ks: Keepstate) -> int:
-            removed = 0
-            for name in [name async for name in ks.spaces(f"{self.kind}/")]:
-                space = ks.space(name)
-                now = await space.now()
-                for stream in [stream async for stream in space.events.streams()]:
-                    last = await space.events.read(stream=stream, reverse=True, limit=1)
-                    if not last or now - last[0].recorded_at > longest:
-                        removed += await space.events.drop(stream)
-            return removed
-
-        return await outlast_cancellation(self.call(work))
+        removed, now = 0, await space.now()
+        for stream in [stream async for stream in space.events.streams()]:
+            last = await space.events.read(stream=stream, reverse=True, limit=1)
+            if not last or now - last[0].recorded_at > timedelta(seconds=self.ttl_s):
+                removed += await space.events.drop(stream)
+        return removed
 
 
 class SessionEvents(EventStore):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,16 @@ def unpacked(package: str, folder: Path) -> Path:
     return found
 
 
-def installed(folder: Path, *packages: str) -> Path:
-    """Return a folder for the path, with plugins that only those tests need; skips if they cannot be had."""
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
+def installed(folder: Path, *packages: str, with_needs: bool = False) -> Path:
+    """Return a folder for the path, with packages that only those tests need; skips if they cannot be had.
+
+    Args:
+        folder: The folder.
+        packages: The packages, with or without versions.
+        with_needs: Put in what they need too, whatever the versions elsewhere are.
+    """
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
+    uv += ["--directory", tempfile.gettempdir()] + ([] if with_needs else ["--no-deps"])
     done = subprocess.run(
         [*uv, "--target", str(folder), *packages],
         capture_output=True,

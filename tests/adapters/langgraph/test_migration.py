@@ -14,6 +14,8 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -25,6 +27,7 @@ from keepstate.adapters.langgraph import KeepstateSaver
 from keepstate.adapters.langgraph.migration import SPACE
 from keepstate.adapters.langgraph.records import space_of
 from keepstate.errors import InvalidError
+from tests.processes import Program
 
 
 @dataclass
@@ -213,6 +216,45 @@ async def test_asynchronous_savers_and_stores(tmp_path: Path, any_url: str) -> N
             await saver.aprune(["ann"])
             await saver.adelete_thread("ann")
             assert await saver.aget_tuple(on("ann")) is None
+
+
+MODULES = [
+    "keepstate.adapters.langgraph",
+    "langgraph.checkpoint.postgres.aio",
+    "langgraph.checkpoint.sqlite.aio",
+]
+BRING = """
+import sys
+from keepstate.adapters.langgraph import KeepstateSaver
+from tests.adapters.langgraph.test_migration import Plan, facts, graph_on
+
+with KeepstateSaver(sys.argv[1], migrate_from=sys.argv[2], allow=[Plan]) as saver:
+    sys.exit(len(facts(graph_on(saver), "ann")) != int(sys.argv[3]))
+"""
+
+
+@pytest.mark.timeout(300)
+async def test_threads_of_postgres_savers_come_over_whole_and_once(postgres_url: str, tmp_path: Path) -> None:
+    serde = JsonPlusSerializer(allowed_msgpack_modules=[(Plan.__module__, "Plan")])
+    async with AsyncPostgresSaver.from_conn_string(postgres_url, serde=serde) as theirs:
+        await theirs.setup()
+        for n in range(2):
+            await graph_on(theirs).ainvoke({"said": [f"hello {n}"]}, on("ann"))
+        with PostgresSaver.from_conn_string(postgres_url) as blocking:
+            blocking.serde = serde
+            told = await asyncio.to_thread(facts, graph_on(blocking), "ann")
+
+            for source in (theirs, blocking, postgres_url):
+                async with KeepstateSaver("memory://", migrate_from=source, allow=[Plan]) as saver:
+                    await saver.aget_tuple(on("ann"))
+                    assert facts(graph_on(saver), "ann") == told
+
+    url = f"sqlite:///{tmp_path}/new.db"
+    users = [Program("-c", BRING, url, postgres_url, len(told), modules=MODULES) for _ in "ab"]
+    assert [user.wait(200) for user in users] == [0, 0]
+    with keepstate.sync.open(url) as ks:
+        assert ks.space("thread/ann").history.stats().commits == len(told)
+        assert facts(graph_on(KeepstateSaver(ks, allow=[Plan])), "ann") == told
 
 
 @pytest.mark.parametrize("source", ["old.db", "redis://localhost", 7])

@@ -6,10 +6,9 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
-from pydantic_ai.conversation_store import ConversationStore
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import (
     ModelMessage,
@@ -21,6 +20,9 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
+
+if TYPE_CHECKING:  # the Pydantic AI of the oldest harness does not have it
+    from pydantic_ai.conversation_store import ConversationStore
 
 STEPS: Final = 60
 WHEN: Final = datetime(2026, 1, 2, tzinfo=UTC)

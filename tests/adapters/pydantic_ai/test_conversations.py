@@ -30,8 +30,8 @@ from pydantic_ai.messages import (
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.adapters import pydantic_ai
-from keepstate.adapters.pydantic_ai import KeepstateConversationStore
+from keepstate.adapters import pydantic_values
+from keepstate.adapters.pydantic_ai import KeepstateConversationStore, lines, saves
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.memory import MemoryStore
@@ -195,7 +195,7 @@ async def test_a_fork_and_its_source_grow_side_by_side(any_url: str) -> None:
 async def test_a_save_of_thousands_is_invisible_until_it_is_whole(
     any_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pydantic_ai, "_AT_ONCE", 20)
+    monkeypatch.setattr(pydantic_values, "AT_ONCE", 20)
     async with KeepstateConversationStore.from_url(any_url) as store:
         talk = Conversation(conversation_id="c", messages=[said(n) for n in range(400)])
         task = asyncio.create_task(store.save(talk))
@@ -208,7 +208,7 @@ async def test_a_save_of_thousands_is_invisible_until_it_is_whole(
         assert 0 < len(await names(store, "message/")) < 400
         assert await store.load("c") is None
         assert await store.sweep() == 0  # it could still go on
-        monkeypatch.setattr(pydantic_ai, "_STAGED_US", 0)
+        monkeypatch.setattr(saves, "_STAGED_US", 0)
         task = asyncio.create_task(store.save(talk))
         while len(await names(store, "line/")) < 2:
             await asyncio.sleep(0)
@@ -222,7 +222,7 @@ async def test_a_save_of_thousands_is_invisible_until_it_is_whole(
 async def test_a_long_save_goes_on_while_other_conversations_are_deleted(
     any_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pydantic_ai, "_AT_ONCE", 4)
+    monkeypatch.setattr(pydantic_values, "AT_ONCE", 4)
     async with KeepstateConversationStore.from_url(any_url) as store:
         base = await filled(store, "c", 3)
         talk = Conversation(
@@ -247,7 +247,7 @@ async def test_a_long_save_goes_on_while_other_conversations_are_deleted(
 async def test_a_long_save_whose_beginning_is_deleted_is_refused(
     any_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pydantic_ai, "_AT_ONCE", 1)
+    monkeypatch.setattr(pydantic_values, "AT_ONCE", 1)
     async with KeepstateConversationStore.from_url(any_url) as store:
         await filled(store, "c", 1)
         source = await store.load_entries("c")
@@ -290,7 +290,7 @@ async def test_messages_of_megabytes_are_saved_and_loaded_together(any_url: str)
 async def test_a_deletion_that_is_interrupted_is_completed_by_the_next_one(
     any_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pydantic_ai, "_DELETED_AT_ONCE", 10)
+    monkeypatch.setattr(lines, "_DELETED_AT_ONCE", 10)
     async with KeepstateConversationStore.from_url(any_url) as store:
         await filled(store, "c", 300)
         await filled(store, "other", 2)
@@ -308,12 +308,12 @@ async def test_a_deletion_that_is_interrupted_is_completed_by_the_next_one(
 
 DELETER = """
 import asyncio, sys
-from keepstate.adapters import pydantic_ai
+from keepstate.adapters.pydantic_ai import KeepstateConversationStore, lines
 
-pydantic_ai._DELETED_AT_ONCE = 1
+lines._DELETED_AT_ONCE = 1
 
 async def main():
-    async with pydantic_ai.KeepstateConversationStore.from_url(sys.argv[1]) as store:
+    async with KeepstateConversationStore.from_url(sys.argv[1]) as store:
         print("began", flush=True)
         await store.delete("c")
 
@@ -360,7 +360,7 @@ async def test_erasing_a_scope_leaves_no_byte_of_it(tmp_path: Path) -> None:
 async def test_an_erasure_that_is_interrupted_is_completed_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pydantic_ai, "_DELETED_AT_ONCE", 1)
+    monkeypatch.setattr(lines, "_DELETED_AT_ONCE", 1)
     async with KeepstateConversationStore.from_url(tmp_path / "state.db") as store:
         messages: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("the word is abracadabra")])] * 60
         await store.save(Conversation(conversation_id="c", messages=messages), scope="ann")

@@ -42,8 +42,8 @@ from pydantic_ai_harness.step_persistence import (
     continue_run,
 )
 
-from keepstate.adapters import pydantic_ai_harness
-from keepstate.adapters.pydantic_ai_harness import KeepstateMemoryStore, KeepstateStepStore
+from keepstate.adapters import pydantic_values
+from keepstate.adapters.pydantic_ai_harness import KeepstateMemoryStore, KeepstateStepStore, steps
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from tests.adapters.conftest import BACKENDS, url_of
@@ -144,8 +144,9 @@ def effect_of(call: str, run: str, at: datetime, status: Any) -> ToolEffectRecor
 
 async def check_steps(url: str, seed: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     most = (None, 1, 2, 5)[seed % 4]
-    for name in ("_AT_ONCE", "_PRUNED_AT_ONCE") if seed % 3 else ():
-        monkeypatch.setattr(pydantic_ai_harness, name, 2)
+    if seed % 3:
+        monkeypatch.setattr(pydantic_values, "AT_ONCE", 2)
+        monkeypatch.setattr(steps, "_PRUNED_AT_ONCE", 2)
     theirs = SqliteStepStore(database=path, media_store=None, max_snapshots_per_run=most)
     async with KeepstateStepStore.from_url(url, name=f"{seed}", max_snapshots_per_run=most) as ours:
         mine, its = RandomSteps(ours, seed), RandomSteps(theirs, seed)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from pydantic_ai.conversation_store import InMemoryConversationStore
 
-from keepstate.adapters import pydantic_ai
-from keepstate.adapters.pydantic_ai import KeepstateConversationStore
+from keepstate.adapters import pydantic_values
+from keepstate.adapters.pydantic_ai import KeepstateConversationStore, lines
 from keepstate.engine.space.keepstate import Keepstate
 from tests.adapters.conftest import BACKENDS, url_of
 from tests.adapters.pydantic_ai.talking import STEPS, RandomRun
 
 RUNS = 200
-SMALL = {"_AT_ONCE": 3, "_READ_AT_ONCE": 5, "_DELETED_AT_ONCE": 2, "_REACH": 2}
+SMALL = {"_READ_AT_ONCE": 5, "_DELETED_AT_ONCE": 2, "REACH": 2}
 """Every other run has limits that its few messages exceed."""
 
 
@@ -28,7 +28,9 @@ async def documents(store: KeepstateConversationStore, prefix: str) -> int:
 
 async def check_run(url: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, number in SMALL.items() if seed % 2 else ():
-        monkeypatch.setattr(pydantic_ai, name, number)
+        monkeypatch.setattr(lines, name, number)
+    if seed % 2:
+        monkeypatch.setattr(pydantic_values, "AT_ONCE", 3)
     theirs = InMemoryConversationStore()
     async with KeepstateConversationStore.from_url(url) as ours:
         mine, its = RandomRun(ours, seed), RandomRun(theirs, seed)

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
-from keepstate.adapters.base import Adapter
+from keepstate.adapters.base import StoreAdapter, StoreLike, StoreOptions
 from keepstate.engine.kernel.arguments import check_duration_ms, check_text
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Transaction
 from keepstate.errors import AlreadyExistsError, MissingExtraError, NotFoundError
 from keepstate.names import DEFAULT_URL, segment
-from keepstate.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
 
 try:
     from agent_framework import Content
 except ImportError as error:
-    install = "pip install 'keepstate[agent-framework]'"
-    raise MissingExtraError(f"this needs agent-framework-core: {install}", install=install) from error
+    raise MissingExtraError.of("agent-framework", "agent-framework-core") from error
 
 _REQUEST: Final = "request/"
 
 
-class KeepstateApprovalStore(Adapter):
+class KeepstateApprovalStore(StoreAdapter):
     """A store of the approval requests of functions, as `agent-framework-foundry-hosting` defines it.
 
     A request is stored once and never changes, so the call that a person approves is the call that was shown.
 
     Args:
-        store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
-            that was passed in stays open when the approval store closes.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
         owner: The person whose requests these are, if any. `erase(owner)` removes all of an owner.
         expires_s: Seconds until a request is absent; None means never.
-        tenant: The tenant of the space, if any.
-        author: The author in recorded changes.
-        encryption: The keys that encrypt all values of the store.
+        options: `tenant`, `author` and `encryption`; see `StoreOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -47,15 +37,13 @@ class KeepstateApprovalStore(Adapter):
 
     def __init__(
         self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        store: StoreLike = DEFAULT_URL,
         *,
         owner: str | None = None,
         expires_s: float | None = None,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
+        **options: Unpack[StoreOptions],
     ) -> None:
-        super().__init__(store, tenant=tenant, author=author, encryption=encryption)
+        super().__init__(store, **options)
         if expires_s is not None:
             check_duration_ms("expires_s", expires_s)
         self._expires_s = expires_s

@@ -12,22 +12,15 @@ timestamp in microseconds, and then the place in the chain.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import copy
 from datetime import UTC, datetime, timedelta
-from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypedDict, cast
+from typing import Any, ClassVar, Final, Self, TypedDict, Unpack, cast
 
-from keepstate.adapters.base import Adapter, outlast_cancellation
+from keepstate.adapters.base import StoreAdapter, StoreLike, StoreOptions, outlast_cancellation
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.joint_work import run_in_transaction
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, InvalidError, MissingExtraError, NotFoundError
 from keepstate.names import DEFAULT_URL, segment
-from keepstate.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
 
 try:
     from agent_framework import WorkflowCheckpoint
@@ -37,8 +30,7 @@ try:
     )
     from agent_framework.exceptions import WorkflowCheckpointException
 except ImportError as error:
-    install = "pip install 'keepstate[agent-framework]'"
-    raise MissingExtraError(f"this needs agent-framework-core: {install}", install=install) from error
+    raise MissingExtraError.of("agent-framework", "agent-framework-core") from error
 
 _CHECKPOINT: Final = "checkpoint/"
 _OF: Final = "of/"
@@ -67,25 +59,22 @@ class _Record(TypedDict):
     commit: str
 
 
-class KeepstateCheckpointStorage(Adapter):
+class KeepstateCheckpointStorage(StoreAdapter):
     """A checkpoint storage of the Agent Framework on a keepstate store. Give it to a `WorkflowBuilder`.
 
     A call is one batch. Runs in any number of processes may use one storage at the same time.
 
     Args:
-        store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
-            that was passed in stays open when the storage closes.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
         context_id: The run, conversation or user whose checkpoints these are: any text. `get_latest` looks
             only at the checkpoints of one context, so give each its own.
         owner: The person whose checkpoints these are, if any. `erase(owner)` removes all of an owner.
         allowed_checkpoint_types: Classes of yours that a checkpoint may contain, each as `module:qualname`,
             as for `FileCheckpointStorage`. Pickles of other classes are never loaded.
-        tenant: The tenant of the spaces, if any.
-        author: The author of the commits.
-        encryption: The keys that encrypt all values of the store.
 
     Attributes:
         context_id: The context.
+        options: `tenant`, `author` and `encryption`; see `StoreOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -95,18 +84,15 @@ class KeepstateCheckpointStorage(Adapter):
 
     def __init__(
         self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        store: StoreLike = DEFAULT_URL,
         *,
         context_id: str = "main",
         owner: str | None = None,
         allowed_checkpoint_types: Iterable[str] = (),
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
+        **options: Unpack[StoreOptions],
     ) -> None:
-        super().__init__(store, tenant=tenant, author=author, encryption=encryption)
+        super().__init__(store, **options)
         self._allowed = _check_types(allowed_checkpoint_types)
-        self._shares = False
         self._begin(context_id, owner)
 
     def _begin(self, context_id: str, owner: str | None) -> None:
@@ -128,8 +114,7 @@ class KeepstateCheckpointStorage(Adapter):
             context_id: The context.
             owner: The person whose checkpoints they are. By default the owner of this storage.
         """
-        storage = copy(self)
-        storage._shares = True
+        storage = self._copy()
         storage._begin(context_id, self._owner if owner is None else owner)
         return storage
 
@@ -304,16 +289,6 @@ class KeepstateCheckpointStorage(Adapter):
 
     def _decode(self, state: dict[str, Any]) -> WorkflowCheckpoint:
         return WorkflowCheckpoint.from_dict(decode_checkpoint_value(state, allowed_types=self._allowed))
-
-    def close(self) -> None:
-        """Close the storage, and the store for blocking calls unless it was passed in. Twice is allowed."""
-        if not self._shares:
-            super().close()
-
-    async def aclose(self) -> None:
-        """Close the storage, and the store for this event loop and blocking calls. Twice is allowed."""
-        if not self._shares:
-            await super().aclose()
 
 
 def _check_types(types: Iterable[str]) -> frozenset[str]:

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
-from keepstate.adapters.base import Adapter, BoundSpace, outlast_cancellation
+from keepstate.adapters.base import Adapter, AdapterOptions, BoundSpace, StoreLike
 from keepstate.adapters.items import ItemBatch, ItemDocuments, items_at
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.space.joint_work import run_in_transaction
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, MissingExtraError
 from keepstate.names import DEFAULT_URL
-from keepstate.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
 
 try:
     from agent_framework import HistoryProvider, Message
     from agent_framework._sessions import filter_new_messages
 except ImportError as error:
-    install = "pip install 'keepstate[agent-framework]'"
-    raise MissingExtraError(f"this needs agent-framework-core: {install}", install=install) from error
+    raise MissingExtraError.of("agent-framework", "agent-framework-core") from error
 
 
 class KeepstateHistoryProvider(Adapter, HistoryProvider):
@@ -34,8 +27,7 @@ class KeepstateHistoryProvider(Adapter, HistoryProvider):
     call repeats from the end of the session.
 
     Args:
-        store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
-            that was passed in stays open when the provider closes.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
         source_id: The name of the provider in an agent. Two providers of one agent on one store need
             different `tenant`s, not only different names.
         load_messages: Load messages before a run.
@@ -46,11 +38,7 @@ class KeepstateHistoryProvider(Adapter, HistoryProvider):
         skip_excluded: Do not load messages that a compaction has marked as excluded.
         owner: The person whose sessions these are, if any. A session's own owner comes first:
             `session.state["keepstate"] = {"owner": "ann"}`, with the `source_id` as the key.
-        tenant: The tenant of the spaces, if any.
-        author: The author in recorded changes.
-        encryption: The keys that encrypt all values of the store.
-        ttl_s: Seconds from each use until a session is empty; None means never.
-        record: Keep every moment of each session; see `get_messages(at=…)`.
+        options: `tenant`, `author`, `encryption`, `record` and `ttl_s`; see `AdapterOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -60,7 +48,7 @@ class KeepstateHistoryProvider(Adapter, HistoryProvider):
 
     def __init__(
         self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        store: StoreLike = DEFAULT_URL,
         *,
         source_id: str = "keepstate",
         load_messages: bool = True,
@@ -70,15 +58,9 @@ class KeepstateHistoryProvider(Adapter, HistoryProvider):
         store_outputs: bool = True,
         skip_excluded: bool = False,
         owner: str | None = None,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
-        ttl_s: float | None = None,
-        record: bool = False,
+        **options: Unpack[AdapterOptions],
     ) -> None:
-        Adapter.__init__(
-            self, store, tenant=tenant, author=author, encryption=encryption, ttl_s=ttl_s, record=record
-        )
+        Adapter.__init__(self, store, **options)
         HistoryProvider.__init__(
             self,
             source_id,
@@ -182,11 +164,4 @@ class KeepstateHistoryProvider(Adapter, HistoryProvider):
             session_id: The id of the session.
             state: The state of the provider in the session.
         """
-        bound = self.space_of(session_id, state)
-
-        async def work(space: Space) -> None:
-            await self.life(space).end()
-            await self.life(space).sweep()
-            await bound.shorten_log(space)
-
-        await outlast_cancellation(bound.call(work))
+        await self.space_of(session_id, state).clear()

@@ -5,30 +5,22 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Awaitable, Callable
-from copy import copy
 from inspect import isawaitable
-from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self, cast
+from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack, cast
 from weakref import WeakKeyDictionary
 
-from keepstate.adapters.base import Adapter, outlast_cancellation
+from keepstate.adapters.base import Adapter, AdapterOptions, StoreLike
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.space.joint_work import run_in_transaction
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import ConflictError, MissingExtraError
 from keepstate.names import DEFAULT_URL
 from keepstate.sessions.namespace import HEAD, HeadRecord, generation_prefix
-from keepstate.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
 
 try:
     from agent_framework import AgentSession, SessionStore
 except ImportError as error:
-    install = "pip install 'keepstate[agent-framework]'"
-    raise MissingExtraError(f"this needs agent-framework-core: {install}", install=install) from error
+    raise MissingExtraError.of("agent-framework", "agent-framework-core") from error
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the framework warns where its experimental class is extended, once
@@ -58,14 +50,9 @@ class KeepstateSessionStore(Adapter, _FrameworkStore):
     this store replaces what is there, as in the framework's own stores.
 
     Args:
-        store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
-            that was passed in stays open when the session store closes.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
         owner: The person whose sessions these are, if any. `erase(owner)` removes all sessions of an owner.
-        tenant: The tenant of the spaces, if any.
-        author: The author in recorded changes.
-        encryption: The keys that encrypt all values of the store.
-        ttl_s: Seconds from each use until a session is absent; None means never.
-        record: Keep every moment of each session; see `get(at=…)`.
+        options: `tenant`, `author`, `encryption`, `record` and `ttl_s`; see `AdapterOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -76,19 +63,13 @@ class KeepstateSessionStore(Adapter, _FrameworkStore):
 
     def __init__(
         self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        store: StoreLike = DEFAULT_URL,
         *,
         owner: str | None = None,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
-        ttl_s: float | None = None,
-        record: bool = False,
+        **options: Unpack[AdapterOptions],
     ) -> None:
-        super().__init__(
-            store, tenant=tenant, author=author, encryption=encryption, ttl_s=ttl_s, record=record
-        )
-        self._owner, self._shares = owner, False
+        super().__init__(store, **options)
+        self._owner = owner
         self._read = WeakKeyDictionary[AgentSession, dict[str, _Read]]()
 
     def of(self, owner: str) -> Self:
@@ -96,8 +77,8 @@ class KeepstateSessionStore(Adapter, _FrameworkStore):
 
         To close it closes no handle.
         """
-        other = copy(self)
-        other._owner, other._shares = owner, True
+        other = self._copy()
+        other._owner = owner
         return other
 
     def name_of(self, session_id: str) -> str:
@@ -204,25 +185,10 @@ class KeepstateSessionStore(Adapter, _FrameworkStore):
             ValueError: The id is empty.
         """
         self.name_of(session_id)
-
-        async def work(space: Space) -> None:
-            await self.life(space).end()
-            await self.life(space).sweep()
-
-        await outlast_cancellation(self.space(session_id, owner=self._owner).call(work))
+        await self.space(session_id, owner=self._owner).clear()
 
     def _remember(self, session: AgentSession, name: str, read: _Read) -> None:
         self._read.setdefault(session, {})[name] = read
-
-    def close(self) -> None:
-        """Close the store, and its handle for blocking calls unless it was passed in. Twice is allowed."""
-        if not self._shares:
-            super().close()
-
-    async def aclose(self) -> None:
-        """Close the store, and its handles for this event loop and blocking calls. Twice is allowed."""
-        if not self._shares:
-            await super().aclose()
 
 
 def _plain(session: AgentSession) -> dict[str, Any]:

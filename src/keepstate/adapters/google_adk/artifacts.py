@@ -11,18 +11,12 @@ version its facts and its content, under a life that begins with the file:
 from __future__ import annotations
 
 from collections.abc import Callable
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import Any, Final, TypedDict
 
-from keepstate.adapters.base import Adapter, BoundSpace, outlast_cancellation
-from keepstate.engine.space.keepstate import Keepstate
+from keepstate.adapters.base import BoundSpace, RecordingAdapter, outlast_cancellation
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import MissingExtraError
-from keepstate.names import DEFAULT_URL, segment
-from keepstate.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
+from keepstate.names import segment
 
 try:
     from google.adk.artifacts import artifact_util
@@ -32,8 +26,7 @@ try:
     from google.adk.platform import uuid as platform_uuid
     from google.genai import types
 except ImportError as error:
-    install = "pip install 'keepstate[google-adk]'"
-    raise MissingExtraError(f"this needs google-adk: {install}", install=install) from error
+    raise MissingExtraError.of("google-adk", "google-adk") from error
 
 _OF_USER: Final = "user:"
 _REFERENCES: Final = 5
@@ -50,36 +43,21 @@ class _File(TypedDict):
     next: int
 
 
-class KeepstateArtifactService(Adapter, BaseArtifactService):
+class KeepstateArtifactService(RecordingAdapter, BaseArtifactService):
     """ADK's artifact service on a keepstate store. Give it to a `Runner`.
 
     A version is one batch, and writers of one file get different versions. Deleting a session does not
     delete its artifacts; `erase` deletes those of a user.
 
     Args:
-        store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
-            that was passed in stays open when the service closes.
-        tenant: The tenant of the spaces, if any.
-        author: The author in recorded changes.
-        encryption: The keys that encrypt all values of the store.
-        record: Keep every moment of each space in its history.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
+        options: `tenant`, `author`, `encryption` and `record`; see `RecordingOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
     """
 
     kind = "adk-artifacts"
-
-    def __init__(
-        self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
-        *,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
-        record: bool = False,
-    ) -> None:
-        super().__init__(store, tenant=tenant, author=author, encryption=encryption, record=record)
 
     # ---- ADK's methods
 

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from keepstate.adapters.base import Adapter
+from keepstate.adapters.base import RecordingAdapter
 from keepstate.engine.kernel.arguments import check_text
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import MissingExtraError
 from keepstate.memories.words import WordIndex
-from keepstate.names import DEFAULT_URL, segment
-from keepstate.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
+from keepstate.names import segment
 
 try:
     from google.adk.events.event import Event
@@ -30,43 +24,27 @@ try:
     from google.adk.platform import uuid as platform_uuid
     from google.adk.sessions.session import Session
 except ImportError as error:
-    install = "pip install 'keepstate[google-adk]'"
-    raise MissingExtraError(f"this needs google-adk: {install}", install=install) from error
+    raise MissingExtraError.of("google-adk", "google-adk") from error
 
 _FOUND: Final = 10
 """Memories that one search returns, as ADK's own services do."""
 _AT_ONCE: Final = 400
 
 
-class KeepstateMemoryService(Adapter, BaseMemoryService):
+class KeepstateMemoryService(RecordingAdapter, BaseMemoryService):
     """ADK's memory service on a keepstate store. Give it to a `Runner`.
 
     A memory is found by its words, without a model. Each search reads all memories of the user.
 
     Args:
-        store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
-            that was passed in stays open when the service closes.
-        tenant: The tenant of the spaces, if any.
-        author: The author in recorded changes.
-        encryption: The keys that encrypt all values of the store.
-        record: Keep every moment of each space in its history.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
+        options: `tenant`, `author`, `encryption` and `record`; see `RecordingOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
     """
 
     kind = "adk-memories"
-
-    def __init__(
-        self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
-        *,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
-        record: bool = False,
-    ) -> None:
-        super().__init__(store, tenant=tenant, author=author, encryption=encryption, record=record)
 
     # ---- ADK's methods
 

@@ -14,14 +14,28 @@ shared state, `applied/EVENT` says for a day that the changes of an event are in
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, TypeVar, Unpack
 
-from keepstate.adapters.base import Adapter, BoundSpace, outlast_cancellation
+from keepstate.adapters.base import Adapter, AdapterOptions, BoundSpace, StoreLike, outlast_cancellation
+from keepstate.adapters.google_adk.session_records import (
+    RELOAD,
+    UNKNOWN,
+    Change,
+    Head,
+    Mark,
+    Place,
+    Places,
+    Values,
+    check_current,
+    event_name,
+    make_session,
+    read_session,
+    user_prefix,
+    without_temporary,
+)
 from keepstate.engine.documents.documents import DocumentEntry
 from keepstate.engine.kernel.arguments import check_flag, check_text
 from keepstate.engine.space.erasure import Erased
@@ -37,10 +51,6 @@ from keepstate.sessions.namespace import (
     SessionGenerations,
     generation_prefix,
 )
-from keepstate.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
 
 try:
     from google.adk.errors import StaleSessionError
@@ -56,24 +66,16 @@ try:
         ListSessionsResponse,
     )
     from google.adk.sessions.session import Session
-    from google.adk.sessions.state import State
 except ImportError as error:
-    install = "pip install 'keepstate[google-adk]'"
-    raise MissingExtraError(f"this needs google-adk: {install}", install=install) from error
+    raise MissingExtraError.of("google-adk", "google-adk") from error
 
 T = TypeVar("T")
 
 _APPLIED_S: Final = 86_400.0
 """Seconds for which an event that is sent again does not change the state of its app and user again."""
-_DRIFT_S: Final = 0.001
-"""A time of the framework may lose this much on its way through other services."""
 _TOGETHER: Final = 16
 """Sessions that a listing reads at the same time."""
-_MARK: Final = re.compile(r"(.*):(\d+)\|(-?\d+),(-?\d+)", re.DOTALL)
 _SCOPES: Final = ("app", "user")
-_UNKNOWN: Final = -1
-"""The version of shared state that a session does not know."""
-_RELOAD: Final = "load the session again, and repeat the turn on it"
 
 
 class KeepstateSessionService(Adapter, BaseSessionService):
@@ -88,17 +90,11 @@ class KeepstateSessionService(Adapter, BaseSessionService):
     there is one batch, and all writers of an app write to one space.
 
     Args:
-        store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
-            that was passed in stays open when the service closes.
-        tenant: The tenant of the spaces, if any.
-        author: The author in recorded changes.
-        encryption: The keys that encrypt all values of the store.
-        ttl_s: Seconds from each use until a session ends as a whole; None means never. The state of users and
-            apps does not end.
-        record: Keep every moment of each space in its history.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
         guard_shared: Also refuse an event if `app:` or `user:` state which it changes has changed since the
             session was loaded. Otherwise the last writer of a key wins.
         space_per: `session` or `app`. Never change it for a store with sessions.
+        options: `tenant`, `author`, `encryption`, `record` and `ttl_s`; see `AdapterOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -108,19 +104,13 @@ class KeepstateSessionService(Adapter, BaseSessionService):
 
     def __init__(
         self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        store: StoreLike = DEFAULT_URL,
         *,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
-        ttl_s: float | None = None,
-        record: bool = False,
         guard_shared: bool = False,
         space_per: Literal["session", "app"] = "session",
+        **options: Unpack[AdapterOptions],
     ) -> None:
-        super().__init__(
-            store, tenant=tenant, author=author, encryption=encryption, ttl_s=ttl_s, record=record
-        )
+        super().__init__(store, **options)
         if space_per not in ("session", "app"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`space_per` is {space_per!r}; give 'session' or 'app'")
         self._guards_shared, self._space_per = check_flag("guard_shared", guard_shared), space_per
@@ -150,7 +140,7 @@ class KeepstateSessionService(Adapter, BaseSessionService):
         id = (session_id or "").strip() or platform_uuid.new_uuid()
         places = self._places(app_name, user_id, id)
         changes = extract_json_safe_state_delta(state or {})
-        head = _Head(app_name, user_id, id, 0, platform_time.get_time(), "")
+        head = Head(app_name, user_id, id, 0, platform_time.get_time(), "")
 
         async def reject_existing(tx: Transaction) -> None:
             if await self._find(tx, places.session) is not None:
@@ -164,13 +154,13 @@ class KeepstateSessionService(Adapter, BaseSessionService):
             return prefix
 
         shared = [
-            _Change(scope, place, changes[scope])
+            Change(scope, place, changes[scope])
             for scope, place in zip(_SCOPES, places.shared, strict=True)
             if changes[scope]
         ]
         prefix, _ = await self._apply(places, shared, reject_existing, create, "create a session")
         states, versions = await self.call(lambda ks: self._shared(ks, places))
-        return _session(head, changes["session"], states, [], _Mark(prefix, 0, versions))
+        return make_session(head, changes["session"], states, [], Mark(prefix, 0, versions))
 
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
@@ -194,15 +184,15 @@ class KeepstateSessionService(Adapter, BaseSessionService):
             prefix = await generations.to_read()
             if prefix is None:
                 return None
-            found = await _read(space, prefix)
+            found = await read_session(space, prefix)
             if found is None:
                 return None
             head, own = found
             first = 0 if recent is None or since is not None else max(0, head.count - recent)
             listed = space.documents.items(
                 prefix=f"{prefix}event/",
-                after=_event_name(prefix, first - 1) if first else None,
-                before=_event_name(prefix, head.count),
+                after=event_name(prefix, first - 1) if first else None,
+                before=event_name(prefix, head.count),
             )
             events = [Event.model_validate(stored) async for _, stored in listed]
             if len(events) != head.count - first:
@@ -216,7 +206,7 @@ class KeepstateSessionService(Adapter, BaseSessionService):
             if recent is not None:
                 events = events[max(0, len(events) - recent) :]
             states, versions = await self._shared(ks, places)
-            return _session(head, own, states, events, _Mark(prefix, head.count, versions))
+            return make_session(head, own, states, events, Mark(prefix, head.count, versions))
 
         return await self.call(work)
 
@@ -230,16 +220,16 @@ class KeepstateSessionService(Adapter, BaseSessionService):
         if self._space_per == "app":
             found = await self.call(lambda ks: self._list_in_app(ks, app, user))
         else:
-            found = list[tuple[_Head, _State]]()
+            found = list[tuple[Head, Values]]()
             names = await self.call(lambda ks: self._names(ks, app, user))
             for begin in range(0, len(names), _TOGETHER):
                 reads = [self.call(self._reader(name)) for name in names[begin : begin + _TOGETHER]]
                 found += [each for each in await asyncio.gather(*reads) if each is not None]
         found = [each for each in found if each[0].app == app and user in (None, each[0].user)]
-        states: dict[str, tuple[_State, _State]] = {}
+        states: dict[str, tuple[Values, Values]] = {}
         for each in {head.user for head, _ in found}:
             states[each], _ = await self.call(partial(self._shared, places=self._places(app, each, "")))
-        sessions = [_session(head, own, states[head.user], [], None) for head, own in found]
+        sessions = [make_session(head, own, states[head.user], [], None) for head, own in found]
         sessions.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
         return ListSessionsResponse(sessions=sessions)
 
@@ -274,15 +264,15 @@ class KeepstateSessionService(Adapter, BaseSessionService):
         """
         if event.partial:
             return event
-        trimmed = _without_temporary(event)
+        trimmed = without_temporary(event)
         if any(own.id == event.id and own == trimmed for own in session.events):
             return event
         places = self._places(session.app_name, session.user_id, session.id)
         changes = extract_json_safe_state_delta(trimmed.actions.state_delta)
         stored = trimmed.model_dump(mode="json", exclude_none=True)
-        mark = _Mark.of(session)
+        mark = Mark.of(session)
 
-        async def find(tx: Transaction) -> tuple[str, _Head, bool]:
+        async def find(tx: Transaction) -> tuple[str, Head, bool]:
             if mark is not None:  # one read of all that follows
                 names = (f"{mark.prefix}head", f"{mark.prefix}state")
                 await tx.documents.entries(places.session.prefix + HEAD, *names)
@@ -292,14 +282,14 @@ class KeepstateSessionService(Adapter, BaseSessionService):
             prefix, head = found
             is_stored = mark is not None and mark.is_before(prefix, head) and head.last == event.id
             if not is_stored:
-                _check_current(session, mark, prefix, head)
+                check_current(session, mark, prefix, head)
             return prefix, head, is_stored
 
         async def append(tx: Transaction) -> tuple[str, int]:
             prefix, head, is_stored = await find(tx)
             if is_stored:
                 return prefix, head.count
-            await tx.documents.put(_event_name(prefix, head.count), stored)
+            await tx.documents.put(event_name(prefix, head.count), stored)
             if changes["session"]:
                 own = await tx.documents.get(f"{prefix}state", {})
                 await tx.documents.put(f"{prefix}state", {**own, **changes["session"]})
@@ -307,9 +297,9 @@ class KeepstateSessionService(Adapter, BaseSessionService):
             await tx.documents.put(f"{prefix}head", new.stored())
             return prefix, new.count
 
-        versions = (_UNKNOWN, _UNKNOWN) if mark is None else mark.versions
+        versions = (UNKNOWN, UNKNOWN) if mark is None else mark.versions
         shared = [
-            _Change(scope, place, changes[scope], event.id, version)
+            Change(scope, place, changes[scope], event.id, version)
             for scope, place, version in zip(_SCOPES, places.shared, versions, strict=True)
             if changes[scope]
         ]
@@ -319,24 +309,18 @@ class KeepstateSessionService(Adapter, BaseSessionService):
         self._apply_temp_state(session, event)
         event = self._trim_temp_delta_state(event)
         session.last_update_time = event.timestamp
-        session._storage_update_marker = str(_Mark(prefix, count, (app, user)))  # pyright: ignore[reportPrivateUsage]
+        session._storage_update_marker = str(Mark(prefix, count, (app, user)))  # pyright: ignore[reportPrivateUsage]
         return self._commit_event_to_session(session, event)
 
     # ---- ends
 
-    async def sweep(self) -> int:
-        """Delete the documents of sessions that have ended or were deleted; return their number."""
-
-        async def work(ks: Keepstate) -> int:
-            removed = 0
-            async for name in ks.spaces(f"{self.kind}/"):
-                space = ks.space(name, record=self.records)
-                async for key in space.documents.keys(f"*{GENERATIONS}"):
-                    place = _Place(name, key.removesuffix(GENERATIONS))
-                    removed += await self._generations(space, place).sweep()
-            return removed
-
-        return await self.call(work)
+    async def sweep_space(self, space: Space) -> int:
+        """Delete the documents of sessions that have ended or were deleted, and return their number."""
+        places = [
+            Place(space.name, key.removesuffix(GENERATIONS))
+            async for key in space.documents.keys(f"*{GENERATIONS}")
+        ]
+        return sum([await self._generations(space, place).sweep() for place in places])
 
     async def erase(self, owner: str) -> Erased:
         """Erase all sessions of a user, and the user's state in all apps, with their logs and histories.
@@ -346,7 +330,7 @@ class KeepstateSessionService(Adapter, BaseSessionService):
         one. What a writer stores for the user during the call may remain.
         """
         erased = await super().erase(owner)
-        prefix = _user_prefix(owner)
+        prefix = user_prefix(owner)
 
         async def work(ks: Keepstate) -> list[Erased]:
             done: list[Erased] = []
@@ -368,24 +352,24 @@ class KeepstateSessionService(Adapter, BaseSessionService):
 
     def conflict(self, error: ConflictError) -> Exception:
         """Return ADK's error for a conflict."""
-        return StaleSessionError(f"The session is being modified in storage by others: {error}; {_RELOAD}.")
+        return StaleSessionError(f"The session is being modified in storage by others: {error}; {RELOAD}.")
 
     # ---- places
 
-    def _places(self, app_name: str, user_id: str, session_id: str) -> _Places:
+    def _places(self, app_name: str, user_id: str, session_id: str) -> Places:
         app, user = _check_id("app_name", app_name), _check_id("user_id", user_id)
         id = check_text("session_id", session_id)
         if self._space_per == "app":
-            space, under = self.space_name(app), _user_prefix(user)
-            session = _Place(space, f"{under}session/{segment(id)}/")
-            return _Places((_Place(space), _Place(space, under)), session)
-        shared = _Place(self.space_name(app)), _Place(self.space_name(app, owner=user))
-        return _Places(shared, _Place(self.space_name(app, id, owner=user)))
+            space, under = self.space_name(app), user_prefix(user)
+            session = Place(space, f"{under}session/{segment(id)}/")
+            return Places((Place(space), Place(space, under)), session)
+        shared = Place(self.space_name(app)), Place(self.space_name(app, owner=user))
+        return Places(shared, Place(self.space_name(app, id, owner=user)))
 
-    def _on(self, ks: Keepstate, place: _Place) -> Space:
+    def _on(self, ks: Keepstate, place: Place) -> Space:
         return ks.space(place.space, record=self.records)
 
-    def _generations(self, target: Space | Transaction, place: _Place) -> SessionGenerations:
+    def _generations(self, target: Space | Transaction, place: Place) -> SessionGenerations:
         return SessionGenerations(
             target, place.prefix, what="the session", user_id=ANY_USER, ttl_s=self.ttl_s
         )
@@ -394,8 +378,8 @@ class KeepstateSessionService(Adapter, BaseSessionService):
 
     async def _apply(
         self,
-        places: _Places,
-        shared: Sequence[_Change],
+        places: Places,
+        shared: Sequence[Change],
         check: Callable[[Transaction], Awaitable[object]],
         write: Callable[[Transaction], Awaitable[T]],
         message: str,
@@ -434,7 +418,7 @@ class KeepstateSessionService(Adapter, BaseSessionService):
                 written[each.scope] = merged.revision
         return (await session.transact(write, message=message)).value, written
 
-    async def _merge(self, tx: Transaction, change: _Change) -> bool:
+    async def _merge(self, tx: Transaction, change: Change) -> bool:
         """Change a shared state, and return True; or False if the event has changed it already."""
         state, applied = f"{change.place.prefix}state", change.applied
         found = await self._reject_moved(tx, change)
@@ -442,11 +426,11 @@ class KeepstateSessionService(Adapter, BaseSessionService):
             return False
         if applied is not None:
             await tx.documents.put(applied, True, ttl_s=_APPLIED_S)
-        old: _State = found[state].value if state in found else {}
+        old: Values = found[state].value if state in found else {}
         await tx.documents.put(state, {**old, **change.values})
         return True
 
-    async def _reject_moved(self, tx: Transaction, change: _Change) -> dict[str, DocumentEntry[Any]]:
+    async def _reject_moved(self, tx: Transaction, change: Change) -> dict[str, DocumentEntry[Any]]:
         """Return the stored state, and whether the event has changed it already.
 
         Raises:
@@ -458,25 +442,25 @@ class KeepstateSessionService(Adapter, BaseSessionService):
         if self._guards_shared and applied not in (None, *found) and version != change.version:
             raise StaleSessionError(
                 f"The state of the {change.scope} has been modified in storage since the session was loaded; "
-                f"{_RELOAD}."
+                f"{RELOAD}."
             )
         return found
 
     # ---- reading
 
-    async def _find(self, tx: Transaction, place: _Place) -> tuple[str, _Head] | None:
+    async def _find(self, tx: Transaction, place: Place) -> tuple[str, Head] | None:
         """Return the prefix and the head of a session that exists."""
         prefix = await self._generations(tx, place).to_read()
         if prefix is None or (stored := await tx.documents.get(f"{prefix}head")) is None:
             return None
-        return prefix, _Head(**stored)
+        return prefix, Head(**stored)
 
-    async def _shared(self, ks: Keepstate, places: _Places) -> tuple[tuple[_State, _State], tuple[int, int]]:
+    async def _shared(self, ks: Keepstate, places: Places) -> tuple[tuple[Values, Values], tuple[int, int]]:
         """Return the state of the app and that of the user, and their versions."""
         entries = [
             await self._on(ks, place).documents.entry(f"{place.prefix}state") for place in places.shared
         ]
-        states: list[_State] = [{} if entry is None else entry.value for entry in entries]
+        states: list[Values] = [{} if entry is None else entry.value for entry in entries]
         versions = [0 if entry is None else entry.version for entry in entries]
         return (states[0], states[1]), (versions[0], versions[1])
 
@@ -486,149 +470,32 @@ class KeepstateSessionService(Adapter, BaseSessionService):
         names = [name async for name in ks.spaces(under) if name.startswith(f"{self.kind}/~")]
         return [name for name in names if _may_be_session(name, segment(app))]
 
-    def _reader(self, name: str) -> Callable[[Keepstate], Coroutine[Any, Any, tuple[_Head, _State] | None]]:
-        async def work(ks: Keepstate) -> tuple[_Head, _State] | None:
+    def _reader(self, name: str) -> Callable[[Keepstate], Coroutine[Any, Any, tuple[Head, Values] | None]]:
+        async def work(ks: Keepstate) -> tuple[Head, Values] | None:
             space = ks.space(name, record=self.records)
             generation = await space.documents.get(HEAD, type=HeadRecord)
-            return None if generation is None else await _read(space, generation_prefix("", generation.life))
+            return (
+                None
+                if generation is None
+                else await read_session(space, generation_prefix("", generation.life))
+            )
 
         return work
 
-    async def _list_in_app(self, ks: Keepstate, app: str, user: str | None) -> list[tuple[_Head, _State]]:
+    async def _list_in_app(self, ks: Keepstate, app: str, user: str | None) -> list[tuple[Head, Values]]:
         space = ks.space(self.space_name(app), record=self.records)
-        under = "user/" if user is None else _user_prefix(user)
+        under = "user/" if user is None else user_prefix(user)
         prefixes = [
             generation_prefix(key.removesuffix(HEAD), record.life)
             async for key, record in space.documents.items(f"*/{HEAD}", prefix=under)
         ]
-        return [found for prefix in prefixes if (found := await _read(space, prefix)) is not None]
-
-
-# ---- values
-
-_State = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A space, and the prefix of names in it."""
-
-    space: str
-    prefix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The places of a session: those of the shared state of its app and its user, and its own."""
-
-    shared: tuple[_Place, _Place]
-    session: _Place
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """Values for a shared state; `version` is that which the session knows, for the event with this id."""
-
-    scope: str
-    place: _Place
-    values: _State
-    event_id: str | None = None
-    version: int = _UNKNOWN
-
-    @property
-    def applied(self) -> str | None:
-        """The name of the document that says that the event has made the change; None without an event."""
-        return None if self.event_id is None else f"{self.place.prefix}applied/{segment(self.event_id)}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The head of a session: its ids, how many events it has, and the time and id of the last one."""
-
-    app: str
-    user: str
-    id: str
-    count: int
-    at: float
-    last: str
-
-    def stored(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """The place at which a session object was loaded: its generation, its events, and shared versions.
-
-    Its text is `PREFIX:COUNT|APP,USER`.
-    """
-
-    prefix: str
-    count: int
-    versions: tuple[int, int]
-
-    def __str__(self) -> str:
-        return f"{self.prefix}:{self.count}|{self.versions[0]},{self.versions[1]}"
-
-    @classmethod
-    def of(cls, session: Session) -> Self | None:
-        """Return the mark of a session; None if no service has loaded it."""
-        text = session._storage_update_marker  # pyright: ignore[reportPrivateUsage]
-        if text is None:
-            return None
-        if (found := _MARK.fullmatch(text)) is None:
-            raise StaleSessionError(f"Session {session.id} was loaded by another service; {_RELOAD}.")
-        prefix, count, app, user = found.groups()
-        return cls(prefix, int(count), (int(app), int(user)))
-
-    def is_at(self, prefix: str, head: _Head) -> bool:
-        return (self.prefix, self.count) == (prefix, head.count)
-
-    def is_before(self, prefix: str, head: _Head) -> bool:
-        return (self.prefix, self.count + 1) == (prefix, head.count)
+        return [found for prefix in prefixes if (found := await read_session(space, prefix)) is not None]
 
 
 def _check_id(name: str, id: str) -> str:
     if not check_text(name, id):
         raise InvalidError(f"`{name}` is empty; sessions belong to an app and a user")
     return id
-
-
-def _check_current(session: Session, mark: _Mark | None, prefix: str, head: _Head) -> None:
-    """Raise `StaleSessionError` if a session object lacks events that were stored.
-
-    An object without a mark was made by hand or came over a wire. Its last event decides, or else its time.
-    """
-    if mark is not None:
-        is_current = mark.is_at(prefix, head)
-    elif session.events:
-        is_current = session.events[-1].id == head.last
-    else:
-        is_current = head.at <= session.last_update_time + _DRIFT_S
-    if not is_current:
-        raise StaleSessionError(
-            f"Session {session.id} has been modified in storage since it was loaded; {_RELOAD}."
-        )
-
-
-def _without_temporary(event: Event) -> Event:
-    """Return an event without changes of `temp:` state, which is never stored; the event stays as it is."""
-    kept = {
-        key: value
-        for key, value in event.actions.state_delta.items()
-        if not key.startswith(State.TEMP_PREFIX)
-    }
-    if len(kept) == len(event.actions.state_delta):
-        return event
-    return event.model_copy(update={"actions": event.actions.model_copy(update={"state_delta": kept})})
-
-
-def _user_prefix(user: str) -> str:
-    return f"user/{segment(user)}/"
-
-
-def _event_name(prefix: str, number: int) -> str:
-    return f"{prefix}event/{number:012}"
 
 
 def _may_be_session(name: str, app: str) -> bool:
@@ -638,26 +505,3 @@ def _may_be_session(name: str, app: str) -> bool:
     """
     _, _, *ids = name.split("/")
     return ids[0] == app if len(ids) > 1 else ids[0] != app
-
-
-async def _read(space: Space, prefix: str) -> tuple[_Head, _State] | None:
-    """Return the head and the own state of a session."""
-    found = await space.documents.entries(f"{prefix}head", f"{prefix}state")
-    if f"{prefix}head" not in found:
-        return None
-    return _Head(**found[f"{prefix}head"].value), found[f"{prefix}state"].value
-
-
-def _session(
-    head: _Head, own: _State, shared: tuple[_State, _State], events: list[Event], mark: _Mark | None
-) -> Session:
-    state = {
-        **own,
-        **{State.APP_PREFIX + key: value for key, value in shared[0].items()},
-        **{State.USER_PREFIX + key: value for key, value in shared[1].items()},
-    }
-    session = Session(
-        app_name=head.app, user_id=head.user, id=head.id, state=state, events=events, last_update_time=head.at
-    )
-    session._storage_update_marker = None if mark is None else str(mark)  # pyright: ignore[reportPrivateUsage]
-    return session

@@ -82,7 +82,7 @@ Ask = Callable[["Interrupt[Any]", RunnableConfig], InterruptQuestion]
 def question_of(interrupt: Interrupt[Any], _config: RunnableConfig) -> InterruptQuestion:
     """Return the question of an interrupt by its value: a text, or the text in a dict under `question`."""
     value = cast("object", interrupt.value)
-    schema = interrupt.response_schema
+    schema: object = getattr(interrupt, "response_schema", None)  # LangGraph 1.2.0 does not have it
     text = value if isinstance(value, str) else None
     if isinstance(value, Mapping):
         named = cast("Mapping[str, object]", value)
@@ -90,7 +90,7 @@ def question_of(interrupt: Interrupt[Any], _config: RunnableConfig) -> Interrupt
     if not text:
         said = repr(plain(interrupt.value))
         text = f"The graph asks: {said if len(said) <= _SHOWN else f'{said[:_SHOWN]}…'}"
-    return InterruptQuestion(text, schema if isinstance(schema, dict) else None)
+    return InterruptQuestion(text, cast("dict[str, Any]", schema) if isinstance(schema, dict) else None)
 
 
 class NewInterrupt(NamedTuple):

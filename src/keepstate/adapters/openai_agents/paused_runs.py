@@ -22,8 +22,7 @@ try:
     from agents.items import ToolApprovalItem
     from pydantic_core import to_jsonable_python
 except ImportError as error:
-    install = "pip install 'keepstate[openai-agents]'"
-    raise MissingExtraError(f"this needs openai-agents: {install}", install=install) from error
+    raise MissingExtraError.of("openai-agents", "openai-agents") from error
 
 KIND: Final = "openai.run"
 """The kind of the tasks."""

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from copy import copy
-from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar, Unpack
 
-from keepstate.adapters.base import Adapter, outlast_cancellation
+from keepstate.adapters.base import Adapter, AdapterOptions, StoreLike
 from keepstate.adapters.items import ItemBatch, ItemDocuments, items_at
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.joint_work import run_in_transaction
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import AlreadyExistsError, ClosedError, MissingExtraError
 from keepstate.names import DEFAULT_URL
-from keepstate.stores.protocol import Store
 
 if TYPE_CHECKING:
     from agents.run_context import RunContextWrapper
 
-    from keepstate.stores.wrappers.encrypted import KeyRing
 
 try:
     from agents.items import TResponseInputItem
@@ -29,8 +24,7 @@ try:
     from agents.memory import session as sdk
     from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 except ImportError as error:
-    install = "pip install 'keepstate[openai-agents]'"
-    raise MissingExtraError(f"this needs openai-agents: {install}", install=install) from error
+    raise MissingExtraError.of("openai-agents", "openai-agents") from error
 
 T = TypeVar("T")
 
@@ -52,20 +46,15 @@ class KeepstateSession(Adapter):
 
     Args:
         session_id: The id of the session: any text.
-        store: A store URL, the path of an SQLite file, an open store, or a handle on one. A store or handle
-            that was passed in stays open when the session closes.
+        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
         session_settings: The settings of the session, such as `SessionSettings(limit=50)`.
         owner: The person whose session it is, if any. `erase(owner)` removes all sessions of an owner. The
             same id of another owner is another session.
-        tenant: The tenant of the session, if any.
-        author: The author in recorded changes.
-        encryption: The keys that encrypt all values of the store.
-        ttl_s: Seconds from each use until the session is empty; None means never.
-        record: Keep every moment of the session; see `get_items(at=…)` and `fork`.
 
     Attributes:
         session_id: The id.
         session_settings: The settings.
+        options: `tenant`, `author`, `encryption`, `record` and `ttl_s`; see `AdapterOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -78,23 +67,17 @@ class KeepstateSession(Adapter):
     def __init__(
         self,
         session_id: str,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        store: StoreLike = DEFAULT_URL,
         *,
         session_settings: SessionSettings | dict[str, Any] | None = None,
         owner: str | None = None,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
-        ttl_s: float | None = None,
-        record: bool = False,
+        **options: Unpack[AdapterOptions],
     ) -> None:
-        super().__init__(
-            store, tenant=tenant, author=author, encryption=encryption, ttl_s=ttl_s, record=record
-        )
+        super().__init__(store, **options)
         self.session_settings = (
             SessionSettings() if session_settings is None else coerce_session_settings(session_settings)
         )
-        self._owner, self._shares, self._is_closed = owner, False, False
+        self._owner, self._is_closed = owner, False
         self._begin(session_id)
 
     def _begin(self, session_id: str) -> None:
@@ -112,8 +95,7 @@ class KeepstateSession(Adapter):
         It uses the handles of this session, so a server can make one for each request. To close it closes no
         handle.
         """
-        session = copy(self)
-        session._shares = True
+        session = self._copy()
         session._begin(session_id)
         return session
 
@@ -188,8 +170,7 @@ class KeepstateSession(Adapter):
             wrapper: The context that the SDK passes to sessions; not used.
         """
         self._check_open()
-        await outlast_cancellation(self._space.call(lambda space: self.life(space).end()))
-        await self._sweep_ended()
+        await self._space.clear()
 
     # ---- replacing, for the SDK's compaction
 
@@ -304,11 +285,9 @@ class KeepstateSession(Adapter):
     def close(self) -> None:
         """Close the session, and the store for blocking calls unless it was passed in. Twice is allowed."""
         self._is_closed = True
-        if not self._shares:
-            super().close()
+        super().close()
 
     async def aclose(self) -> None:
         """Close the session, and the store for this event loop and blocking calls. Twice is allowed."""
         self._is_closed = True
-        if not self._shares:
-            await super().aclose()
+        await super().aclose()

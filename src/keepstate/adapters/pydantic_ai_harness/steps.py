@@ -1,4 +1,4 @@
-"""`KeepstateStepStore` and `KeepstateMemoryStore`: stores of Pydantic AI's harness in any keepstate store.
+"""`KeepstateStepStore`: runs, their events, snapshots and tool effects.
 
 ```
 run/<run>                       {"record", "conversation", "parent", "started_us"}: a collection
@@ -8,8 +8,6 @@ snapshot/<run>/<number>         {"fields", "digests"}: a snapshot, with the dige
 message/<digest>                a message, once for all snapshots of all runs
 applied/<run>/<kind>/<key>      the idempotency key of an event or snapshot
 effect/<run>/<tool call>        the last record of a tool call
-file/<path>                     {"content", "version", "operation_id", "metadata"}: a memory
-operation/<id>                  {"fingerprint", "version", "existed"}: the receipt of a change of a memory
 ```
 """
 
@@ -20,36 +18,21 @@ from dataclasses import replace
 from datetime import UTC
 from functools import partial
 from hashlib import sha256
-from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
 import msgspec
 
-from keepstate.adapters.base import Adapter, read_each
+from keepstate.adapters.base import OneSpaceAdapter, RecordingOptions, StoreLike, read_each
 from keepstate.engine.documents.collection import Collection
 from keepstate.engine.kernel.stored import to_microseconds
-from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
 from keepstate.errors import InvalidError, MissingExtraError
 from keepstate.names import DEFAULT_URL, segment
-from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
-if TYPE_CHECKING:
-    from keepstate.stores.wrappers.encrypted import KeyRing
-
 try:
-    from pydantic import ConfigDict, TypeAdapter
+    from pydantic import TypeAdapter
     from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
-    from pydantic_ai_harness.memory import (
-        InMemoryStore,
-        MemoryConflictError,
-        MemoryFile,
-        MemoryMutation,
-        MemoryOperation,
-        MemoryOperationConflictError,
-        MemorySearchResult,
-    )
     from pydantic_ai_harness.step_persistence import (
         ContinuableSnapshot,
         RunRecord,
@@ -57,48 +40,17 @@ try:
         ToolEffectRecord,
     )
     from pydantic_core import PydanticSerializationError
+
+    from keepstate.adapters.pydantic_values import PLAIN, dump, in_batches, unstorable
 except ImportError as error:
-    install = "pip install 'keepstate[pydantic-ai-harness]'"
-    raise MissingExtraError(f"this needs pydantic-ai-harness: {install}", install=install) from error
+    raise MissingExtraError.of("pydantic-ai-harness", "pydantic-ai-harness") from error
 
-_JSON: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-_RUNS: Final = TypeAdapter(list[RunRecord], config=_JSON)
-_EVENTS: Final = TypeAdapter(list[StepEvent], config=_JSON)
-_EFFECTS: Final = TypeAdapter(list[ToolEffectRecord], config=_JSON)
-_SNAPSHOTS: Final = TypeAdapter(list[ContinuableSnapshot], config=_JSON)
+_RUNS: Final = TypeAdapter(list[RunRecord], config=PLAIN)
+_EVENTS: Final = TypeAdapter(list[StepEvent], config=PLAIN)
+_EFFECTS: Final = TypeAdapter(list[ToolEffectRecord], config=PLAIN)
+_SNAPSHOTS: Final = TypeAdapter(list[ContinuableSnapshot], config=PLAIN)
 _DIGEST_BYTES: Final = 16
-_AT_ONCE: Final = 400
-_BATCH_BYTES: Final = 4 << 20
 _PRUNED_AT_ONCE: Final = 400
-_RECEIPT_S: Final = 30 * 24 * 3600.0
-"""The time for which a store of memories knows an operation."""
-_PATH_BYTES: Final = 430
-_AFTER_EACH: Final = "\U0010ffff"
-
-
-class _OneSpace(Adapter):
-    """An adapter whose data is in one space; see the stores below for the arguments."""
-
-    def __init__(
-        self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
-        *,
-        name: str = "main",
-        owner: str | None = None,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
-        record: bool = False,
-    ) -> None:
-        super().__init__(store, tenant=tenant, author=author, encryption=encryption, record=record)
-        self._bound = self.space(name, owner=owner)
-
-    async def sweep(self) -> int:
-        """Return 0: nothing of these stores ends by itself but receipts, which `keepstate sweep` deletes."""
-        return 0
-
-
-# ---- steps
 
 
 class _RunState(msgspec.Struct):
@@ -119,7 +71,7 @@ class _RunState(msgspec.Struct):
     kept: int = -1
 
 
-class KeepstateStepStore(_OneSpace):
+class KeepstateStepStore(OneSpaceAdapter):
     """The `StepStore` of the harness on a keepstate store, for `StepPersistence` and `ConversationSearch`.
 
     Each message is stored once, however many snapshots and runs repeat it. Events and snapshots with an
@@ -130,12 +82,9 @@ class KeepstateStepStore(_OneSpace):
         store: A store URL, the path of an SQLite file, an open store, or a handle on one.
         name: The name of the runs, to keep those of several applications apart.
         owner: The person whose runs these are, if they belong to one. `erase` drops their space.
-        tenant: The tenant of the space, if any.
-        author: The author in recorded changes.
-        encryption: The keys that encrypt values.
-        record: Keep every moment of the space in its history.
         max_snapshots_per_run: The number of snapshots to keep of a run: the latest ones, and the latest
             complete one. None keeps all. Messages of deleted snapshots stay.
+        options: `tenant`, `author`, `encryption` and `record`; see `RecordingOptions`.
 
     Raises:
         InvalidError: An argument is wrong, or the URL names no store.
@@ -145,22 +94,17 @@ class KeepstateStepStore(_OneSpace):
 
     def __init__(
         self,
-        store: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        store: StoreLike = DEFAULT_URL,
         *,
         name: str = "main",
         owner: str | None = None,
-        tenant: str | None = None,
-        author: str | None = None,
-        encryption: KeyRing | None = None,
-        record: bool = False,
         max_snapshots_per_run: int | None = None,
+        **options: Unpack[RecordingOptions],
     ) -> None:
         if max_snapshots_per_run is not None:
             limits.admit_count("max_snapshots_per_run", max_snapshots_per_run)
         self._most = max_snapshots_per_run
-        super().__init__(
-            store, name=name, owner=owner, tenant=tenant, author=author, encryption=encryption, record=record
-        )
+        super().__init__(store, name=name, owner=owner, **options)
 
     # ---- runs
 
@@ -172,7 +116,7 @@ class KeepstateStepStore(_OneSpace):
         """
         started_at = record.started_at
         value = {
-            "record": _dump(_RUNS, [record], f"the record of run {record.run_id!r}")[0],
+            "record": dump(_RUNS, [record], f"the record of run {record.run_id!r}")[0],
             "conversation": None if record.conversation_id is None else segment(record.conversation_id),
             "parent": None if record.parent_run_id is None else segment(record.parent_run_id),
             "started_us": to_microseconds(
@@ -217,7 +161,7 @@ class KeepstateStepStore(_OneSpace):
 
     async def append_event(self, event: StepEvent) -> None:
         """Append an event to its run, unless the run has one with its idempotency key."""
-        value = _dump(_EVENTS, [event], f"an event of run {event.run_id!r}")[0]
+        value = dump(_EVENTS, [event], f"an event of run {event.run_id!r}")[0]
         run = segment(event.run_id)
 
         async def work(tx: Transaction) -> None:
@@ -249,7 +193,7 @@ class KeepstateStepStore(_OneSpace):
         """
         run = segment(snapshot.run_id)
         what = f"a snapshot of run {snapshot.run_id!r}"
-        fields: Any = _dump(_SNAPSHOTS, [replace(snapshot, messages=[])], what)[0]
+        fields: Any = dump(_SNAPSHOTS, [replace(snapshot, messages=[])], what)[0]
         messages = _Messages(snapshot.messages, what)
         batches = messages.batches(await self._bound.call(lambda space: messages.find(space, run)))
         for batch in batches[:-1]:
@@ -337,7 +281,7 @@ class KeepstateStepStore(_OneSpace):
     async def record_tool_effect(self, record: ToolEffectRecord) -> None:
         """Store the state of a tool call, in place of its former one."""
         name = _effect_name(record.run_id, record.tool_call_id)
-        value = _dump(_EFFECTS, [record], f"the effect of tool call {record.tool_call_id!r}")[0]
+        value = dump(_EFFECTS, [record], f"the effect of tool call {record.tool_call_id!r}")[0]
 
         async def work(tx: Transaction) -> None:
             await tx.documents.put(name, value)
@@ -375,9 +319,9 @@ class _Messages:
             try:
                 text = ModelMessagesTypeAdapter.dump_json([message])
             except PydanticSerializationError as error:
-                raise _unstorable(what, error) from error
+                raise unstorable(what, error) from error
             digest = sha256(text).digest()[:_DIGEST_BYTES]
-            self._messages[digest] = message, min(len(text), limits.VALUE_BYTES)
+            self._messages[digest] = message, len(text)
             self.digests.append(digest)
 
     async def find(self, space: Space, run: str) -> set[bytes]:
@@ -391,230 +335,19 @@ class _Messages:
 
     def batches(self, known: set[bytes]) -> list[dict[str, Any]]:
         """Return the documents of the other messages, in batches; the last one may be empty."""
-        batches: list[dict[str, Any]] = [{}]
-        size_bytes = 0
-        for digest, (message, size) in self._messages.items():
-            if digest in known:
-                continue
-            if len(batches[-1]) == _AT_ONCE or size_bytes + size > _BATCH_BYTES:
-                batches.append({})
-                size_bytes = 0
-            batches[-1][_message_name(digest)] = ModelMessagesTypeAdapter.dump_python([message], mode="json")[
-                0
-            ]
-            size_bytes += size
-        return batches
-
-
-# ---- memories
-
-
-class KeepstateMemoryStore(_OneSpace):
-    """The `MemoryStore` of the harness on a keepstate store, with metadata and search, for `Memory`.
-
-    A write is a compare-and-set of one file, on every backend and in every process. A change with an
-    operation is applied once: its receipt is known for 30 days.
-
-    Args:
-        store: A store URL, the path of an SQLite file, an open store, or a handle on one.
-        name: The name of the memories, to keep those of several applications apart.
-        owner: The person whose memories these are, if they belong to one. `erase` drops their space.
-        tenant: The tenant of the space, if any.
-        author: The author in recorded changes.
-        encryption: The keys that encrypt values.
-        record: Keep every moment of the space in its history.
-
-    Raises:
-        InvalidError: An argument is wrong, or the URL names no store.
-    """
-
-    kind: ClassVar[str] = "pydantic-memory"
-
-    async def read(self, path: str, *, max_chars: int) -> MemoryFile | None:
-        """Return a file, cut to a number of characters, or None."""
-        await InMemoryStore().read(path, max_chars=max_chars)  # rejects wrong arguments in its own words
-        found = await self._bound.call(lambda space: space.documents.get(_file_name(path)))
-        if found is None:
-            return None
-        content: str = found["content"]
-        return MemoryFile(
-            content=content[:max_chars],
-            version=found["version"],
-            operation_id=found["operation_id"],
-            truncated=len(content) > max_chars,
-            metadata=found["metadata"],
-        )
-
-    async def get_operation(self, operation: MemoryOperation) -> MemoryMutation | None:
-        """Return the result of an operation that was applied, or None.
-
-        Raises:
-            MemoryOperationConflictError: The operation was applied with another fingerprint.
-        """
-        return await self._bound.call(lambda space: _receipt(space, operation))
-
-    async def write(
-        self,
-        path: str,
-        content: str,
-        *,
-        expected_version: str | None,
-        operation: MemoryOperation | None = None,
-    ) -> MemoryMutation:
-        """Write a file without metadata; see `write_with_metadata`."""
-        return await self.write_with_metadata(
-            path, content, expected_version=expected_version, metadata=None, operation=operation
-        )
-
-    async def write_with_metadata(
-        self,
-        path: str,
-        content: str,
-        *,
-        expected_version: str | None,
-        metadata: Mapping[str, str] | None,
-        operation: MemoryOperation | None = None,
-    ) -> MemoryMutation:
-        """Write a file if it has the expected version, and its metadata with it.
-
-        Raises:
-            MemoryConflictError: The file has another version.
-            MemoryOperationConflictError: The operation was applied with another fingerprint.
-        """
-        # Rejects wrong arguments in its own words.
-        await InMemoryStore().write_with_metadata(path, content, expected_version=None, metadata=metadata)
-        kept = dict(metadata) if metadata else None
-        return await self._change(path, expected_version, operation, "written", content, kept)
-
-    async def delete(
-        self, path: str, *, expected_version: str | None, operation: MemoryOperation | None = None
-    ) -> MemoryMutation:
-        """Delete a file if it has the expected version.
-
-        Raises:
-            MemoryConflictError: The file has another version.
-            MemoryOperationConflictError: The operation was applied with another fingerprint.
-        """
-        await InMemoryStore().delete(path, expected_version=None)
-        return await self._change(path, expected_version, operation, "deleted", None, None)
-
-    async def _change(
-        self,
-        path: str,
-        expected: str | None,
-        operation: MemoryOperation | None,
-        done: str,
-        content: str | None,
-        metadata: dict[str, str] | None,
-    ) -> MemoryMutation:
-        name = _file_name(path)
-
-        async def work(tx: Transaction) -> MemoryMutation:
-            if operation is not None and (receipt := await _receipt(tx, operation)) is not None:
-                return receipt
-            current = await tx.documents.get(name)
-            if (None if current is None else current["version"]) != expected:
-                raise MemoryConflictError(f"memory path {path!r} changed before it could be {done}")
-            version = None
-            if content is not None:
-                version = tx.clock.random_bytes(12).hex()
-                value = {
-                    "content": content,
-                    "version": version,
-                    "operation_id": None if operation is None else operation.id,
-                    "metadata": metadata,
-                }
-                await tx.documents.put(name, value)
-            elif current is not None:
-                await tx.documents.delete(name)
-            mutation = MemoryMutation(version=version, replayed=False, existed=current is not None)
-            if operation is not None:
-                noted = {
-                    "fingerprint": operation.fingerprint,
-                    "version": version,
-                    "existed": mutation.existed,
-                }
-                await tx.documents.put(_operation_name(operation), noted, ttl_s=_RECEIPT_S)
-            return mutation
-
-        return (await self._bound.transact(work, turn=name)).value
-
-    async def list_paths(self, prefix: str = "", *, limit: int) -> list[str]:
-        """Return the paths that begin with a prefix, sorted, at most `limit` of them."""
-        await InMemoryStore().list_paths(prefix, limit=limit)  # rejects wrong arguments in its own words
-
-        async def work(space: Space) -> list[str]:
-            names = space.documents.keys(prefix=_file_name(prefix), limit=limit)
-            return [name.removeprefix(_file_name("")) async for name in names]
-
-        return await self._bound.call(work)
-
-    async def search(
-        self,
-        prefix: str,
-        query: str,
-        *,
-        limit: int,
-        max_files: int,
-        max_chars: int,
-        max_file_chars: int,
-    ) -> MemorySearchResult:
-        """Search the files directly under a prefix by words, as the harness's own stores do."""
-        bounds = {
-            "limit": limit,
-            "max_files": max_files,
-            "max_chars": max_chars,
-            "max_file_chars": max_file_chars,
-        }
-        if min(bounds.values()) <= 0 or not query.split():
-            return await InMemoryStore().search(prefix, query, **bounds)
-        found = await self._bound.call(lambda space: _files_under(space, prefix, max_files + 1))
-        # One character more tells that a file was cut.
-        files = {path: content[: max_file_chars + 1] for path, content in found.items()}
-        return await InMemoryStore(files).search(prefix, query, **bounds)
-
-
-async def _files_under(space: Space, prefix: str, limit: int) -> dict[str, str]:
-    """Return the files directly under a prefix, sorted by path, without reading deeper ones."""
-    begin = _file_name(prefix)
-    found: dict[str, str] = {}
-    after: str | None = None
-    while True:
-        async for name, value in space.documents.items(prefix=begin, after=after, limit=limit):
-            folder, deeper, _ = name.removeprefix(begin).partition("/")
-            if deeper:
-                after = f"{begin}{folder}/{_AFTER_EACH}"
-                break
-            found[name.removeprefix(_file_name(""))] = value["content"]
-            if len(found) == limit:
-                return found
-        else:
-            return found
-
-
-async def _receipt(target: Space | Transaction, operation: MemoryOperation) -> MemoryMutation | None:
-    found = await target.documents.get(_operation_name(operation))
-    if found is None:
-        return None
-    if found["fingerprint"] != operation.fingerprint:
-        raise MemoryOperationConflictError(
-            f"operation id {operation.id!r} was reused with different arguments"
-        )
-    return MemoryMutation(version=found["version"], replayed=True, existed=found["existed"])
+        new = ((each, size) for each, (_, size) in self._messages.items() if each not in known)
+        return [
+            {
+                _message_name(digest): ModelMessagesTypeAdapter.dump_python(
+                    [self._messages[digest][0]], mode="json"
+                )[0]
+                for digest in batch
+            }
+            for batch in in_batches(new)
+        ]
 
 
 # ---- names and values
-
-
-def _dump(adapter: TypeAdapter[Any], values: Sequence[object], what: str) -> Any:
-    try:
-        return adapter.dump_python(values, mode="json")
-    except PydanticSerializationError as error:
-        raise _unstorable(what, error) from error
-
-
-def _unstorable(what: str, error: Exception) -> InvalidError:
-    return InvalidError(f"{what} cannot be stored: {error}. Give values that Pydantic AI serializes")
 
 
 def _runs(target: Space | Transaction) -> Collection[dict[str, Any]]:
@@ -672,13 +405,3 @@ def _snapshot_name(run: str, number: int) -> str:
 
 def _effect_name(run_id: str, tool_call_id: str | None) -> str:
     return f"effect/{segment(run_id)}/" + ("" if tool_call_id is None else segment(tool_call_id))
-
-
-def _file_name(path: str) -> str:
-    if len(path) > _PATH_BYTES:
-        raise InvalidError(f"a path has {len(path)} characters; a memory has at most {_PATH_BYTES}")
-    return f"file/{path}"
-
-
-def _operation_name(operation: MemoryOperation) -> str:
-    return f"operation/{segment(operation.id)}"
