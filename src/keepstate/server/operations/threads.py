@@ -56,7 +56,7 @@ class ThreadTask(msgspec.Struct, frozen=True):
     task: str
 
 
-class NewFork(Body, frozen=True, kw_only=True):
+class NewThreadFork(Body, frozen=True, kw_only=True):
     """Edits of the channels at a checkpoint. With `runs`, a task continues the thread from there."""
 
     checkpoint: _Checkpoint
@@ -95,7 +95,7 @@ async def answer_interrupt(call: Call, query: InSpace, body: InterruptAnswer) ->
     )
 
 
-async def fork_thread(call: Call, query: InSpace, body: NewFork) -> ThreadFork:
+async def fork_thread(call: Call, query: InSpace, body: NewThreadFork) -> ThreadFork:
     """Store a checkpoint with an edited state."""
     control = await _adapter()
     paths = [read_path(edit.path) for edit in body.edits]
@@ -136,6 +136,6 @@ OPERATIONS = (
     Operation(
         method="POST", path="/v1/thread/fork", name="forkThread",
         summary="Store a checkpoint of a LangGraph thread with an edited state.", right="write",
-        query=InSpace, run=fork_thread, answer=ThreadFork, body=NewFork,
+        query=InSpace, run=fork_thread, answer=ThreadFork, body=NewThreadFork,
     ),
 )  # fmt: skip
