@@ -153,6 +153,11 @@ async def test_the_framework_goes_on_from_a_fork_with_an_edited_state(tmp_path: 
             each.config["configurable"]["checkpoint_id"] async for each in graph.aget_state_history(config())
         ]
         assert after == [made["checkpoint"], *before]
+        old, new = [await saver.aget_tuple(each) for each in (past.config, state.config)]
+        assert old is not None and new is not None
+        versions = [each.checkpoint["channel_versions"] for each in (old, new)]
+        changed = {name for name, version in versions[1].items() if version != versions[0][name]}
+        assert changed == {"city", "messages", "offer"} and versions[1]["city"] > max(versions[0].values())
         runs.clear()
         final = await graph.ainvoke(None, config())
         assert runs == ["pick", "book"] and final["booked"] == "Oslo 400"
