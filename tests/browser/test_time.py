@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 from playwright.async_api import Locator, Page, expect
 
 from keepstate import Session
+from keepstate.adapters.langgraph import KeepstateSaver, resume
+from tests.browser import threads
 from tests.browser.conftest import Workshop
 from tests.browser_fixtures import Chromium
 
@@ -202,3 +205,43 @@ async def test_a_thread_shows_its_graph_and_takes_the_answer_to_its_question(
     await expect(page.get_by_role("article", name="Pay 3?")).to_have_count(0)
     answered = await space.approvals.wait(asked.id, timeout_s=5)
     assert (answered.value, answered.by) == (True, "ann")
+
+
+async def test_a_thread_without_approvals_is_answered_forked_and_run_by_a_worker(
+    chromium: Chromium, workshop: Workshop
+) -> None:
+    saver = KeepstateSaver(workshop.ks)
+    graph, config = threads.compile(saver), {"configurable": {"thread_id": "dan"}}
+    stay = {"messages": [], "city": "Bergen", "nights": 3}
+    await graph.ainvoke(stay, config)
+    worker = partial(workshop.ks.queues("thread/").run, {"langgraph.resume": resume(graph)}, idle_s=0.1)
+    page = await workshop.open(place("thread", "thread/dan"))
+    run = page.get_by_role("group", name="Run of the graph")
+
+    await expect(page.get_by_role("list", name="Value of the interrupt")).to_contain_text("210 EUR")
+    answer = page.get_by_label("Answer, as JSON")
+    await answer.fill("yes")
+    await expect(page.get_by_text("Not JSON")).to_be_visible()
+    await expect(page.get_by_role("button", name="Answer", exact=True)).to_be_disabled()
+    await answer.fill("true")
+    await page.get_by_role("button", name="Answer", exact=True).click()
+    await expect(run.get_by_text("No worker has claimed it yet.")).to_be_visible()
+    await worker()
+    await expect(answer).to_have_count(0)
+    assert (await graph.aget_state(config)).values["booked"] == "H-210"
+
+    await page.get_by_role("option").filter(has_text="search").click()
+    await page.get_by_role("button", name="Fork with edits…").click()
+    await page.get_by_role("button", name="nights 3").click()
+    nights = page.get_by_label("New value of nights")
+    await nights.fill("{")
+    await expect(page.get_by_role("button", name="Fork the thread")).to_be_disabled()
+    await nights.fill("5")
+    await page.get_by_role("button", name="Fork the thread").click()
+    await expect(run.get_by_text("Waits for a worker")).to_be_visible()
+    await worker()
+
+    await expect(run.get_by_text("The graph ran")).to_be_visible()
+    await expect(page.get_by_role("list", name="Value of the interrupt")).to_contain_text("350 EUR")
+    state = await graph.aget_state(config)
+    assert (state.values["nights"], state.values["price"], state.next) == (5, 350, ("approve",))

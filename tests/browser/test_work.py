@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from secrets import token_hex
 from typing import Any
 
 from playwright.async_api import Page, expect
 
+from keepstate import Session
 from tests.browser.conftest import Workshop
 from tests.browser.places import place
 from tests.browser_fixtures import Chromium
@@ -157,3 +159,109 @@ async def test_mine_is_not_saved_over_a_value_that_changed_since_it_was_shown(
 
     await expect(page.get_by_role("list", name="Value")).to_contain_text("8-15")
     assert await documents.get("hours") == {"saturday": "8-15"}
+
+
+async def test_chosen_queues_are_requeued_and_what_is_no_queue_is_reported(
+    chromium: Chromium, workshop: Workshop
+) -> None:
+    pool = workshop.ks.space("pool")
+    for kind in ("mail", "fax", "call"):
+        await pool.queue.put(1, id=kind, kind=kind, max_attempts=1)
+        (task,) = await pool.queue.claim("w", lease_s=60, kinds=[kind])
+        await task.fail("HTTP 503", is_final=True)
+    await Session("chat", persistence=workshop.ks).conversation.append({"role": "user", "content": "hi"})
+    page = await workshop.open(place(view="find"))
+    found = page.get_by_role("listbox", name="Found")
+    chosen = page.get_by_role("group", name="Chosen rows")
+
+    for name in ("mail", "session"):
+        row = found.get_by_role("option").filter(has_text=name)
+        await row.locator(".box").click()
+        await expect(row).to_be_checked()
+    await expect(chosen.get_by_role("status")).to_have_text("2 chosen")
+    await chosen.get_by_role("button", name="Requeue dead tasks…").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Requeue dead tasks", exact=True).click()
+
+    await expect(chosen.get_by_role("list", name="Failures")).to_contain_text("has no tasks of its own")
+    await expect(chosen.get_by_role("status")).to_have_text("1 chosen")
+    await expect(page.get_by_role("alert").filter(has_text="1 task requeued; 1 row failed")).to_be_visible()
+    counts = await pool.queue.counts()
+    assert (counts["dead"], counts["ready"]) == (2, 1)
+
+
+async def test_tasks_are_chosen_with_the_keyboard_and_cancelled(
+    chromium: Chromium, workshop: Workshop
+) -> None:
+    pool = workshop.ks.space("pool")
+    for number in range(6):
+        await pool.queue.put(number, id=f"t{number}", kind="mail")
+    page = await workshop.open(place(view="tasks", space="pool"))
+    tasks = page.get_by_role("listbox", name="Tasks")
+    await expect(tasks).to_have_attribute("aria-multiselectable", "true")
+
+    await tasks.focus()
+    for key in ("Home", "Space", "ArrowDown", "ArrowDown", "Shift+Space", "ArrowDown", "Space", "Space"):
+        await page.keyboard.press(key)
+    await expect(tasks.get_by_role("option", checked=True)).to_have_count(3)
+    await pool.queue.cancel("t1")
+    chosen = page.get_by_role("group", name="Chosen rows")
+    await chosen.get_by_role("button", name="Cancel…").click()
+    await expect(page.get_by_role("dialog").get_by_role("listitem")).to_have_text(["t0", "t1", "t2"])
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel", exact=True).click()
+
+    await expect(chosen.get_by_role("list", name="Failures")).to_have_text("t1: it had ended already")
+    counts = await pool.queue.counts()
+    assert (counts["cancelled"], counts["ready"]) == (3, 3)
+    await tasks.focus()
+    await page.keyboard.press("Control+a")
+    await expect(chosen.get_by_role("status")).to_have_text("6 chosen")
+
+
+async def test_the_server_filters_events_that_the_page_has_not_read(
+    chromium: Chromium, workshop: Workshop
+) -> None:
+    events = workshop.ks.space("desk").events
+    await events.append({"to": "Bergen"}, type="booked")
+    for _ in range(4):
+        await events.append(*({"to": "Oslo", "n": n} for n in range(250)), type="searched")
+    page = await workshop.open(place(view="events", space="desk"))
+    rows = page.get_by_role("listbox", name="Events").get_by_role("option")
+    await expect(rows.first).to_contain_text("249")
+
+    await page.get_by_label("Data that contains").fill("bergen")
+    await expect(rows).to_have_count(1)
+    await expect(page.get_by_text("1 event of 1,001.")).to_be_visible()
+    await events.append({"to": "Ghent"}, type="booked")
+    await events.append({"to": "BERGEN", "late": True}, type="booked")
+    await expect(rows).to_have_count(2)
+    await expect(rows.first).to_contain_text("late")
+    assert "text=bergen" in page.url
+
+
+async def test_the_list_shows_the_size_of_a_document_that_has_changed(
+    chromium: Chromium, workshop: Workshop
+) -> None:
+    documents = workshop.ks.space("desk").documents
+    await documents.put("notes", "short")
+    page = await workshop.open(place(view="documents", space="desk"))
+    row = page.get_by_role("listbox", name="Documents").get_by_role("option")
+    await expect(row).to_contain_text(" B")
+
+    await documents.put("notes", token_hex(4_000))
+
+    await expect(row).to_contain_text("KiB")
+
+
+async def test_a_task_leads_to_the_trace_of_its_put(chromium: Chromium, workshop: Workshop) -> None:
+    id = "0af7651916cd43dd8448eb211c80319c"
+    by = workshop.ks.space("pool").by(meta={"traceparent": f"00-{id}-b7ad6b7169203331-01"})
+    await by.queue.put(1, id="traced")
+    await workshop.ks.space("pool").queue.put(1, id="plain")
+    page = await workshop.open(place(view="tasks", space="pool", id="traced"))
+    trace = page.get_by_role("link", name="Open the trace in a new tab")
+
+    await expect(trace).to_have_attribute("href", f"https://traces.example.org/trace/{id}?by=keepstate")
+    await expect(trace).to_have_attribute("rel", "noopener noreferrer")
+    await page.get_by_role("option").filter(has_text="plain").click()
+    await expect(page.get_by_role("heading", name="plain")).to_be_visible()
+    await expect(trace).to_have_count(0)

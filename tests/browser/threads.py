@@ -23,7 +23,7 @@ class Stay(TypedDict, total=False):
     booked: str
 
 
-def graph(ks: Keepstate, clock: StoreClock | None = None) -> Any:
+def compile(saver: KeepstateSaver, clock: StoreClock | None = None) -> Any:
     """Return the compiled graph: understand → search → choose → approve → book."""
     from langgraph.graph import END, START, StateGraph
     from langgraph.types import interrupt
@@ -76,12 +76,12 @@ def graph(ks: Keepstate, clock: StoreClock | None = None) -> Any:
     builder.add_edge("choose", "approve")
     builder.add_conditional_edges("approve", approved, ["book", END])
     builder.add_edge("book", END)
-    return builder.compile(checkpointer=KeepstateSaver(ks, approvals=True))
+    return builder.compile(checkpointer=saver)
 
 
 async def fill(ks: Keepstate, clock: StoreClock | None = None) -> None:
     """Run the threads; the handle must have an author, who asks."""
-    compiled = graph(ks, clock)
+    compiled = compile(KeepstateSaver(ks, approvals=True), clock)
     for thread, city, nights in ((WAITING, "Bergen", 3), (FORKED, "Porto", 2), (ENDED, "Lyon", 4)):
         config = {"configurable": {"thread_id": thread.removeprefix("thread/")}}
         question = {"role": "user", "content": f"A hotel in {city}, please."}

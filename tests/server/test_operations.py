@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keepstate.server.operations import events as events_of
 from keepstate.server.operations.documents import merge_patch
 from keepstate.server.operations.values import read_value, show
-from tests.server.conftest import served
+from tests.server.conftest import sent_events, served, some
 
 RUN = {"space": "run/1"}
 PATCH = {"Content-Type": "application/merge-patch+json"}
@@ -248,6 +249,96 @@ async def test_a_forged_cursor_leads_to_no_other_space() -> None:
 
         assert all(row["name"].startswith("b/") for page in rows for row in page)
         assert [row["name"] for row in rows[0]] == ["b/1", "b/2"]
+
+
+# ---- filters of events
+
+
+async def test_events_are_filtered_by_type_author_and_text_page_by_page() -> None:
+    async with served() as door:
+        client, events = await door.caller(), door.ks.space("run/1", author="agent").events
+        await events.append({"n": 1, "to": "Århus"}, {"n": 2, "to": "BERGEN"}, type="quoted")
+        await events.append({"n": 3, "to": "Bergen", "id": 12_345}, type="booked")
+        await door.ks.space("run/1", author="bob").events.append({"n": 4, "of": ["bergen"]}, type="quoted")
+        await events.append({"n": 5})
+
+        async def found(**filters: Any) -> list[int]:
+            page = await ok(await client.get("/v1/events", params={**RUN, **filters}))
+            assert page["next"] is None and page["scanned"] == 5
+            return [each["data"]["n"] for each in page["items"]]
+
+        assert (await found(type="quoted"), await found(author="bob")) == ([1, 2, 4], [4])
+        assert (await found(type="quoted@1"), await found(type="quoted@2")) == ([1, 2, 4], [])
+        assert (await found(text="bergen"), await found(text="århus")) == ([2, 3, 4], [1])
+        assert (await found(text="2345"), await found(type="quote"), await found(author="Bob")) == (
+            [3],
+            [],
+            [],
+        )
+        assert await found(text="bergen", type="quoted", author="agent") == [2]
+        for reverse in (False, True):
+            cursor, seen = "before" if reverse else "after", list[int]()
+            query: dict[str, Any] = {**RUN, "text": "bergen", "limit": 1, "reverse": str(reverse).lower()}
+            for _ in range(3):
+                page = await ok(await client.get("/v1/events", params=query))
+                seen += [each["data"]["n"] for each in page["items"]]
+                query[cursor] = page["next"]
+            assert seen == ([4, 3, 2] if reverse else [2, 3, 4])
+            last = await ok(await client.get("/v1/events", params=query))
+            assert last == {"items": [], "next": None, "scanned": 1}
+
+
+async def test_a_request_with_filters_reads_so_many_events_and_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events_of, "_SCANNED_AT_ONCE", 40)
+    monkeypatch.setattr(events_of, "_PAGE", 20)
+    async with served() as door:
+        client, events = await door.caller(), door.ks.space("run/1").events
+        await events.append(*({"n": n} for n in range(99)), type="step")
+        await events.append({"n": 99}, type="rare")
+
+        for reverse, expected in ((False, [99]), (True, [90, 80, 70, 60, 50, 40, 30, 20, 10, 0])):
+            query = (
+                {**RUN, "type": "step", "text": "0}", "reverse": "true"}
+                if reverse
+                else {**RUN, "type": "rare"}
+            )
+            pages = list[Any]()
+            while not pages or pages[-1]["next"] is not None:
+                pages.append(await ok(await client.get("/v1/events", params=query)))
+                query["before" if reverse else "after"] = pages[-1]["next"]
+
+            assert [each["data"]["n"] for page in pages for each in page["items"]] == expected
+            assert [page["scanned"] for page in pages] == [40, 40, 20]
+
+
+async def test_a_followed_stream_is_filtered_too() -> None:
+    async with served(is_live=True) as door:
+        client, events = await door.caller(), door.ks.space("run/1").events
+        await events.append({"n": 1, "to": "x"}, type="a")
+        query = {**RUN, "type": "b", "text": "x"}
+        async with client.stream("GET", "/v1/events/follow", params=query) as response:
+            sent = sent_events(response)
+            await events.append({"n": 2}, type="b")
+            await events.append({"n": 3, "to": "x"}, type="a")
+            await events.append({"n": 4, "to": "X"}, type="b")
+
+            assert [each.data["data"]["n"] for each in await some(sent, 1)] == [4]
+
+
+async def test_a_task_tells_the_trace_of_its_put() -> None:
+    async with served() as door:
+        client, traceparent = await door.caller(), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        await door.ks.space("run/1").by(meta={"traceparent": traceparent}).queue.put(1, id="traced")
+        await door.ks.space("run/1").queue.put(1, id="plain")
+
+        found = [
+            (await ok(await client.get("/v1/task", params={**RUN, "id": id})))["traceparent"]
+            for id in ("traced", "plain")
+        ]
+
+        assert found == [traceparent, None]
 
 
 # ---- events, tasks, batches: once

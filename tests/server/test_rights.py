@@ -26,12 +26,13 @@ NEEDS = {
         listLeases listApprovals getApproval getApprovalLog getConversation followConversation getLog
         getCommit getState getSlice getDiff getBlame listChanges listReferences getGraph previewMerge
         listForks listSteps getStep getQueue countQueues listDead listSchedules getSchedule listTimes
+        listInterrupts
     """,
     "write": """
         putDocument patchDocument deleteDocument appendEvents putTask requeueTasks removeTask cancelTask
         sendMessage applyBatch acquireLease renewLease releaseLease ask withdraw appendMessage stopReply
         createBranch deleteBranch createTag deleteTag merge rollBack revert commitEdits createFork mergeFork
-        rerunTask settleStep
+        rerunTask settleStep forkThread
         configureQueue pauseQueue resumeQueue pauseQueues resumeQueues requeueQueues putSchedule
         deleteSchedule pauseSchedule resumeSchedule runSchedule beginReply extendReply endReply
     """,
@@ -39,7 +40,7 @@ NEEDS = {
         claimTasks completeTask failTask heartbeatTask releaseTask postponeTask beginStep recordStep sleepStep
         receiveMessage spawnTask awaitResults askStep
     """,
-    "answer": "answer",
+    "answer": "answer answerInterrupt",
     "admin": "dropSpace listTenants getHealth listKeys revokeKey getSizeOfTenant",
 }
 """The right that each operation needs, as the pages say it."""
@@ -67,6 +68,8 @@ BODIES: dict[str, Any] = {
     "merge": {"source": "b"},
     "commitEdits": {"branch": "b", "edits": [{"path": ["plan"], "value": 1}]},
     "createFork": {"name": "f"},
+    "answerInterrupt": {"checkpoint": "c", "interrupt": "i", "value": True},
+    "forkThread": {"checkpoint": "c", "edits": [{"path": ["plan"], "value": 1}]},
     "mergeFork": {"name": "f"},
     "rollBack": {"steps": 1},
     "revert": {"ref": "main"},

@@ -7,8 +7,8 @@ export function setTraceUrl(url: string): void {
   place.url = /^https?:\/\//i.test(url) ? url : "";
 }
 
-/** Return the link to the trace of a moment, if it has a `traceparent` and the server knows where traces are. */
-export function linkToTrace(traceparent: string | undefined): string | undefined {
+/** Return the link to the trace of a moment or a task, if it has a `traceparent` and the server knows where traces are. */
+export function linkToTrace(traceparent: string | null | undefined): string | undefined {
   const id = TRACEPARENT.exec(traceparent ?? "")?.[1];
   return id && place.url ? place.url.replaceAll("{trace_id}", id) : undefined;
 }

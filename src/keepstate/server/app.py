@@ -48,6 +48,7 @@ from keepstate.server.operations import (
     spaces,
     steps,
     tasks,
+    threads,
 )
 from keepstate.server.problems import RefusedError, respond_to
 from keepstate.server.static_files import StaticFiles
@@ -73,6 +74,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *conversations.OPERATIONS,
     *history.OPERATIONS,
     *branches.OPERATIONS,
+    *threads.OPERATIONS,
     *health.OPERATIONS,
 )
 """The table. Only what stands here can be done."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Interrupt, interrupt
@@ -347,9 +348,18 @@ def test_a_wrong_argument_of_resume_is_rejected(graph: Any, options: dict[str, A
         resume(graph or one_asks(saver), **options)
 
 
-def test_a_graph_that_does_not_ask_is_rejected() -> None:
-    with KeepstateSaver("memory://") as saver, pytest.raises(InvalidError, match="approvals=True"):
-        resume(one_asks(saver))
+def test_a_graph_with_another_checkpointer_is_rejected() -> None:
+    with pytest.raises(InvalidError, match="approvals=True"):
+        resume(one_asks(InMemorySaver()))  # type: ignore[arg-type]
+
+
+async def test_a_graph_that_does_not_ask_resumes_after_no_approval(interrupted: Interrupted) -> None:
+    ks, saver = interrupted
+    await one_asks(saver).ainvoke({"said": []}, config(), durability="sync")
+    await answer(space_of(ks))
+
+    with pytest.raises(InvalidError, match="so that later interrupts ask too"):
+        await work(space_of(ks), one_asks(KeepstateSaver(ks)))
 
 
 async def test_a_question_of_another_class_is_rejected(interrupted: Interrupted) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Interrupt
@@ -194,10 +194,11 @@ class Interrupts:
 def as_interrupts(value: object) -> list[Interrupt[Any]]:
     """Return the interrupts of a write that can be resumed by id: not those of a breakpoint."""
     given = cast("Sequence[object]", value if isinstance(value, list | tuple) else [value])
-    return [one for one in given if isinstance(one, Interrupt) and _is_id(one.id)]
+    return [one for one in given if isinstance(one, Interrupt) and is_interrupt_id(one.id)]
 
 
-def _is_id(id: object) -> bool:
+def is_interrupt_id(id: object) -> TypeGuard[str]:
+    """Return whether an id is one of an interrupt that can be resumed by it."""
     return type(id) is str and len(id) == _ID_LETTERS and _HEX.issuperset(id)
 
 
@@ -270,7 +271,7 @@ def is_own(key: bytes) -> bool:
     if key.startswith(layout.LEASES):
         return layout.name_of(layout.LEASES, key) == LEASE
     if key.startswith(layout.TASKS):
-        return _id_of(layout.TASKS, key).startswith(_TASKS)
+        return _id_of(layout.TASKS, key).startswith((_TASKS, _PREFIX))
     return _id_of(layout.APPROVALS, key).startswith(_PREFIX)
 
 
@@ -295,8 +296,11 @@ async def withdraw_deleted(executor: SpaceExecutor, gone: Collection[str]) -> No
 
 
 async def erase(executor: SpaceExecutor) -> None:
-    """Delete all approvals of interrupts of a thread, their logs and their tasks."""
+    """Delete all approvals of interrupts of a thread, their logs, and the tasks of its runs."""
     approvals, queue = Approvals(executor), Queue(executor)
+    async for _, entry in executor.scan(layout.TASKS):
+        if (task := _id_of(layout.TASKS, entry.key)).startswith(_PREFIX):
+            await queue.discard(task)
     async for _, entry in executor.scan(layout.APPROVALS):
         id = _id_of(layout.APPROVALS, entry.key)
         if not id.startswith(_PREFIX):

@@ -161,7 +161,7 @@ async def put(state: SaverState, handle: Keepstate, putting: Putting) -> None:
             touched=made.touched if before is not None and before.commit == base else None,
         )
         head = head_of(commit, record)
-        await _move_branches(unit, found, putting, head)
+        await move_branches(unit, found, names, putting.parent, head)
         stored = CheckpointRecord(
             *(commit, head.number, putting.parent, record.created_ms, putting.body),
             snapshots=[*map(state.values.called, putting.snapshots)],
@@ -294,7 +294,7 @@ async def _encode_state(
 # ---- branches
 
 
-async def _move_branches(unit: Unit, found: Found, putting: Putting, head: Head) -> None:
+async def move_branches(unit: Unit, found: Found, names: Names, parent_id: str | None, head: Head) -> None:
     """Point the namespace's branch to the latest checkpoint, and a fork branch to an abandoned line."""
     was, own, parent = found.head, found.own, found.parent
     if own is not None:
@@ -303,10 +303,10 @@ async def _move_branches(unit: Unit, found: Found, putting: Putting, head: Head)
         put_head(unit, layout.BRANCHES, found.branch, head)
         return
     follows = parent is not None and was.commit == parent.commit
-    if follows and putting.parent is not None and putting.names.id > putting.parent:
+    if follows and parent_id is not None and names.id > parent_id:
         put_head(unit, layout.BRANCHES, found.branch, head)
         return
-    if not await _is_latest(unit, putting.names):
+    if not await _is_latest(unit, names):
         put_head(unit, layout.BRANCHES, fork_name(head.commit), head)
         return
     if not follows:

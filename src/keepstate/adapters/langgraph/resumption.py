@@ -1,8 +1,10 @@
-"""Resumes interrupted threads: the handler of the tasks that answered approvals wake.
+"""Resumes threads: the handler of the tasks that answered approvals wake, and of those that people put.
 
-A run holds the lease `langgraph` of its thread's space and resumes by the ids of interrupts, so of any number
-of workers one runs, and an answer never goes to another question. Its checkpoints are stored as with
-`on_conflict="raise"`: a thread that another program continues meanwhile does not fork.
+The payload of a task names its thread and checkpoint, and one of three reasons to run: an `approval` that was
+answered, an `answer` that was given without one, or neither for a fork that continues. A run holds the lease
+`langgraph` of its thread's space and resumes by the ids of interrupts, so of any number of workers one runs,
+and an answer never goes to another question. Its checkpoints are stored as with `on_conflict="raise"`: a
+thread that another program continues meanwhile does not fork.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from keepstate.errors import ConflictError, InvalidError, NotFoundError
 _LOG: Final = logging.getLogger("keepstate.adapters.langgraph")
 
 Durability: TypeAlias = Literal["sync", "async", "exit"]
-Outcome: TypeAlias = Literal["resumed", "answered elsewhere", "expired", "withdrawn", "deleted"]
+Outcome: TypeAlias = Literal["resumed", "answered elsewhere", "gone on", "expired", "withdrawn", "deleted"]
 
 _BEGUN: Final = "langgraph.begun"
 """The step that is recorded before the graph runs."""
@@ -78,12 +80,13 @@ def resume(
 ) -> Callable[[Task], Awaitable[dict[str, Any]]]:
     """Return the handler of `langgraph.resume`, which resumes threads whose interrupts were answered.
 
-    Pass it to a worker: `ks.queues("thread/").run({"langgraph.resume": resume(graph)})`. The result of a task
-    is a dict with its `outcome`: `resumed`, `answered elsewhere`, `expired`, `withdrawn` or `deleted`.
+    Pass it to a worker: `ks.queues("thread/").run({"langgraph.resume": resume(graph)})`. It also continues
+    threads that people forked in the inspector. The result of a task is a dict with its `outcome`: `resumed`,
+    `answered elsewhere`, `gone on`, `expired`, `withdrawn` or `deleted`.
 
     Args:
-        graph: The compiled graph, with a `KeepstateSaver(…, approvals=True)` as its checkpointer, or a
-            function that returns it for the id of a thread.
+        graph: The compiled graph, with a `KeepstateSaver` as its checkpointer, or a function that returns it
+            for the id of a thread. To resume threads after approvals, the saver needs `approvals=True`.
         config: The config of each run, besides its thread.
         context: The context of each run, for a graph with a `context_schema`.
         durability: The time at which LangGraph stores checkpoints. With `sync`, a kill loses no step that has
@@ -104,7 +107,7 @@ def resume(
 
     async def handle(task: Task) -> dict[str, Any]:
         given = task.payload
-        if task.kind != RESUME or not isinstance(given, dict) or "interrupt" not in given:
+        if task.kind != RESUME or not isinstance(given, dict) or "checkpoint" not in given:
             raise InvalidError(f"task {task.id!r} of kind {task.kind!r} does not resume a thread")
         payload = cast("dict[str, Any]", given)
         own = graph if _is_graph(graph) else cast("Any", graph)(payload["thread"])
@@ -119,7 +122,7 @@ def _is_graph(graph: object) -> TypeGuard[Graph]:
 
 def _saver_of(graph: Graph) -> KeepstateSaver:
     saver: object = graph.checkpointer
-    if not isinstance(saver, KeepstateSaver) or not saver.asks:
+    if not isinstance(saver, KeepstateSaver):
         raise InvalidError(
             f"the checkpointer of the graph is {saver!r}; compile it with KeepstateSaver(…, approvals=True)"
         )
@@ -158,7 +161,31 @@ class _Run:
     async def work(self, lease_s: float) -> dict[str, Any]:
         """Resume the thread if its interrupt is still pending, and return what was done."""
         await self._check_store()
-        approval = await self._approvals.get(self._payload["approval"])
+        if "approval" in self._payload:
+            refused = await self._judge_approval(self._payload["approval"])
+            if refused is not None:
+                return refused
+        try:
+            lease = await Leases(self._task.executor).acquire(LEASE, lease_s)
+        except ConflictError:  # another interrupt of the thread was answered too
+            await self._task.later(_BUSY_S)
+            return {}
+        marked = _present.set(self._task)
+        try:
+            async with lease.kept_alive():
+                return {"outcome": await (self._resume() if "interrupt" in self._payload else self._go_on())}
+        finally:
+            _present.reset(marked)
+
+    async def _judge_approval(self, id: str) -> dict[str, Any] | None:
+        """Return the result of a task whose approval does not let it run, and None if it does."""
+        if not self._saver.asks:
+            raise InvalidError(
+                f"task {self._task.id!r} has an approval, and the checkpointer of the graph does not ask: "
+                f"{self._saver!r}; compile the graph with KeepstateSaver(…, approvals=True), so that later "
+                "interrupts ask too"
+            )
+        approval = await self._approvals.get(id)
         if approval is None:
             return {"outcome": "deleted"}
         if approval.state == "pending":  # the task was run by hand; the answer wakes it
@@ -168,17 +195,7 @@ class _Run:
             await self._approvals.expire(approval.id)
         if approval.state == "withdrawn" or (approval.state == "expired" and not self._has_default):
             return {"outcome": approval.state}
-        try:
-            lease = await Leases(self._task.executor).acquire(LEASE, lease_s)
-        except ConflictError:  # another interrupt of the thread was answered too
-            await self._task.later(_BUSY_S)
-            return {}
-        marked = _present.set(self._task)
-        try:
-            async with lease.kept_alive():
-                return {"outcome": await self._resume()}
-        finally:
-            _present.reset(marked)
+        return None
 
     @property
     def _has_default(self) -> bool:
@@ -210,6 +227,19 @@ class _Run:
             await self._task.step(_BEGUN, _nothing)
         await self._invoke(Command(resume=await self._answers(state)))
         return "resumed"
+
+    async def _go_on(self) -> Outcome:
+        """Run the graph from the checkpoint of a fork, unless the thread has gone on without this task."""
+        was_begun = any(step.name == _BEGUN for step in await self._task.steps())
+        state = await self._state()
+        if was_begun and self._is_at_checkpoint(state) and state.interrupts:
+            return "resumed"  # the run that ended early had come to its first interrupt
+        if self._is_at_checkpoint(state) or (was_begun and self._is_unfinished(state)):
+            if not was_begun:
+                await self._task.step(_BEGUN, _nothing)
+            await self._invoke(None)
+            return "resumed"
+        return "resumed" if was_begun and self._is_own(state) else "gone on"
 
     async def _invoke(self, given: Any) -> None:
         # Without output: the result of the graph is in the thread.
@@ -252,10 +282,12 @@ class _Run:
         """Return the answers to all pending interrupts that were answered by now, by their ids."""
         own = self._payload["interrupt"]
         found: dict[str, Any] = {}
+        if "answer" in self._payload:
+            found[own] = self._payload["answer"]
         for interrupt in state.interrupts:
             first = approval_id(self._payload["checkpoint"], interrupt.id)
             approval = await latest_approval(self._approvals, first)
-            if approval is None or approval.answer is None:
+            if interrupt.id in found or approval is None or approval.answer is None:
                 continue
             if interrupt.id == own or not await self._has_begun(approval):
                 found[interrupt.id] = approval.answer.value

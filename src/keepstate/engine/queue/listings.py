@@ -260,7 +260,7 @@ def _info(
         record.error, to_datetime(record.put_at_ms), to_datetime(record.due_at_ms),
         values.get(tasks.result_key(record.id)), cursor, record.token,
         values.get(tasks.payload_key(record.id)), version, record.kind, record.key, began_at, expires_at,
-        record.waits_for, progress, record.cancelled_by,
+        record.waits_for, progress, record.cancelled_by, record.traceparent,
     )  # fmt: skip
 
 

@@ -150,6 +150,7 @@ class TaskInfo(ShownAsTable):
         waits_for: The ids of the tasks that the task waits for.
         progress: The progress that the holder told last.
         cancelled_by: The name of the person or program that cancelled the task; None if `cancel` got no name.
+        traceparent: The `traceparent` of the notes of the put, by `open(meta=…)`; None without one.
     """
 
     id: str
@@ -173,6 +174,7 @@ class TaskInfo(ShownAsTable):
     waits_for: tuple[str, ...] = ()
     progress: Any = None
     cancelled_by: str | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ async def commit_edits(call: Call, query: InSpace, body: NewCommit) -> StoredCom
     """Commit edits of the state of a branch."""
     if body.at is not None and body.expected_head is not None:
         raise InvalidError("`at` and `expected_head` were both given; a new branch has no head to expect")
-    paths = [_path(edit.path) for edit in body.edits]
+    paths = [read_path(edit.path) for edit in body.edits]
 
     async def work(tx: Transaction) -> StoredCommit | ConflictError:
         history = tx.history
@@ -196,7 +196,12 @@ async def _present(history: History, branch: str, paths: list[tuple[Any, ...]]) 
     return await checkout._load_present(names)  # pyright: ignore[reportPrivateUsage]
 
 
-def _path(steps: list[Any]) -> tuple[Any, ...]:
+def read_path(steps: list[Any]) -> tuple[Any, ...]:
+    """Return a path into a state.
+
+    Raises:
+        InvalidError: It does not begin with text.
+    """
     path = tuple(from_json(step) for step in steps)
     if not isinstance(path[0], str):
         raise InvalidError(f"the path {steps!r} begins with {path[0]!r}; the keys of a state are text")

@@ -23,6 +23,9 @@ from keepstate.server.table import (
 StreamName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Label = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 _STREAMS_AT_ONCE = 1_000
+_SCANNED_AT_ONCE = 10_000
+"""The largest number of events that a request with filters reads."""
+_PAGE = 1_000
 
 
 class StoredEvent(msgspec.Struct, frozen=True):
@@ -41,10 +44,15 @@ class StoredEvent(msgspec.Struct, frozen=True):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """A page of events; `next` is the position to pass as `after`, or as `before` with `reverse`."""
+    """A page of events; `next` is the position to pass as `after`, or as `before` with `reverse`.
+
+    `scanned` is the number of events that were read. With filters it may be more than `items` has, and a
+    page without items may have a `next`: a request reads at most 10,000 events.
+    """
 
     items: list[StoredEvent]
     next: str | None
+    scanned: int
 
 
 class StreamList(msgspec.Struct, frozen=True):
@@ -77,7 +85,31 @@ class StreamQuery(InSpace, frozen=True, kw_only=True):
     stream: StreamName = "main"
 
 
-class EventsQuery(StreamQuery, frozen=True, kw_only=True):
+class FilterQuery(StreamQuery, frozen=True, kw_only=True):
+    """The events of a stream that fit all filters.
+
+    `type` is a name, of any version, or `name@version`. `author` is compared whole. `text` is part of the
+    data as JSON, in upper or lower case.
+    """
+
+    type: Label | None = None
+    author: Label | None = None
+    text: Label | None = None
+
+    def takes_all(self) -> bool:
+        """Return whether there is no filter."""
+        return self.type is None and self.author is None and self.text is None
+
+    def takes(self, event: StoredEvent) -> bool:
+        """Return whether an event fits the filters."""
+        if self.type is not None and self.type not in (event.type, (event.type or "").rpartition("@")[0]):
+            return False
+        if self.author is not None and event.author != self.author:
+            return False
+        return self.text is None or self.text.casefold() in _json_of(event.data).casefold()
+
+
+class EventsQuery(FilterQuery, frozen=True, kw_only=True):
     """A page of a stream."""
 
     after: Cursor | None = None
@@ -86,7 +118,7 @@ class EventsQuery(StreamQuery, frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-class FollowQuery(StreamQuery, frozen=True, kw_only=True):
+class FollowQuery(FilterQuery, frozen=True, kw_only=True):
     """The events of a stream, from its beginning without `after`."""
 
     after: Cursor | None = None
@@ -94,16 +126,43 @@ class FollowQuery(StreamQuery, frozen=True, kw_only=True):
 
 async def list_events(call: Call, query: EventsQuery) -> EventPage:
     """Return one page of events."""
+    if query.takes_all():
+        found = await _read(call, query, query.after, query.before, query.limit)
+        more = found[-1].position if len(found) == query.limit else None
+        return EventPage(found, more, len(found))
+    items: list[StoredEvent] = []
+    after, before, scanned = query.after, query.before, 0
+    while scanned < _SCANNED_AT_ONCE:
+        page = await _read(call, query, after, before, _PAGE)
+        for event in page:
+            scanned += 1
+            if query.takes(event):
+                items.append(event)
+                if len(items) == query.limit:
+                    return EventPage(items, event.position, scanned)
+        if len(page) < _PAGE:
+            return EventPage(items, None, scanned)
+        after, before = (after, page[-1].position) if query.reverse else (page[-1].position, before)
+    return EventPage(items, before if query.reverse else after, scanned)
+
+
+async def _read(
+    call: Call, query: EventsQuery, after: str | None, before: str | None, limit: int
+) -> list[StoredEvent]:
+    """Return the next events of a stream, whether they fit the filters or not."""
     found = await call.space(query).events.read(
         stream=query.stream,
-        after=query.after,
-        before=query.before,
+        after=after,
+        before=before,
         reverse=query.reverse,
-        limit=query.limit,
+        limit=limit,
         unreadable="raw",
     )
-    more = found[-1].position if len(found) == query.limit else None
-    return EventPage([_event(event) for event in found], more)
+    return [_event(event) for event in found]
+
+
+def _json_of(data: Any) -> str:
+    return msgspec.json.encode(data).decode("utf-8")
 
 
 async def append_events(call: Call, query: StreamQuery, body: AppendRequest) -> AppendResult:
@@ -136,10 +195,12 @@ async def list_streams(call: Call, query: InSpace) -> StreamList:
 
 
 async def follow_events(call: Call, query: FollowQuery) -> AsyncIterator[StreamEvent]:
-    """Yield the events of a stream, and then each as it comes."""
+    """Yield the events of a stream that fit the filters, and then each as it comes."""
     after = call.last_event_id or query.after
     async for event in call.space(query).events.follow(stream=query.stream, after=after):
         shown = _event(event)
+        if not query.takes(shown):
+            continue
         short = msgspec.structs.replace(shown, data=None, is_cut=True)
         yield StreamEvent(shown, event.position, short=short)
 

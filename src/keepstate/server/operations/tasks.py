@@ -46,6 +46,7 @@ class Task(msgspec.Struct, frozen=True):
     result: Any
     progress: Any
     cursor: str | None
+    traceparent: str | None
 
 
 class TaskPage(msgspec.Struct, frozen=True):
@@ -423,6 +424,7 @@ def show_task(info: TaskInfo) -> Task:
         show(info.result),
         show(info.progress),
         info.cursor,
+        info.traceparent,
     )
 
 
