@@ -95,7 +95,8 @@ def test_dead_tasks_of_many_spaces_are_listed_in_pages(keepstate: Keepstate, url
     _fail(url, "pool", tenant="acme")
 
     first = keepstate("queue", "dead", "--under", "pool", "--limit", "3")
-    rest = keepstate("queue", "dead", *first.err.split("--after ")[1].split(), "--under", "pool", "--json")
+    cursor = first.err.split("--after ")[1].strip()
+    rest = keepstate("queue", "dead", "--under", "pool", "--after", cursor, "--json")
     alone = keepstate("queue", "dead", "poolside", "--json").lines()
     everywhere = keepstate("queue", "dead", "--under", "", "--tenants").out.splitlines()
 
