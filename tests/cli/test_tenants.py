@@ -84,14 +84,14 @@ def test_documents_are_removed_and_missing_ones_named(keepstate: Keepstate) -> N
 
 
 def test_spaces_are_listed_by_size(keepstate: Keepstate) -> None:
-    keepstate("put", "small", "x", "1")
+    keepstate("put", "a small one", "x", "1")
     keepstate("put", "large", "x", '"' + "long " * 200 + '"')
 
     shown = keepstate("size", "--each").out.splitlines()
     listed = keepstate("size", "--each", "--json").lines()
 
-    assert [line.split()[0] for line in shown] == ["space", "large", "small"]
-    assert [row["space"] for row in listed] == ["large", "small"]
+    assert [line.split()[0] for line in shown] == ["space", "large", "a"]
+    assert [row["space"] for row in listed] == ["large", "a small one"]
     assert listed[0] == {"space": "large"} | {
         "entries": keepstate("size", "large", "--json").json()["entries"],
         "size_bytes": keepstate("size", "large", "--json").json()["size_bytes"],
