@@ -72,7 +72,8 @@ async def counts(
         paused = [row async for row in _paused_queues(ks, space, under, tenants=tenants)]
     if session.json:
         rows = [{"tenant": tenant, "space": name, "kinds": kinds} for tenant, name, kinds in paused]
-        write_json({**found, "paused": rows})
+        numbers: dict[str, object] = {str(state): number for state, number in found.items()}
+        write_json({**numbers, "paused": rows})
         return exits.OK
     write_lines(f"{name:<9} {number:>7}" for name, number in found.items())
     for tenant, name, kinds in paused[:_MOST_PAUSED]:
