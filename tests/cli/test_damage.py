@@ -192,7 +192,7 @@ def test_what_is_damaged_is_listed_and_the_rest_is_saved(
     saved = asyncio.run(_told(new))
 
     assert ended.code == DAMAGED
-    assert "places are damaged" in ended.out
+    assert "damaged place" in ended.out
     lost = [key for key, _ in whole["documents"] if key not in dict(saved["documents"])]
     assert lost in ([], ["plan 17"])  # SQLite has it in its log, too
     kept = dict(saved["documents"])

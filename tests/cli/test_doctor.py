@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +27,25 @@ def test_nothing_is_wrong_with_a_durable_file(keepstate: Keepstate) -> None:
     findings = {finding["subject"]: finding for finding in told.json()["findings"]}
     assert findings["an acknowledged write survives"]["text"] == "a power cut"
     assert findings["SQLite"]["value"].startswith("3.")
+
+
+def test_the_room_on_the_disk_of_a_file_is_reported(
+    keepstate: Keepstate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keepstate("put", "run", "plan", "1")
+    keepstate("make-room", "--reserve", "1")
+
+    def disk(told: Ended) -> dict[str, Any]:
+        return next(each for each in told.json()["findings"] if each["subject"] == "disk")
+
+    plenty = disk(keepstate("doctor", "--json"))
+    monkeypatch.setattr("keepstate.cli.doctor.disk_usage", lambda _: SimpleNamespace(free=1_000))
+    little = keepstate("doctor", "--json")
+
+    files_bytes = int(plenty["text"].split()[-1].replace(",", ""))
+    assert files_bytes > 1 << 20 and "bytes free" in plenty["text"]
+    assert disk(little)["text"].startswith("1,000 bytes free") and "make room" in disk(little)["mend"]
+    assert little.code == 0  # a full disk loses nothing
 
 
 def test_normal_durability_is_shown_with_what_it_survives(keepstate: Keepstate, url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,65 @@ def test_queues_of_all_tenants_are_paused_and_resumed(keepstate: Keepstate, url:
 
     assert (paused.out, resumed.out) == ("1 queue paused\n", "1 queue resumed\n")
     assert (held_back, asyncio.run(claimed())) == (0, 1)
+
+
+def test_counts_name_the_queues_that_are_paused(keepstate: Keepstate, url: str) -> None:
+    _fail(url, "pool/a", "pool/b")
+    _fail(url, "pool", tenant="acme")
+    keepstate("queue", "pause", "pool/a")
+    keepstate("queue", "pause", "pool/b", "--kind", "report")
+    keepstate("queue", "pause", "pool", "--tenant", "acme")
+
+    one = keepstate("queue", "counts", "pool/a", "--json").json()
+    shown = keepstate("queue", "counts", "--under", "pool").out.splitlines()
+    everywhere = keepstate("queue", "counts", "--under", "", "--tenants").out.splitlines()
+
+    assert (one["dead"], one["paused"]) == (2, [{"tenant": None, "space": "pool/a", "kinds": None}])
+    assert shown[-2:] == ["paused    pool/a: all kinds", "paused    pool/b: report"]
+    assert everywhere[-1] == "paused    tenant 'acme', pool: all kinds"
+    keepstate("queue", "resume", "--under", "", "--tenants")
+    assert "paused" not in keepstate("queue", "counts", "pool/a").out
+
+
+def test_dead_tasks_of_many_spaces_are_listed_in_pages(keepstate: Keepstate, url: str) -> None:
+    _fail(url, "pool/a", "pool/b", "poolside")
+    _fail(url, "pool", tenant="acme")
+
+    first = keepstate("queue", "dead", "--under", "pool", "--limit", "3")
+    cursor = first.err.split("--after ")[1].strip()
+    rest = keepstate("queue", "dead", "--under", "pool", "--after", cursor, "--json")
+    alone = keepstate("queue", "dead", "poolside", "--limit", "1", "--json").lines()
+    alone += keepstate("queue", "dead", "poolside", "--after", alone.pop()["next"], "--json").lines()
+    everywhere = keepstate("queue", "dead", "--under", "", "--tenants").out.splitlines()
+
+    heads, *rows = (line.split()[:3] for line in first.out.splitlines())
+    assert (heads, [row[0] for row in rows]) == (["space", "id", "kind"], ["pool/a", "pool/a", "pool/b"])
+    assert "ValueError: no such page" in first.out and "there are more: keepstate queue dead" in first.err
+    (last,) = rest.lines()  # the tasks of a space died in any order
+    assert (last["space"], last["error"]) == ("pool/b", "ValueError: no such page")
+    assert {rows[2][1], last["id"]} == {"report/1", "mail/1"}
+    assert {row["id"] for row in alone} == {"report/1", "mail/1"}
+    assert sorted({line.split()[0] for line in everywhere[1:]}) == ["'acme'", "-"]
+    assert "--under NAME" in keepstate("queue", "dead").err
+
+
+def test_a_shown_task_has_plain_times_except_in_its_payload(keepstate: Keepstate, url: str) -> None:
+    async def put() -> None:
+        async with ks_package.open(url) as ks:
+            await ks.space("pool").queue.put(datetime(2026, 1, 2, tzinfo=UTC), id="one")
+
+    asyncio.run(put())
+
+    shown, exact = (
+        keepstate("queue", "show", "pool", "one"),
+        keepstate("queue", "show", "pool", "one", "--json"),
+    )
+
+    exactly = {"@type": "datetime", "value": "2026-01-02T00:00:00+00:00"}
+    assert shown.json()["payload"] == exact.json()["payload"] == exactly
+    assert datetime.fromisoformat(shown.json()["put_at"]).tzinfo is not None
+    assert exact.json()["put_at"]["@type"] == "datetime"
+    assert (len(exact.out.splitlines()), len(shown.out.splitlines()) > 10) == (1, True)
 
 
 def test_an_ended_task_runs_again_or_as_a_copy(keepstate: Keepstate, url: str) -> None:

@@ -83,6 +83,22 @@ def test_documents_are_removed_and_missing_ones_named(keepstate: Keepstate) -> N
     assert keepstate("rm", "run").code == 2
 
 
+def test_spaces_are_listed_by_size(keepstate: Keepstate) -> None:
+    keepstate("put", "a small one", "x", "1")
+    keepstate("put", "large", "x", '"' + "long " * 200 + '"')
+
+    shown = keepstate("size", "--each").out.splitlines()
+    listed = keepstate("size", "--each", "--json").lines()
+
+    assert [line.split()[0] for line in shown] == ["space", "large", "a"]
+    assert [row["space"] for row in listed] == ["large", "a small one"]
+    assert listed[0] == {"space": "large"} | {
+        "entries": keepstate("size", "large", "--json").json()["entries"],
+        "size_bytes": keepstate("size", "large", "--json").json()["size_bytes"],
+    }
+    assert keepstate("size", "large", "--each").code == 2
+
+
 def test_a_space_is_dropped_once_and_only_if_confirmed(keepstate: Keepstate) -> None:
     keepstate("put", "run", "plan", "1")
     size = keepstate("size", "run", "--json").json()

@@ -17,7 +17,7 @@ import pytest
 from keepstate import CorruptError, sync
 from keepstate.cli import exits
 from keepstate.cli.app import run
-from keepstate.cli.display import Terminal, visible
+from keepstate.cli.display import Terminal, visible, write_table
 from keepstate.engine.history.bundle import read_bundle
 
 HOSTILE = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F),
@@ -102,6 +102,17 @@ def test_a_console_keeps_its_own_colours_and_escapes_the_rest() -> None:
     assert ACTS.sub("", stream.getvalue()).count("\\u") == 3
     assert set(ACTS.findall(stream.getvalue())) <= {"\x1b"}
     assert "\x1b[31mred" not in stream.getvalue()
+
+
+def test_a_row_of_a_table_is_one_line_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+    write_table(("id", "error"), [("one", "a long text " * 20)])
+
+    _, row = capsys.readouterr().out.splitlines()
+    assert row.split(maxsplit=1) == ["one", "a long text " * 20]
 
 
 def test_integers_of_5000_digits_are_shown_and_read_without_a_traceback(

@@ -27,7 +27,7 @@ def test_tasks_are_counted_by_state(keepstate: Keepstate, url: str) -> None:
 
     counts = keepstate("queue", "counts", "run", "--json").json()
 
-    assert counts == {**dict.fromkeys(STATES, 0), "ready": 1, "dead": 1}
+    assert counts == {**dict.fromkeys(STATES, 0), "ready": 1, "dead": 1, "paused": []}
     assert "dead            1" in keepstate("queue", "counts", "run").out
 
 
@@ -78,7 +78,7 @@ def test_a_sweep_says_how_much_went(keepstate: Keepstate) -> None:
     swept = keepstate("sweep", "--json")
 
     assert swept.json() == {"removed": 1}
-    assert keepstate("sweep").out == "0\n"
+    assert keepstate("sweep").out == "0 entries removed\n"
 
 
 def test_an_unknown_scheme_is_answered_with_the_known_ones(keepstate: Keepstate) -> None:

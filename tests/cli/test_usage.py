@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from keepstate.cli.app import COMMANDS, GROUPS
 from keepstate.cli.session import Session
 from tests.cli.conftest import Keepstate, Started
 
@@ -61,6 +62,21 @@ def test_a_number_that_the_demo_cannot_use_is_refused_by_its_option(
 
     assert (ended.code, ended.out) == (2, "")
     assert f"{' '.join(words)} is too small" in ended.err
+
+
+def test_the_overview_lists_each_command_under_one_subject(keepstate: Keepstate) -> None:
+    told = keepstate("--help").out
+
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
+    assert [title for title in GROUPS if f"─ {title} ─" not in told] == []
+    assert "KEEPSTATE_URL" in told
+
+
+def test_help_shows_no_default_that_says_nothing(keepstate: Keepstate) -> None:
+    told = keepstate("schedules", "--help").out + keepstate("keys", "add", "--help").out
+
+    assert "[default: False]" not in told and '[default: ""]' not in told and "--empty-" not in told
+    assert "[default: 8484]" in keepstate("serve", "--help").out
 
 
 def test_the_demo_says_where_it_runs_without_a_url(keepstate: Keepstate) -> None:

@@ -57,6 +57,20 @@ def test_a_worker_works_and_its_tasks_are_shown_and_run_again(
     assert keepstate("queue", "show", "pool", "nobody").code != 0
 
 
+def test_a_worker_logs_failed_tasks_where_a_person_sees_them(
+    shell: Keepstate, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs_that_fail.py").write_text(HANDLERS)
+    _put(url, "bad")
+
+    ended = shell("worker", "pool", "jobs_that_fail:handlers", "--idle-s", "0.1")
+
+    assert ended.out.startswith("idle: 0 completed, 1 failed")
+    assert ended.err.startswith(f"working on tasks in pool of {url}; ")
+    assert "task 'bad' of 'pool' failed in attempt 1" in ended.err
+    assert ended.err.endswith("ValueError: no such page\n")
+
+
 def test_a_worker_serves_all_spaces_under_a_name(keepstate: Keepstate, url: str, tmp_path: Path) -> None:
     (tmp_path / "jobs_of_many_spaces.py").write_text(HANDLERS)
 

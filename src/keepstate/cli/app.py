@@ -118,7 +118,7 @@ COMMANDS: Final = {
     ),
     "repair": (
         "damage",
-        "Write all readable data of a damaged store into a new one, and list the rest. Exit with 5 if any.",
+        "Copy all readable data of a store into a new one. Exit with 5 if some data was damaged.",
     ),
     "replay": (
         "events",
@@ -152,7 +152,7 @@ COMMANDS: Final = {
     "spaces": ("documents", "List the spaces that hold data."),
     "sweep": (
         "maintenance",
-        "Remove expired entries and unused parts of large values; print how many entries were removed.",
+        "Remove expired entries and unused parts of large values, and print the number of entries.",
     ),
     "tag": ("branches", "List the tags of a space, or make or delete one."),
     "tenants": ("tenants", "List the tenants that have data."),
@@ -167,8 +167,35 @@ COMMANDS: Final = {
     ),
 }
 """The module of each command, with the name of the function if that differs, and the command's summary."""
-_PAGES: Final = ("demo", "doctor", "import", "migrate")
+GROUPS: Final = {
+    "Spaces and documents": (
+        *("spaces", "find", "ls", "get", "put", "rm", "watch", "events", "replay", "size", "drop"),
+    ),
+    "Histories": (
+        *("log", "show", "diff", "blame", "branch", "tag", "merge", "rollback", "prune", "verify"),
+        *("export", "import"),
+    ),
+    "Tasks and agents": ("queue", "worker", "schedules", "langgraph", "diagram"),
+    "Tenants and owners": (
+        *("tenants", "export-tenant", "import-tenant", "erase", "export-owner", "erase-owner", "expunge"),
+    ),
+    "Servers": ("serve", "keys", "mcp"),
+    "Care of a store": ("doctor", "repair", "restored", "make-room", "sweep", "migrate", "reindex"),
+    "This command": ("demo", "completion"),
+}
+"""The commands by subject, as the overview lists them."""
+_PAGES: Final = (
+    *("completion", "demo", "doctor", "import", "make-room", "mcp", "migrate", "restored", "serve"),
+)
 """Commands whose description is longer than the summary."""
+
+
+_HELP: Final = """\
+Look into a store and care for it: its spaces, documents, tasks and histories.
+
+The store is that of --url, or of the variable KEEPSTATE_URL; by default sqlite:///keepstate.db.
+`keepstate COMMAND --help` lists the options of a command.
+"""
 
 
 def main() -> None:
@@ -219,25 +246,36 @@ def commands(*, is_overview: bool = False) -> App:
     Args:
         is_overview: Whether they are only listed, with the summaries that stand here.
     """
-    from cyclopts import App
+    from cyclopts import App, Group, Parameter
 
     app = App(
         name="keepstate",
-        help="Look into a store: its spaces, documents, tasks and histories.",
+        help=_HELP,
         help_epilogue=exits.HELP,
         help_format="plaintext",
         version=_version,
+        default_parameter=Parameter(negative_iterable=(), show_default=_default),
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
+    groups: dict[str, Group] = {}
+    for number, (title, names) in enumerate(GROUPS.items()):
+        groups |= dict.fromkeys(names, Group(title, sort_key=number))
     for name, (where, summary) in COMMANDS.items():
         module, _, attribute = where.partition(":")
         path = f"keepstate.cli.{module}:{attribute or name}"
         if is_overview:
-            app.command(path, name=name, help=summary)
+            app.command(path, name=name, help=summary, group=groups[name])
         else:
             app.command(path, name=name, **({"help_format": "markdown"} if name in _PAGES else {}))
+    if is_overview:
+        app["--help"].group = app["--version"].group = groups["demo"]
     return app
+
+
+def _default(value: object) -> object:
+    """Return a default that help shows; None for one that says nothing, such as that of a flag."""
+    return None if value in (False, "", ()) else value
 
 
 def _version() -> str:

@@ -246,7 +246,7 @@ async def _everything(ks: Keepstate) -> tuple[Store, list[str]]:
 
 
 async def repair(source: str, target: str, *, session: Session = PLAIN) -> int:
-    """Write all readable data of a damaged store into a new one, and list the rest. Exit with 5 if any.
+    """Copy all readable data of a store into a new one. Exit with 5 if some data was damaged.
 
     Args:
         source: The URL of the damaged store, which is only read.
@@ -375,7 +375,7 @@ def _show(report: _Report, summary: str, session: Session) -> None:
         return
     for line in _lines(report.damages):
         shown().print(plain(line))
-    summary += f"; {len(report.damages):,} places are damaged" if report.damages else "; no damage"
+    summary += f"; {counted(len(report.damages), 'damaged place')}" if report.damages else "; no damage"
     if report.is_encrypted:
         summary += "; values are encrypted, and only their checksums were checked"
     if report.expired:

@@ -6,11 +6,12 @@ terminal a line is as wide as the window. Elsewhere long values are cut, but no 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
@@ -44,6 +45,8 @@ NONE: Final = "keepstate: nothing to list"
 _APART: Final = "  "
 _TO: Final = " → "
 _VALUE: Final = 100
+_UNBOUND: Final = 100_000
+"""A width that no row of a table reaches."""
 _SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _STYLES: Final = "\n\r\t\x1b\x07"
 """Control characters that rich writes itself: line ends, styles, moves of a progress bar, and links."""
@@ -139,6 +142,12 @@ def styled(text: str, style: str) -> Text:
 # ---- values
 
 
+def log_to_stderr() -> None:
+    """Print warnings and errors of the log on standard error, unless the application has set its log up."""
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(format=form, handlers=[logging.StreamHandler(said().file)])
+
+
 def write_json(value: object) -> None:
     """Print one JSON document on one line."""
     sys.stdout.write(text_of(value) + "\n")
@@ -206,12 +215,7 @@ def _cut(old: str, new: str, width: int) -> tuple[str, str]:
 
 def utc(moment: datetime) -> str:
     """Return a time in UTC, in a form that `main@…` takes."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds(moment: datetime) -> str:
-    """Return a time to the second, with its zone."""
-    return moment.isoformat(sep=" ", timespec="seconds")
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def commit_row(commit: _commits.Commit, *names: str) -> list[Text]:
@@ -253,12 +257,18 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def write_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table of stored values under its heads; without rows, say on standard error so."""
+    """Print a table of stored values under its heads; without rows, say so on standard error.
+
+    At a terminal, cells are wrapped to the width of the window. Elsewhere each row is one line.
+    """
     table = _table.Table(*heads, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(plain(str(cell)) for cell in row))
     if table.row_count:
-        shown().print(table)
+        console = shown()
+        if not console.is_terminal:
+            console.width = _UNBOUND
+        console.print(table)
     else:
         write_none()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from shutil import disk_usage
+from typing import Annotated, Final
 
 import msgspec
 from cyclopts import Parameter
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from keepstate.cli import damage, exits
 from keepstate.cli.display import plain, shown, write_json
-from keepstate.cli.room import reserve_path, reserved_bytes
+from keepstate.cli.room import reserve_path, reserved_bytes, store_file
 from keepstate.cli.session import FILES, PLAIN, Session, check_url
 from keepstate.engine.space.health import Finding, index_finding, store_findings, time_finding
 from keepstate.stores.protocol import Store
@@ -21,6 +22,7 @@ from keepstate.stores.urls import StoreUrl
 
 _PACKAGES = ("keepstate", "apsw", "redis", "psycopg", "msgspec", "ormsgpack")
 
+_LITTLE_BYTES: Final = 64 << 20
 _SERVERS_THAT_EVICT = ("redis", "rediss", "redis+cluster")
 
 
@@ -83,8 +85,20 @@ async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
     if url.scheme == "sqlite":
         found += _of_sqlite()
     if url.backend in FILES:
-        found.append(_of_reserve(url))
+        found += [_of_disk(url), _of_reserve(url)]
     return found
+
+
+def _of_disk(url: StoreUrl) -> Finding:
+    """Return how much room the disk of a store in a file has, and how large the store's files are."""
+    path = store_file(url)
+    files = [file for file in path.parent.iterdir() if file.name.startswith(path.name) and file.is_file()]
+    size_bytes = sum(file.lstat().st_size for file in files)
+    free_bytes = disk_usage(path.parent).free
+    mend = "" if free_bytes >= _LITTLE_BYTES else "make room, or the next writes fail"
+    return Finding(
+        "disk", True, f"{free_bytes:,} bytes free; the store's files have {size_bytes:,}", mend=mend
+    )
 
 
 def _of_reserve(url: StoreUrl) -> Finding:

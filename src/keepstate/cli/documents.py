@@ -77,7 +77,7 @@ async def ls(space: str, pattern: str = "*", *, session: Session = PLAIN) -> int
 
     Args:
         space: The space.
-        pattern: Which names: * any text, ? one character, [a-z] one of a set, \ makes the next one literal.
+        pattern: A pattern of names: * any text, ? one character, [a-z] one of a set, \ before a literal one.
     """
     async with session.opened() as ks:
         rows: list[tuple[object, ...]] = []
@@ -194,7 +194,7 @@ async def watch(
 
     Args:
         space: The space.
-        pattern: Which names, as for ls.
+        pattern: A pattern of names, such as plan*; see ls.
     """
     reject_memory(check_url(session.chosen_url()))
     start = 0 if after == "0" else after

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.display import fields_of, seconds, text_of
+from keepstate.cli.display import fields_of, text_of, utc
 from keepstate.cli.session import (
     PLAIN,
     Session,
@@ -160,5 +160,5 @@ def _show_state(entry: FoldEntry, session: Session) -> None:
 
 def _show(event: Event, session: Session) -> None:
     words = filter(None, (event.type, event.author, event.id and f"#{event.id}"))
-    parts = [seconds(event.recorded_at), *words, "" if session.json else text_of(event.data)]
+    parts = [utc(event.recorded_at), *words, "" if session.json else text_of(event.data)]
     session.write(fields_of(event, *_FIELDS), f"{event.number:>12}  {'  '.join(parts)}")

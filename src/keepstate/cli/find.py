@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.display import counted, fields_of, plain, said, seconds, write_json, write_table
+from keepstate.cli.display import counted, fields_of, plain, said, utc, write_json, write_table
 from keepstate.cli.maintenance import read_since
 from keepstate.cli.session import PLAIN, Session
 from keepstate.engine.index.rows import Found
@@ -120,6 +120,6 @@ async def reindex(
 def _row(found: Found) -> tuple[object, ...]:
     return (
         *(found.kind, found.id, found.state, found.owner or ""),
-        *(seconds(found.changed_at), "" if found.due_at is None else seconds(found.due_at)),
+        *(utc(found.changed_at), "" if found.due_at is None else utc(found.due_at)),
         *(found.space, found.title or ""),
     )

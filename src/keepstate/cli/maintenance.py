@@ -328,8 +328,8 @@ async def restored(
 
 
 async def sweep(*, session: Session = PLAIN) -> int:
-    """Remove expired entries and unused parts of large values; print how many entries were removed."""
+    """Remove expired entries and unused parts of large values, and print the number of entries."""
     async with session.opened() as ks:
         removed = await ks.sweep()
-    session.write({"removed": removed}, str(removed))
+    session.write({"removed": removed}, f"{counted(removed, 'entry')} removed")
     return exits.OK

@@ -1,14 +1,15 @@
 """Commands on tasks: count, list and show them; pause, resume and requeue queues; cancel and rerun a task.
 
-`counts`, `pause`, `resume` and `requeue` are for one space, or with --under for all spaces below a name. The
-others are for one task of one space.
+`counts`, `dead`, `pause`, `resume` and `requeue` are for one space, or with --under for all spaces below a
+name. The others are for one task of one space.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Annotated, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
@@ -18,8 +19,9 @@ from keepstate.cli.display import (
     fields_of,
     plain,
     said,
-    seconds,
     text_of,
+    utc,
+    write_indented,
     write_json,
     write_lines,
     write_table,
@@ -30,7 +32,8 @@ from keepstate.engine.queue.attempts import Attempt
 from keepstate.engine.queue.queue import Queue
 from keepstate.engine.queue.step_records import Step
 from keepstate.engine.queue.tasks import TaskInfo, TaskState
-from keepstate.engine.space.queues import Queues
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.queues import Queues, SpaceTask
 from keepstate.errors import InvalidError, KeepstateError, NotFoundError, TransitionError
 from keepstate.names import ALL, OWN
 
@@ -39,6 +42,9 @@ _MOST_REQUEUED: Final = 1_000
 _REQUEUED_AT_ONCE: Final = 100
 _SHOWN_FAILURES: Final = 10
 _HEADS: Final = ("id", "priority", "attempt", "worker", "due", "error or result")
+_VALUES: Final = ("payload", "result", "progress")
+_MOST_PAUSED: Final = 10
+"""The largest number of paused queues that `counts` names."""
 
 UNDER = Parameter(help="All spaces under this name instead of one; with '' all spaces.")
 TENANTS = Parameter(negative="", help="With --under: the spaces of all tenants.")
@@ -58,21 +64,83 @@ async def counts(
     tenants: Annotated[bool, TENANTS] = False,
     session: Session = PLAIN,
 ) -> int:
-    """Count the tasks by state.
+    """Count the tasks by state, and name the queues that are paused.
 
     Args:
         space: The space.
     """
-
-    async def count(queue: Queue | Queues) -> int:
+    async with _opened(space, under, session, tenants=tenants) as (ks, queue):
         found = await queue.counts()
-        if session.json:
-            write_json(found)
-        else:
-            write_lines(f"{name:<9} {number:>7}" for name, number in found.items())
+        paused = [row async for row in _paused_queues(ks, space, under, tenants=tenants)]
+    if session.json:
+        rows = [{"tenant": tenant, "space": name, "kinds": kinds} for tenant, name, kinds in paused]
+        numbers: dict[str, object] = {str(state): number for state, number in found.items()}
+        write_json({**numbers, "paused": rows})
         return exits.OK
+    write_lines(f"{name:<9} {number:>7}" for name, number in found.items())
+    for tenant, name, kinds in paused[:_MOST_PAUSED]:
+        whose = f"tenant {tenant!r}, " if tenants and tenant is not None else ""
+        write_lines([f"paused    {whose}{name}: {'all kinds' if kinds is None else ', '.join(kinds)}"])
+    if len(paused) > _MOST_PAUSED:
+        write_lines([f"paused    {len(paused) - _MOST_PAUSED:,} more; --json lists all"])
+    return exits.OK
 
-    return await _with_queues(count, space, under, session, tenants=tenants)
+
+async def _paused_queues(
+    ks: Keepstate, space: str | None, under: str | None, *, tenants: bool
+) -> AsyncGenerator[tuple[str | None, str, list[str] | None]]:
+    """Yield tenant, space and paused kinds of each paused queue; None for the kinds if all are paused."""
+    if space is not None:
+        pairs = [(ks.tenant_id, space)]
+    elif tenants:
+        pairs = [pair async for pair in ks.spaces(under or "", tenant=ALL)]
+    else:
+        pairs = [(ks.tenant_id, name) async for name in ks.spaces(under or "")]
+    for tenant, name in pairs:
+        handle = ks if tenant is None or tenant == ks.tenant_id else ks.tenant(tenant)
+        rules = await handle.space(name).queue.rules()
+        if rules.is_paused or rules.paused_kinds:
+            yield tenant, name, None if rules.is_paused else list(rules.paused_kinds)
+
+
+@app.command
+async def dead(
+    space: str | None = None,
+    *,
+    after: Annotated[str | None, Parameter(help="Start after the task with this cursor.")] = None,
+    limit: Annotated[int, Parameter(help="List at most N tasks.")] = _LIMIT,
+    under: Annotated[str | None, UNDER] = None,
+    tenants: Annotated[bool, TENANTS] = False,
+    session: Session = PLAIN,
+) -> int:
+    """List the dead tasks of a space, or of all spaces below a name, with their errors.
+
+    Args:
+        space: The space.
+    """
+    async with _opened(space, under, session, tenants=tenants) as (ks, queue):
+        if isinstance(queue, Queues):
+            page = await queue.dead(after=after, limit=limit)
+            found, cursor = list(page), page.next
+        else:
+            tasks = await queue.dead(after=after, limit=limit)
+            found = [SpaceTask(ks.tenant_id, str(space), task) for task in tasks]
+            cursor = tasks[-1].cursor if len(tasks) == limit else None
+    if session.json:
+        for each in found:
+            place = {"tenant": each.tenant, "space": each.space}
+            write_json(place | fields_of(each.task, *TaskInfo.__slots__))
+        if cursor is not None:
+            write_json({"next": cursor})
+        return exits.OK
+    heads = ("space", "id", "kind", "attempt", "died", "error")
+    rows = (_dead_row(each, with_tenant=tenants) for each in found)
+    write_table(("tenant", *heads) if tenants else heads, rows)
+    if cursor is not None:
+        where = (space,) if under is None else ("--under", under)
+        words = ("queue", "dead", *map(str, where), *(["--tenants"] if tenants else []))
+        said().print(plain(f"there are more: {session.command(*words, '--after', cursor)}"))
+    return exits.OK
 
 
 @app.command(name="list")
@@ -116,8 +184,21 @@ async def show(space: str, id: str, *, session: Session = PLAIN) -> int:
             raise _unknown(space, id, session)
         attempts = [fields_of(each, *Attempt.__slots__) for each in await queue.attempts(id)]
         steps = [fields_of(each, *Step.__slots__) for each in await queue.steps(id)]
-    write_json(fields_of(found, *TaskInfo.__slots__) | {"attempts": attempts, "steps": steps})
+    task = fields_of(found, *TaskInfo.__slots__)
+    if session.json:
+        write_json(task | {"attempts": attempts, "steps": steps})
+    else:
+        parts = {"attempts": [*map(_in_utc, attempts)], "steps": [*map(_in_utc, steps)]}
+        write_indented(_in_utc(task) | parts)
     return exits.OK
+
+
+def _in_utc(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with its times as text; values of the application stay as they are."""
+    return {
+        name: utc(value) if isinstance(value, datetime) and name not in _VALUES else value
+        for name, value in record.items()
+    }
 
 
 @app.command
@@ -319,7 +400,16 @@ async def _with_queues(
     *,
     tenants: bool,
 ) -> int:
-    """Call a function with the queue of a space, or with the queues of all spaces under a name."""
+    """Call a function with the queue of a space, or with those of all spaces under a name."""
+    async with _opened(space, under, session, tenants=tenants) as (_, queue):
+        return await work(queue)
+
+
+@asynccontextmanager
+async def _opened(
+    space: str | None, under: str | None, session: Session, *, tenants: bool
+) -> AsyncGenerator[tuple[Keepstate, Queue | Queues]]:
+    """Open the store, and yield it with the queue of a space, or with those of all spaces under a name."""
     if (space is None) == (under is None):
         raise InvalidError("name one space, or all below a name by --under NAME; --under '' is all spaces")
     if tenants and under is None:
@@ -328,9 +418,10 @@ async def _with_queues(
         raise InvalidError("--tenants is for all tenants; give no --tenant")
     async with session.opened() as ks:
         if space is None:
-            return await work(ks.queues(under or "", tenant=ALL if tenants else OWN))
+            yield ks, ks.queues(under or "", tenant=ALL if tenants else OWN)
+            return
         await require_space(ks, space)
-        return await work(ks.space(space).queue)
+        yield ks, ks.space(space).queue
 
 
 def _write_changed(what: str, number: int | None, session: Session) -> int:
@@ -344,7 +435,17 @@ def _unknown(space: str, id: str, session: Session) -> NotFoundError:
     return NotFoundError(f"no task of {space!r} has the id {id!r}; see: {see}")
 
 
+def _shown(ids: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, ids))
+
+
+def _dead_row(found: SpaceTask, *, with_tenant: bool) -> tuple[object, ...]:
+    task, attempt = found.task, f"{found.task.attempt} of {found.task.max_attempts}"
+    row = (found.space, task.id, task.kind, attempt, utc(task.due_at), task.error or "")
+    return ("-" if found.tenant is None else repr(found.tenant), *row) if with_tenant else row
+
+
 def _row(task: TaskInfo) -> tuple[object, ...]:
     attempt = f"{task.attempt} of {task.max_attempts}"
     end = task.error or ("" if task.result is None else text_of(task.result))
-    return task.id, task.priority, attempt, task.worker or "", seconds(task.due_at), end
+    return task.id, task.priority, attempt, task.worker or "", utc(task.due_at), end

@@ -63,6 +63,16 @@ def reserve_path(url: StoreUrl) -> Path:
         NotFoundError: The store does not exist.
         UnsupportedError: The store is not in a file of this machine.
     """
+    return Path(f"{store_file(url)}{_END}")
+
+
+def store_file(url: StoreUrl) -> Path:
+    """Return the file of a store, which must exist.
+
+    Raises:
+        NotFoundError: The store does not exist.
+        UnsupportedError: The store is not in a file of this machine.
+    """
     if url.backend not in FILES:
         raise UnsupportedError(
             f"{url} is not a file of this machine, so it has no reserve file; make room on the disk of its "
@@ -72,7 +82,7 @@ def reserve_path(url: StoreUrl) -> Path:
     path = Path(url.path)
     if path.is_dir():
         path /= JOURNAL
-    return Path(f"{os.path.realpath(path)}{_END}")
+    return Path(os.path.realpath(path))
 
 
 def reserved_bytes(path: Path) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.display import fields_of, seconds, shown, write_json, write_table
+from keepstate.cli.display import fields_of, shown, utc, write_json, write_table
 from keepstate.cli.session import PLAIN, Session
 from keepstate.engine.queue.schedules import Schedule, Schedules
 from keepstate.errors import InvalidError, NotFoundError
@@ -46,7 +46,7 @@ async def schedules(
         await _known(found, name, space, session)
         if next is not None:
             for moment in await found.next(name, next):
-                write_json({"at": moment}) if session.json else shown().print(seconds(moment))
+                write_json({"at": moment}) if session.json else shown().print(utc(moment))
         elif delete:
             await found.delete(name)
             session.write({"schedule": name, "deleted": True}, f"{name} deleted")
@@ -92,9 +92,9 @@ async def _show(rows: list[Schedule], session: Session) -> None:
 def _row(schedule: Schedule) -> tuple[object, ...]:
     times = f"every {schedule.every_s:g} s" if schedule.cron is None else f"{schedule.cron} {schedule.zone}"
     comes = "paused" if schedule.paused else "ended"
-    skipped = f"{schedule.skipped} {seconds(schedule.skipped_at)}" if schedule.skipped_at else ""
+    skipped = f"{schedule.skipped} {utc(schedule.skipped_at)}" if schedule.skipped_at else ""
     return (
         *(schedule.name, times, schedule.kind),
-        seconds(schedule.next_at) if schedule.next_at else comes,
+        utc(schedule.next_at) if schedule.next_at else comes,
         *(schedule.last_id or "", skipped),
     )

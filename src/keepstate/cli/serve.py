@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate._deferral import defer_imports
 from keepstate.cli import exits
-from keepstate.cli.display import plain, said, seconds, shown, write_json, write_table
+from keepstate.cli.display import log_to_stderr, plain, said, shown, utc, write_json, write_table
 from keepstate.cli.maintenance import read_moment
 from keepstate.cli.session import PLAIN, Session, import_named
 from keepstate.cli.telemetry import begin_telemetry
@@ -90,6 +90,7 @@ async def serve(
     if not open:
         session.reject_tenant()
     session.load()
+    log_to_stderr()
     _require_extra()
     found = None if signer is None else import_named(signer, "MODULE:SIGNER")
     _require_options(port, drain_s, trace_url)
@@ -190,7 +191,7 @@ async def add(
     expires: Annotated[
         str | None, Parameter(help="Expire after 90s, 30m, 12h, 30d, 8w, or at a time with its zone.")
     ] = None,
-    rate: Annotated[float | None, Parameter(help="Requests a second.")] = None,
+    rate: Annotated[float | None, Parameter(help="Accept at most N requests a second.")] = None,
     session: Session = PLAIN,
 ) -> int:
     """Add a key, and print its secret, which is not stored and cannot be shown again.
@@ -309,6 +310,6 @@ def _row(key: _keys.Key) -> tuple[object, ...]:
         ",".join(sorted(key.rights)),
         "-" if key.tenant is None else repr(key.tenant),
         key.under,
-        "" if key.expires_at is None else seconds(key.expires_at),
+        "" if key.expires_at is None else utc(key.expires_at),
         "" if key.rate is None else f"{key.rate:g}",
     )

@@ -63,7 +63,9 @@ class Session:
     url: Annotated[str | None, Parameter(help=f"The store; default: {URL_VARIABLE}, then {DEFAULT_URL}.")] = (
         None
     )
-    json: Annotated[bool, Parameter(negative="", help="Print JSON, one document or one a line.")] = False
+    json: Annotated[bool, Parameter(negative="", help="Print JSON: one document, or one on each line.")] = (
+        False
+    )
     tenant: Annotated[str | None, Parameter(help="The tenant of the spaces; default: none.")] = None
     app: Annotated[str | None, Parameter(help="Import this module first, to register its classes.")] = None
     archives: Annotated[
@@ -198,7 +200,10 @@ def check_url(url: str) -> _urls.StoreUrl:
 def require_file(url: _urls.StoreUrl) -> None:
     """Raise `NotFoundError` for the URL of an absent file."""
     if url.backend in FILES and not Path(url.path).exists():
-        raise NotFoundError(f"there is no store at {url}; `keepstate put` would create one")
+        raise NotFoundError(
+            f"there is no store at {url}; name another by --url or {URL_VARIABLE}, or create this one by "
+            "`keepstate put`"
+        )
 
 
 async def require_space(ks: _engine.Keepstate, space: str) -> None:

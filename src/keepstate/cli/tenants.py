@@ -13,6 +13,7 @@ from keepstate.cli.display import counted, fields_of, plain, shown, write_json, 
 from keepstate.cli.session import PLAIN, Session, require_space
 from keepstate.engine.space.erasure import Erased
 from keepstate.engine.space.export import Exported
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 
 _TENANT = ("id",)
@@ -45,13 +46,24 @@ async def tenants(
     return exits.OK
 
 
-async def size(space: str | None = None, *, session: Session = PLAIN) -> int:
+async def size(
+    space: str | None = None,
+    *,
+    each: Annotated[
+        bool, Parameter(negative="", help="List each space with its size, the largest first.")
+    ] = False,
+    session: Session = PLAIN,
+) -> int:
     """Print the number of entries of a space, or of all spaces of the tenant, and their size without logs.
 
     Args:
         space: The space; by default all of the tenant's.
     """
+    if each and space is not None:
+        raise InvalidError(f"--each lists all spaces; leave out {space!r}")
     async with session.opened() as ks:
+        if each:
+            return await _size_each(ks, session)
         if space is None:
             found = await ks.size()
         else:
@@ -59,6 +71,19 @@ async def size(space: str | None = None, *, session: Session = PLAIN) -> int:
             found = await ks.space(space).size()
     report = fields_of(found, "entries", "size_bytes")
     _write_report(session, report, [f"entries {found.entries:>14,}", f"bytes   {found.size_bytes:>14,}"])
+    return exits.OK
+
+
+async def _size_each(ks: Keepstate, session: Session) -> int:
+    """List the spaces with their sizes, the largest first."""
+    sizes = [(name, await ks.space(name).size()) async for name in ks.spaces()]
+    sizes.sort(key=lambda row: (-row[1].size_bytes, row[0]))
+    if session.json:
+        for name, found in sizes:
+            write_json({"space": name, **fields_of(found, "entries", "size_bytes")})
+    else:
+        rows = ((name, f"{found.entries:,}", f"{found.size_bytes:,}") for name, found in sizes)
+        write_table(("space", "entries", "bytes"), rows)
     return exits.OK
 
 

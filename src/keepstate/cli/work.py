@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from keepstate._deferral import defer_imports
 from keepstate.cli import exits
-from keepstate.cli.display import fields_of, shown, write_json
+from keepstate.cli.display import fields_of, log_to_stderr, plain, said, shown, write_json
 from keepstate.cli.session import PLAIN, Session, import_named
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.sessions.machine import AgentStateMachine
@@ -28,10 +28,12 @@ async def worker(
     handlers: str | None = None,
     *,
     under: Annotated[
-        str | None, Parameter(help="Serve all spaces of this name and below it, in turns; SPACE is left out.")
+        str | None, Parameter(help="Serve all spaces of this name and below it, in turns, instead of SPACE.")
     ] = None,
     concurrency: Annotated[int, Parameter(help="Work on at most N tasks at once.")] = 10,
-    lease_s: Annotated[float, Parameter(help="Let others have a task if this worker is dead for S s.")] = 60,
+    lease_s: Annotated[
+        float, Parameter(help="Let another worker take a task S seconds after this one died.")
+    ] = 60,
     timeout_s: Annotated[float | None, Parameter(help="Fail an attempt that takes longer.")] = None,
     drain_s: Annotated[float, Parameter(help="Let handlers end for S seconds after SIGTERM.")] = 30,
     idle_s: Annotated[float | None, Parameter(help="End after S seconds without a task.")] = None,
@@ -40,7 +42,7 @@ async def worker(
     """Work on the tasks of a space, or of many, until SIGTERM or Ctrl-C, and print what was done.
 
     Args:
-        space: The space; with --under, the handlers.
+        space: The space. With --under, give HANDLERS in its place.
         handlers: MODULE:NAME of a function of a task, or of a dict of such functions by kind.
     """
     if under is not None and handlers is not None:
@@ -52,11 +54,14 @@ async def worker(
         )
     session.load()
     found = import_named(named, "MODULE:HANDLERS")
+    log_to_stderr()
     async with session.opened() as ks:
         options: dict[str, Any] = {
             "concurrency": concurrency, "lease_s": lease_s, "timeout_s": timeout_s, "drain_s": drain_s,
             "idle_s": idle_s,
         }  # fmt: skip
+        where = f"in {space}" if under is None else f"under {under!r}"
+        said().print(plain(f"working on tasks {where} of {ks.url}; errors are logged here; Ctrl-C stops"))
         if under is not None:
             report = await ks.queues(under).run(found, **options)
         else:

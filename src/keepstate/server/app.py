@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+
+from keepstate.errors import InvalidError, KeepstateError, MissingExtraError
+
+try:  # here, because the package imports this module first
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
+except ImportError as error:
+    install = "pip install 'keepstate[server]'"
+    raise MissingExtraError(f"the server needs starlette: {install}", install=install) from error
 
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.approval_links import link_app
@@ -25,7 +32,6 @@ from keepstate.engine.approvals.signers import Signer
 from keepstate.engine.kernel.arguments import require_instance
 from keepstate.engine.space.deliveries import Deliveries
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.errors import InvalidError, KeepstateError, MissingExtraError
 from keepstate.names import ALL
 from keepstate.server.browser_sessions import OPEN, SCRIPT, BrowserSessions
 from keepstate.server.dispatch import GRANT, OPERATION, Endpoint, ServerParts

@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeGuard, cast
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.types import Interrupt
+from keepstate.errors import MissingExtraError
+
+try:  # here, because the package imports this module first
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.types import Interrupt
+except ImportError as error:
+    install = "pip install 'keepstate[langgraph]'"
+    raise MissingExtraError(f"this needs langgraph: {install}", install=install) from error
 
 from keepstate.adapters.langgraph.plain import plain
 from keepstate.adapters.langgraph.records import Names, cut_name, line_prefix, short_names
