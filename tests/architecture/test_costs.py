@@ -445,7 +445,7 @@ def test_a_call_calls_few_functions(name: str) -> None:
     assert min(counts) <= PYTHON_CALLS_AT_MOST[name]
 
 
-PUT_CALLS_AT_MOST: Final = {5: 465, 20: 480, 50: 500, 100: 490}
+PUT_CALLS_AT_MOST: Final = {5: 467, 20: 483, 50: 503, 100: 492}
 """Turns of a short conversation, and the Python functions that a put of LangGraph's saver calls there."""
 
 

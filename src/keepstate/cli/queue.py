@@ -435,10 +435,6 @@ def _unknown(space: str, id: str, session: Session) -> NotFoundError:
     return NotFoundError(f"no task of {space!r} has the id {id!r}; see: {see}")
 
 
-def _shown(ids: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, ids))
-
-
 def _dead_row(found: SpaceTask, *, with_tenant: bool) -> tuple[object, ...]:
     task, attempt = found.task, f"{found.task.attempt} of {found.task.max_attempts}"
     row = (found.space, task.id, task.kind, attempt, utc(task.due_at), task.error or "")

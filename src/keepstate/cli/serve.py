@@ -97,13 +97,12 @@ async def serve(
     limits = _limits.Limits(rate=rate)
     observer = begin_telemetry(session.chosen_url(), is_asked_for=telemetry)
     async with replace(session, tenant=None).opened(makes=True, telemetry=observer) as ks:
-        hosts = (*allow_host, *_names(host))
         made = _app.create_app(
             ks,
             keys=_keys.Keys(ks),
             signer=found,
             limits=limits,
-            allow_hosts=hosts,
+            allow_hosts=(*allow_host, *_names(host)),
             mcp=mcp,
             tracing=observer is not None,
             trace_url=trace_url,

@@ -44,7 +44,8 @@ from keepstate.engine.history.history import History
 from keepstate.engine.history.objects import pack_object, unpack_object
 from keepstate.engine.history.record import read_head, scan_entries
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.executor import Executor, TransactionExecutor
+from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.transaction_executor import TransactionExecutor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue.queue import Queue
 from keepstate.engine.space.space import Space
