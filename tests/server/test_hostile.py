@@ -193,6 +193,36 @@ async def test_the_text_null_is_a_name_and_never_means_that_a_parameter_is_left_
         assert (since.status_code, since.json()["code"]) == (422, "invalid")
 
 
+@pytest.mark.parametrize("said", ["0.5", "5", "-1e3", "null", "2026-11-28", "2026-11-28T12:00:00"])
+async def test_a_time_that_is_a_number_or_has_no_zone_is_refused(said: str) -> None:
+    async with served() as door:
+        client = await door.caller()
+
+        answer = await client.get("/v1/find", params={"changed_since": said})
+
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+        assert "changed_since" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", [[{}], ["plan", []], ["plan", {"@type": "tuple", "items": [[]]}]])
+async def test_a_step_of_a_path_that_is_a_list_or_dict_is_refused(path: list[object]) -> None:
+    async with served() as door:
+        client = await door.caller()
+        await door.ks.space("run/1").history.commit({"plan": {"price": 1}}, message="begin")
+        merge = {"source": "main", "rules": [{"path": path, "rule": "theirs"}]}
+
+        answers = [
+            await client.get("/v1/history/blame", params={"space": "run/1", "path": json.dumps(path)}),
+            await client.get(
+                "/v1/history/merge",
+                params={"space": "run/1", "source": "main", "rules": json.dumps(merge["rules"])},
+            ),
+            await client.post("/v1/history/merge", params={"space": "run/1"}, json=merge),
+        ]
+
+        assert [one.status_code for one in answers] == [422, 422, 422]
+
+
 async def test_a_body_where_none_belongs_is_refused() -> None:
     async with served() as door:
         client = await door.caller()

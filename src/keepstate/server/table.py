@@ -225,14 +225,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         """True if the operation writes nothing, so that it may be cancelled when its client has gone."""
         return self.method == "GET"
 
-    def read_query(self, text: bytes) -> Query:
+    def read_query(self, raw: bytes) -> Query:
         """Convert the parameters in a query string.
 
         Raises:
             RefusedError: A parameter is missing, unknown, repeated or of the wrong type.
         """
         given: dict[str, str] = {}
-        for name, value in parameters_in(text):
+        for name, value in parameters_in(raw):
             if name in given:
                 raise RefusedError(422, "invalid", f"the parameter {name!r} was given twice; give it once")
             given[name] = value
@@ -240,9 +240,13 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
             query: Query = msgspec.convert(given, self.query, strict=False)
         except msgspec.ValidationError as error:
             raise RefusedError(422, "invalid", f"the parameters are wrong: {error}") from error
-        for name in given:
-            if getattr(query, name) is None:  # of the text `null`, which must not widen a listing
+        for name, text in given.items():
+            found = getattr(query, name)
+            if found is None:  # of the text `null`, which must not widen a listing
                 raise RefusedError(422, "invalid", f"the parameter {name!r} has no value; leave it out")
+            if isinstance(found, datetime) and ":" not in text:  # seconds, which the converter takes too
+                detail = f"the parameter {name!r} is not a time; give one like 2026-11-28T12:00:00Z"
+                raise RefusedError(422, "invalid", detail)
         return query
 
     def authorise(self, key: Key, query: Query) -> None:

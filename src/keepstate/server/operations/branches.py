@@ -23,9 +23,8 @@ from keepstate.server.operations.history import (
     show_change,
     show_commit,
 )
-from keepstate.server.operations.values import Body, read_value, show
+from keepstate.server.operations.values import Body, read_steps, read_value, show
 from keepstate.server.table import Call, InSpace, Label, Operation, PageLimit, decode_json
-from keepstate.values.json_exchange import from_json
 from keepstate.values.types import MISSING
 
 RuleName = Literal[
@@ -202,7 +201,7 @@ def read_path(steps: list[Any]) -> tuple[Any, ...]:
     Raises:
         InvalidError: It does not begin with text.
     """
-    path = tuple(from_json(step) for step in steps)
+    path = read_steps(steps)
     if not isinstance(path[0], str):
         raise InvalidError(f"the path {steps!r} begins with {path[0]!r}; the keys of a state are text")
     return path
@@ -315,7 +314,7 @@ async def _preview(history: History, query: PreviewQuery, rules: MergeRules) -> 
 
 
 def _rules(given: list[MergeRule]) -> MergeRules:
-    return {tuple(from_json(step) for step in rule.path): rule.rule for rule in given}
+    return {read_steps(rule.path): rule.rule for rule in given}
 
 
 def _conflict(each: MergeConflict) -> Conflict:

@@ -15,7 +15,7 @@ from keepstate.engine.history.commits import Blame, Commit, Difference
 from keepstate.engine.history.outline import ValueSummary
 from keepstate.errors import InvalidError
 from keepstate.server.operations.documents import DeletionResult
-from keepstate.server.operations.values import Body, show
+from keepstate.server.operations.values import Body, read_steps, show
 from keepstate.server.table import (
     Call,
     InSpace,
@@ -26,7 +26,6 @@ from keepstate.server.table import (
     TaggedAnswer,
     decode_json,
 )
-from keepstate.values.json_exchange import from_json
 
 Ref = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 JsonPath = Annotated[
@@ -339,7 +338,7 @@ async def revert(call: Call, query: InSpace, body: RevertRequest) -> StoredCommi
 
 
 def _steps(text: str) -> tuple[Any, ...]:
-    return tuple(from_json(step) for step in decode_json(text.encode(), list[Any]))
+    return read_steps(decode_json(text.encode(), list[Any]))
 
 
 def _path(text: str) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import msgspec
 
 from keepstate.engine.kernel.unreadable import Unreadable
 from keepstate.engine.space.space import Space, Transaction
-from keepstate.errors import AttemptsExhaustedError, ConflictError
+from keepstate.errors import AttemptsExhaustedError, ConflictError, InvalidError
 from keepstate.server.problems import RefusedError
 from keepstate.server.table import Call, decode_json
 from keepstate.values.json_exchange import from_json, to_json
@@ -50,6 +50,20 @@ def read_value(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Any:
         InvalidError: A form with an `@type` is not one of a value.
     """
     return None if isinstance(raw, msgspec.UnsetType) else from_json(decode_json(raw))
+
+
+def read_steps(steps: list[Any]) -> tuple[Any, ...]:
+    """Return a path from its steps in JSON.
+
+    Raises:
+        InvalidError: A step is a list or dict, or has one in it.
+    """
+    path = tuple(from_json(step) for step in steps)
+    try:
+        hash(path)
+    except TypeError:
+        raise InvalidError("a step of the path is a list or dict; give keys and indexes") from None
+    return path
 
 
 async def write_once(
