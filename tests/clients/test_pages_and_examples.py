@@ -197,10 +197,12 @@ def test_the_package_has_the_built_client_and_no_more(client: Path, backend: Bac
 def test_another_generator_takes_the_document_without_a_complaint(
     client: Path, backend: Backend, tmp_path: Path
 ) -> None:
-    (command,) = re.findall(r"npx (@hey-api/openapi-ts@\S+)", PAGE.read_text())
-    document = ROOT / "docs" / "reference" / "openapi.json"
+    (words,) = re.findall(r"\$ npx (.* openapi-ts .*)", PAGE.read_text())
+    copied = tmp_path / "docs" / "reference" / "openapi.json"
+    copied.parent.mkdir(parents=True)
+    copied.write_bytes((ROOT / "docs" / "reference" / "openapi.json").read_bytes())
 
-    told = run(["npx", "--yes", command, "-i", document, "-o", "api"], tmp_path, backend, NO_COLOR="1")
+    told = run(["npx", "--yes", *words.split()], tmp_path, backend, NO_COLOR="1")
 
     assert not re.search("warn|error|deprecat", told, re.IGNORECASE), told
     options = ("--strict", "--noEmit", "--skipLibCheck", "--target", "es2022", "--module", "esnext")
