@@ -41,7 +41,7 @@ def test_the_calls_of_an_operation_are_the_same_each_time() -> None:
 def test_the_main_paths_stay_short() -> None:
     counted = asyncio.run(sizes.paths())
 
-    assert counted["documents.get"][1] <= 34
+    assert counted["documents.get"][1] <= 47  # 15 of them read in the event loop; a thread is not counted
     files, calls = counted["documents.update"]
     assert files <= 27  # one of them tells whether the batch changes a subject that is found
     assert calls <= 140  # 20 of them suppose the entry and learn its outcome, which saves the read when warm

@@ -170,7 +170,7 @@ async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]
 async def _apply_at(store: Store, batch: Batch, puts: Sequence[Put]) -> Outcome:
     """Apply a batch that requires an unchanged space: each batch applies at the revision of the last one."""
     at = batch.at
-    for ahead in group_puts(puts):
+    for ahead in group_puts(puts, limits.BATCH_BYTES):
         outcome = (await store.apply([Batch(batch.space, ahead, at=at)]))[0]
         if not isinstance(outcome, Applied):
             return outcome
@@ -180,14 +180,14 @@ async def _apply_at(store: Store, batch: Batch, puts: Sequence[Put]) -> Outcome:
 
 async def _send_ahead(store: Store, batch: Batch, puts: Sequence[Put]) -> Outcome | None:
     grants = [check for check in batch.checks if check.key.startswith(layout.GRANTS)]
-    for ahead in group_puts(puts):
+    for ahead in group_puts(puts, limits.BATCH_BYTES):
         outcome = (await store.apply([Batch(batch.space, ahead, grants)]))[0]
         if not isinstance(outcome, Applied):
             return outcome
     return None
 
 
-def group_puts(puts: Iterable[Put], most_bytes: int = limits.BATCH_BYTES) -> Iterator[list[Put]]:
+def group_puts(puts: Iterable[Put], most_bytes: int) -> Iterator[list[Put]]:
     """Yield puts in groups that fit into a batch each."""
     group: list[Put] = []
     size = 0
