@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -163,9 +163,16 @@ def test_what_is_no_checkout_is_not_compared(tmp_path: Path) -> None:
     assert "has no src/keepstate" in done.stderr
 
 
+LONG: Final = ("patterns", "langgraph", "inspector", "managers")
+"""Groups that take over ten seconds even when they measure next to nothing; the other tests import them."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("group", ROWS)
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param(group, marks=pytest.mark.deep if group in LONG else ()) for group in ROWS],
+)
 def test_a_quick_run_writes_a_row_for_each_budget(group: str, tmp_path: Path) -> None:
     results = tmp_path / "results.json"
 
