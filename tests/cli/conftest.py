@@ -34,6 +34,8 @@ class Ended:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
+INSTANT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z"
+"""A time of the store, as `--json` shows it."""
 Keepstate = Callable[..., Ended]
 """The command: `keepstate("get", "run", "plan")`."""
 Started = Callable[..., "subprocess.Popen[str]"]

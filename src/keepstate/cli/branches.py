@@ -11,6 +11,7 @@ from rich.text import Text
 from keepstate._deferral import defer_imports
 from keepstate.cli import exits
 from keepstate.cli.display import (
+    commit_fields,
     commit_row,
     fields_of,
     plain,
@@ -144,7 +145,7 @@ async def _list(ks: _engine.Keepstate, space: str, names: Sequence[str], session
 
 
 def _write_commit(commit: _commits.Commit, session: Session, *names: str) -> int:
-    write_json(commit.to_dict()) if session.json else write_rows([commit_row(commit, *names)])
+    write_json(commit_fields(commit)) if session.json else write_rows([commit_row(commit, *names)])
     return exits.OK
 
 

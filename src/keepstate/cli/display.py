@@ -47,6 +47,8 @@ _TO: Final = " → "
 _VALUE: Final = 100
 _UNBOUND: Final = 100_000
 """A width that no row of a table reaches."""
+_TIMES: Final = frozenset({"at", "until"})
+"""The times of an answer whose names do not end with `_at`."""
 _SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _STYLES: Final = "\n\r\t\x1b\x07"
 """Control characters that rich writes itself: line ends, styles, moves of a progress bar, and links."""
@@ -167,7 +169,28 @@ def write_indented(value: object) -> None:
 
 def fields_of(value: object, *names: str) -> dict[str, Any]:
     """Return the named attributes of an object, to be printed as JSON."""
-    return {name: getattr(value, name) for name in names}
+    return answer({name: getattr(value, name) for name in names})
+
+
+def answer(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a command's answer with their times as text.
+
+    A datetime under another name is a value of the application, which JSON shows with its type.
+    """
+    return {
+        name: instant(value) if isinstance(value, datetime) and is_time(name) else value
+        for name, value in fields.items()
+    }
+
+
+def is_time(name: str) -> bool:
+    """Return whether a field of an answer is a time of the store."""
+    return name in _TIMES or name.endswith("_at")
+
+
+def commit_fields(commit: _commits.Commit) -> dict[str, Any]:
+    """Return a commit as fields of an answer."""
+    return answer(commit.to_dict() | {"created_at": commit.created_at})
 
 
 def counted(number: int, noun: str) -> str:
@@ -216,6 +239,12 @@ def _cut(old: str, new: str, width: int) -> tuple[str, str]:
 def utc(moment: datetime) -> str:
     """Return a time in UTC, in a form that `main@…` takes."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def instant(moment: datetime) -> str:
+    """Return a time in UTC for JSON, with milliseconds unless they are zero."""
+    moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return moment.isoformat(timespec="milliseconds" if moment.microsecond >= 1000 else "seconds") + "Z"
 
 
 def commit_row(commit: _commits.Commit, *names: str) -> list[Text]:

@@ -14,6 +14,7 @@ from keepstate.cli import exits
 from keepstate.cli.chat import brief, write_state, write_value
 from keepstate.cli.display import (
     change,
+    commit_fields,
     commit_row,
     counted,
     fields_of,
@@ -100,7 +101,7 @@ async def log(
         names = await _names(history)
     if session.json:
         for commit in commits:
-            write_json(commit.to_dict())
+            write_json(commit_fields(commit))
         return exits.OK
     write_rows([commit_row(commit, *names.get(commit.id, ())) for commit in commits])
     if len(commits) == limit and limit < head.generation:
@@ -163,7 +164,7 @@ async def show(
         else:
             value = dict(found) if path is None else await _fetched(ks, space, found, path, steps)
     if session.json:
-        write_json({"commit": found.commit.to_dict(), "path": path, "value": value})
+        write_json({"commit": commit_fields(found.commit), "path": path, "value": value})
         return exits.OK
     write_rows([commit_row(found.commit)])
     if path is None:
@@ -330,7 +331,7 @@ async def blame(
         async for where, part, blamed in _blamed(history, found.commit, parts or [(steps, value)]):
             if session.json:
                 found_at = {"path": _paths.format_path(where), "steps": list(where), "value": part}
-                write_json({**found_at, "commit": blamed.commit.to_dict(), "exact": blamed.is_exact})
+                write_json({**found_at, "commit": commit_fields(blamed.commit), "exact": blamed.is_exact})
             else:
                 rows.append(_blame_row(where, part, blamed))
     if rows:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 
@@ -42,7 +41,6 @@ _MOST_REQUEUED: Final = 1_000
 _REQUEUED_AT_ONCE: Final = 100
 _SHOWN_FAILURES: Final = 10
 _HEADS: Final = ("id", "priority", "attempt", "worker", "due", "error or result")
-_VALUES: Final = ("payload", "result", "progress")
 _MOST_PAUSED: Final = 10
 """The largest number of paused queues that `counts` names."""
 
@@ -188,17 +186,8 @@ async def show(space: str, id: str, *, session: Session = PLAIN) -> int:
     if session.json:
         write_json(task | {"attempts": attempts, "steps": steps})
     else:
-        parts = {"attempts": [*map(_in_utc, attempts)], "steps": [*map(_in_utc, steps)]}
-        write_indented(_in_utc(task) | parts)
+        write_indented(task | {"attempts": attempts, "steps": steps})
     return exits.OK
-
-
-def _in_utc(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with its times as text; values of the application stay as they are."""
-    return {
-        name: utc(value) if isinstance(value, datetime) and name not in _VALUES else value
-        for name, value in record.items()
-    }
 
 
 @app.command

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.display import fields_of, shown, utc, write_json, write_table
+from keepstate.cli.display import answer, fields_of, utc, write_json, write_table
 from keepstate.cli.session import PLAIN, Session
 from keepstate.engine.queue.schedules import Schedule, Schedules
 from keepstate.errors import InvalidError, NotFoundError
@@ -46,7 +46,7 @@ async def schedules(
         await _known(found, name, space, session)
         if next is not None:
             for moment in await found.next(name, next):
-                write_json({"at": moment}) if session.json else shown().print(utc(moment))
+                session.write(answer({"at": moment}), utc(moment))
         elif delete:
             await found.delete(name)
             session.write({"schedule": name, "deleted": True}, f"{name} deleted")

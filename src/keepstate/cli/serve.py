@@ -14,7 +14,17 @@ from cyclopts import App, Parameter
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate._deferral import defer_imports
 from keepstate.cli import exits
-from keepstate.cli.display import log_to_stderr, plain, said, shown, utc, write_json, write_table
+from keepstate.cli.display import (
+    answer,
+    fields_of,
+    log_to_stderr,
+    plain,
+    said,
+    shown,
+    utc,
+    write_json,
+    write_table,
+)
 from keepstate.cli.maintenance import read_moment
 from keepstate.cli.session import PLAIN, Session, import_named
 from keepstate.cli.telemetry import begin_telemetry
@@ -260,7 +270,7 @@ async def audit(
     _require_extra()
     async with session.opened() as ks:
         for event in await _keys.Keys(ks).audited(after=after, limit=limit):
-            write_json(event)
+            write_json(answer(event))
     return exits.OK
 
 
@@ -293,14 +303,8 @@ def _shown_host(host: str) -> str:
 
 
 def _fields(key: _keys.Key) -> dict[str, object]:
-    return {
-        "name": key.name,
-        "rights": sorted(key.rights),
-        "tenant": key.tenant,
-        "under": key.under,
-        "expires_at": key.expires_at,
-        "rate": key.rate,
-    }
+    fields = fields_of(key, "name", "rights", "tenant", "under", "expires_at", "rate")
+    return fields | {"rights": sorted(key.rights)}
 
 
 def _row(key: _keys.Key) -> tuple[object, ...]:
