@@ -317,7 +317,7 @@ def test_differences_as_json_have_values_and_steps(keepstate: Keepstate) -> None
 def test_no_difference_is_told(keepstate: Keepstate) -> None:
     told = keepstate("diff", "run", "main", "main")
 
-    assert (told.code, told.out, told.err) == (0, "", "0 differences from main to main\n")
+    assert (told.code, told.out, told.err) == (0, "", "keepstate: nothing to list\n")
 
 
 def test_blame_names_who_gave_a_part_its_value(keepstate: Keepstate) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from keepstate import sync
 from keepstate.cli.app import COMMANDS, GROUPS
 from keepstate.cli.session import Session
 from tests.cli.conftest import Keepstate, Started
@@ -193,12 +194,21 @@ def test_the_nearest_space_is_named_for_a_mistyped_one(keepstate: Keepstate) -> 
 
 @pytest.mark.parametrize(
     "words",
-    [("queue", "list", "run"), ("find",), ("tenants",), ("schedules", "run"), ("ls", "run", "x*"),
-     ("spaces", "nun")],
+    [("queue", "list", "run"), ("queue", "dead", "run"), ("queue", "dead", "--under", "run"), ("find",),
+     ("find", "--tenants"), ("tenants",), ("schedules", "run"), ("ls", "run", "x*"), ("spaces", "nun"),
+     ("spaces", "nun", "--tenants"), ("tag", "run"), ("log", "run", "--author", "nobody"),
+     ("diff", "run", "main", "main"), ("blame", "run"),
+     ("events", "run", "--after", "{last}"), ("keys", "list"), ("keys", "audit"),
+     ("size", "--each", "--tenant", "nobody")],
     ids=" ".join,
 )  # fmt: skip
-def test_an_empty_listing_is_told_alike(keepstate: Keepstate, words: Sequence[str]) -> None:
-    keepstate("put", "run", "plan", "1")
+def test_an_empty_listing_is_told_alike(keepstate: Keepstate, url: str, words: Sequence[str]) -> None:
+    with sync.open(url) as ks:
+        ks.space("run").documents.put("plan", 1)
+        ks.space("run").history.commit({})
+        ks.space("run").events.append({"n": 1})
+        last = ks.space("run").events.read()[-1].position
+    words = [word.format(last=last) for word in words]
 
     told, plain = keepstate(*words), keepstate(*words, "--json")
 

@@ -140,7 +140,8 @@ async def _list(ks: _engine.Keepstate, space: str, names: Sequence[str], session
             write_json({"name": name, "commit": commit.id, "number": commit.number})
         else:
             rows.append([styled(name, "bold green"), *commit_row(commit)])
-    write_rows(rows)
+    if not session.json:
+        write_rows(rows)
     return exits.OK
 
 

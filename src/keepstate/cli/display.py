@@ -265,7 +265,10 @@ def commit_row(commit: _commits.Commit, *names: str) -> list[Text]:
 
 
 def write_rows(rows: Sequence[Sequence[Text]]) -> None:
-    """Print rows in columns; at a terminal each row is cut to one line."""
+    """Print rows in columns; at a terminal each is cut to one line. Without rows, say so on standard error."""
+    if not rows:
+        write_none()
+        return
     console = shown()
     widths = [max(map(cell_len, map(str, column))) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.display import fields_of, text_of, utc
+from keepstate.cli.display import fields_of, text_of, utc, write_none
 from keepstate.cli.session import (
     PLAIN,
     Session,
@@ -72,8 +72,11 @@ async def events(
                 _show(event, session)
         else:
             most = _LIMIT if limit is None else limit
-            for event in await found.read(stream=stream, after=after, limit=most):
+            page = await found.read(stream=stream, after=after, limit=most)
+            for event in page:
                 _show(event, session)
+            if not page and not session.json:
+                write_none()
     return exits.OK
 
 

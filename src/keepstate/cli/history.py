@@ -25,6 +25,7 @@ from keepstate.cli.display import (
     styled,
     visible,
     write_json,
+    write_none,
     write_rows,
 )
 from keepstate.cli.session import PLAIN, Session, is_there
@@ -278,9 +279,11 @@ async def diff(
             before = {"old_path": _paths.format_path(one.old_path), "old_steps": list(one.old_path)}
             write_json({**now, **before, **fields_of(one, "kind", "old", "new")})
         return exits.OK
-    if differences:
-        widest = max(len(_paths.format_path(_path(one))) for one in differences)
-        write_rows([_row(one, widest + _MARGIN) for one in differences])
+    if not differences:
+        write_none()
+        return exits.OK
+    widest = max(len(_paths.format_path(_path(one))) for one in differences)
+    write_rows([_row(one, widest + _MARGIN) for one in differences])
     at_least = "the first " if len(differences) == limit else ""
     said().print(f"{at_least}{counted(len(differences), 'difference')} from {a} to {b}", markup=False)
     return exits.OK
@@ -334,7 +337,7 @@ async def blame(
                 write_json({**found_at, "commit": commit_fields(blamed.commit), "exact": blamed.is_exact})
             else:
                 rows.append(_blame_row(where, part, blamed))
-    if rows:
+    if not session.json:
         write_rows(rows)
     return exits.OK
 

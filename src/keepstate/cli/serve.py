@@ -23,6 +23,7 @@ from keepstate.cli.display import (
     shown,
     utc,
     write_json,
+    write_none,
     write_table,
 )
 from keepstate.cli.maintenance import read_moment
@@ -269,8 +270,11 @@ async def audit(
     session.reject_tenant()
     _require_extra()
     async with session.opened() as ks:
-        for event in await _keys.Keys(ks).audited(after=after, limit=limit):
-            write_json(answer(event))
+        found = await _keys.Keys(ks).audited(after=after, limit=limit)
+    for event in found:
+        write_json(answer(event))
+    if not found and not session.json:
+        write_none()
     return exits.OK
 
 
