@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,8 @@ class Ended:
 
 INSTANT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z"
 """A time of the store, as `--json` shows it."""
+CALL = re.compile(r"[\w.]+\(\)")
+"""A call of Python, which no message of a command may advise."""
 Keepstate = Callable[..., Ended]
 """The command: `keepstate("get", "run", "plan")`."""
 Started = Callable[..., "subprocess.Popen[str]"]
@@ -60,7 +63,10 @@ def keepstate(
     def ended(*words: str, stdin: str = "") -> Ended:
         capsys.readouterr()
         monkeypatch.setattr("sys.stdin", StringIO(stdin))
-        return Ended(run(words), *capsys.readouterr())
+        done = Ended(run(words), *capsys.readouterr())
+        advice = CALL.search(done.err)
+        assert advice is None, f"a command advises {advice[0]}, which only a program can call: {done.err}"
+        return done
 
     return ended
 

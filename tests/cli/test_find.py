@@ -125,7 +125,7 @@ def test_the_doctor_finds_a_damaged_index_and_reindex_corrects_it(keepstate: Kee
     told = keepstate("doctor", "--json")
     [risk] = [finding for finding in told.json()["findings"] if not finding["well"]]
     assert (told.code, risk["subject"]) == (1, "index")
-    assert "errors, such as: the index of find()" in risk["text"]
+    assert "errors, such as: the index of subjects" in risk["text"]
     assert "keepstate reindex --tenants" in risk["mend"]
     assert keepstate("reindex", "--tenants", "--json").json()["corrected"] >= 2
     assert keepstate("doctor").code == keepstate("doctor", "--verify").code == 0

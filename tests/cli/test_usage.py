@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import keepstate as keepstate_package
 from keepstate import sync
 from keepstate.cli.app import COMMANDS, GROUPS
 from keepstate.cli.session import Session
-from tests.cli.conftest import Keepstate, Started
+from tests.cli.conftest import CALL, Keepstate, Started
 
 
 @pytest.mark.parametrize("words", [("put", "run", "plan", "1"), ("watch", "run", "--timeout-s", "0.1")])
@@ -185,6 +187,65 @@ def test_errors_are_json_lines_where_the_results_are(keepstate: Keepstate, url: 
     assert (mistyped.code, absent.code) == (2, 1)
 
 
+def test_an_error_advises_a_command_and_no_call(keepstate: Keepstate, url: str) -> None:
+    with sync.open(url) as ks:
+        ks.space("run").history.commit({"plan": 1})
+        ks.space("run").queue.put("a", id="mail/1")
+        ks.space("run").queue.cancel("mail/1")
+
+    for words, advice in (
+        (("queue", "rerun", "run", "mail/1", "--from-step", "none"), "see: keepstate queue show run mail/1"),
+        (("queue", "requeue", "run", "none"), "see: keepstate queue list run dead"),
+        (("queue", "dead", "--under", "", "--after", "none"), "`next` of a page"),
+        (("schedules", "run", "none", "--run"), "see: keepstate schedules run"),
+        (("expunge", "run", "", "--yes"), "drop the space"),
+        (("find", "--after", "none"), ""),
+        (("log", "run", "none"), ""),
+        (("merge", "run", "none"), ""),
+        (("rollback", "run", "--steps", "9"), ""),
+    ):
+        ended = keepstate(*words)
+        assert ended.code in (1, 2), words
+        assert advice in ended.err and not CALL.search(ended.err), ended.err
+
+
+def test_no_text_of_a_command_names_a_call() -> None:
+    package = Path(keepstate_package.__file__).parent
+    files = [*(package / "cli").glob("*.py"), package / "engine/space/health.py"]
+
+    assert [(file.name, text) for file in files for text in _texts(file) if CALL.search(text)] == []
+
+
+def _texts(file: Path) -> list[str]:
+    """Return the texts in a module except its docstrings."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+    ]
+
+
+def test_the_nearest_word_is_named_for_a_mistyped_one(keepstate: Keepstate, url: str) -> None:
+    with sync.open(url) as ks:
+        space = ks.space("run")
+        space.schedules.put("nightly", every_s=3600)
+        space.queue.put("plan", id="report/1")
+        space.queue.run(lambda task: task.step("look", len, "four"), idle_s=0.01)
+
+    for words, meant in (
+        (("find", "--kind", "sesion"), "did you mean 'session'?"),
+        (("schedules", "run", "nihgtly"), "did you mean 'nightly'?"),
+        (("queue", "show", "run", "report/21"), "did you mean 'report/1'?"),
+        (("queue", "rerun", "run", "report/21"), "did you mean 'report/1'?"),
+        (("queue", "rerun", "run", "report/1", "--from-step", "lok"), "did you mean 'look'?"),
+    ):
+        near, far = keepstate(*words), keepstate(*words[:-1], "zzz")
+        assert near.code in (1, 2) and meant in near.err, near.err
+        assert far.code in (1, 2) and "did you mean" not in far.err, far.err
+
+
 def test_the_nearest_space_is_named_for_a_mistyped_one(keepstate: Keepstate) -> None:
     keepstate("put", "reports/2026", "plan", "1")
 
@@ -192,28 +253,23 @@ def test_the_nearest_space_is_named_for_a_mistyped_one(keepstate: Keepstate) -> 
     assert "did you mean" not in keepstate("ls", "billing").err
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("queue", "list", "run"), ("queue", "dead", "run"), ("queue", "dead", "--under", "run"), ("find",),
-     ("find", "--tenants"), ("tenants",), ("schedules", "run"), ("ls", "run", "x*"), ("spaces", "nun"),
-     ("spaces", "nun", "--tenants"), ("tag", "run"), ("log", "run", "--author", "nobody"),
-     ("diff", "run", "main", "main"), ("blame", "run"),
-     ("events", "run", "--after", "{last}"), ("keys", "list"), ("keys", "audit"),
-     ("size", "--each", "--tenant", "nobody")],
-    ids=" ".join,
-)  # fmt: skip
-def test_an_empty_listing_is_told_alike(keepstate: Keepstate, url: str, words: Sequence[str]) -> None:
+def test_an_empty_listing_is_told_alike(keepstate: Keepstate, url: str) -> None:
     with sync.open(url) as ks:
         ks.space("run").documents.put("plan", 1)
         ks.space("run").history.commit({})
         ks.space("run").events.append({"n": 1})
-        last = ks.space("run").events.read()[-1].position
-    words = [word.format(last=last) for word in words]
+        last = str(ks.space("run").events.read()[-1].position)
 
-    told, plain = keepstate(*words), keepstate(*words, "--json")
-
-    assert (told.code, told.out, told.err) == (0, "", "keepstate: nothing to list\n")
-    assert (plain.code, plain.out, plain.err) == (0, "", "")
+    for words in (
+        *(("queue", "list", "run"), ("queue", "dead", "run"), ("queue", "dead", "--under", "run")),
+        *(("schedules", "run"), ("find",), ("find", "--tenants"), ("tenants",), ("ls", "run", "x*")),
+        *(("spaces", "nun"), ("spaces", "nun", "--tenants"), ("size", "--each", "--tenant", "nobody")),
+        *(("tag", "run"), ("log", "run", "--author", "nobody"), ("diff", "run", "main", "main")),
+        *(("blame", "run"), ("events", "run", "--after", last), ("keys", "list"), ("keys", "audit")),
+    ):
+        told, plain = keepstate(*words), keepstate(*words, "--json")
+        assert (told.code, told.out, told.err) == (0, "", "keepstate: nothing to list\n"), words
+        assert (plain.code, plain.out, plain.err) == (0, "", ""), words
 
 
 def test_a_trace_names_operations_and_no_values(shell: Keepstate, keepstate: Keepstate) -> None:

@@ -265,7 +265,7 @@ def commit_row(commit: _commits.Commit, *names: str) -> list[Text]:
 
 
 def write_rows(rows: Sequence[Sequence[Text]]) -> None:
-    """Print rows in columns; at a terminal each is cut to one line. Without rows, say so on standard error."""
+    """Print rows in columns; cut to one line each at a terminal; without rows, say so on standard error."""
     if not rows:
         write_none()
         return

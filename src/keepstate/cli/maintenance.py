@@ -275,7 +275,9 @@ def _show(
     if done.lost:
         shown().print(plain(f"{name}: data is lost, {_counts(done.lost)}"))
     if done.to_reindex:
-        shown().print(plain(f"{name}: call reindex() on {', '.join(sorted(done.to_reindex))}"))
+        shown().print(
+            plain(f"{name}: reindex the collections {', '.join(sorted(done.to_reindex))} in the application")
+        )
     if done.unknown:
         shown().print(
             plain(f"{name}: {_counts(done.unknown)}, whose class is not registered in this version")

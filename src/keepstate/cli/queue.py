@@ -26,7 +26,7 @@ from keepstate.cli.display import (
     write_table,
 )
 from keepstate.cli.maintenance import read_since
-from keepstate.cli.session import PLAIN, Session, require_space
+from keepstate.cli.session import PLAIN, Session, nearest, require_space
 from keepstate.engine.queue.attempts import Attempt
 from keepstate.engine.queue.queue import Queue
 from keepstate.engine.queue.step_records import Step
@@ -179,7 +179,7 @@ async def show(space: str, id: str, *, session: Session = PLAIN) -> int:
         queue = ks.space(space).queue
         found = await queue.get(id, payload=True)
         if found is None:
-            raise _unknown(space, id, session)
+            raise await _unknown(queue, space, id, session)
         attempts = [fields_of(each, *Attempt.__slots__) for each in await queue.attempts(id)]
         steps = [fields_of(each, *Step.__slots__) for each in await queue.steps(id)]
     task = fields_of(found, *TaskInfo.__slots__)
@@ -371,14 +371,23 @@ async def rerun(
         queue = ks.space(space).queue
         found = await queue.get(id)
         if found is None:
-            raise _unknown(space, id, session)
+            raise await _unknown(queue, space, id, session)
         if as_id is None and found.state not in ("done", "dead", "cancelled"):
             raise InvalidError(f"task {id!r} is {found.state}; give --as-id to run a copy of it")
+        if from_step is not None:
+            await _require_step(queue, space, id, from_step, session)
         put = await queue.rerun(id, from_step=from_step, as_id=as_id)
     if not put.added:
         raise InvalidError(f"a task of {space!r} has the id {put.id!r} already; give another --as-id")
     session.write({"task": put.id, "state": put.state}, f"{put.id} {put.state}")
     return exits.OK
+
+
+async def _require_step(queue: Queue, space: str, id: str, step: str, session: Session) -> None:
+    known = [each.name for each in await queue.steps(id)]
+    if step not in known:
+        see = session.command("queue", "show", space, id)
+        raise NotFoundError(f"task {id!r} has no step {step!r}; {nearest(step, known)}see: {see}")
 
 
 async def _with_queues(
@@ -419,9 +428,10 @@ def _write_changed(what: str, number: int | None, session: Session) -> int:
     return exits.OK
 
 
-def _unknown(space: str, id: str, session: Session) -> NotFoundError:
+async def _unknown(queue: Queue, space: str, id: str, session: Session) -> NotFoundError:
+    hint = nearest(id, [task.id for task in await queue.list(limit=_LIMIT)])
     see = session.command("queue", "list", space)
-    return NotFoundError(f"no task of {space!r} has the id {id!r}; see: {see}")
+    return NotFoundError(f"no task of {space!r} has the id {id!r}; {hint}see: {see}")
 
 
 def _dead_row(found: SpaceTask, *, with_tenant: bool) -> tuple[object, ...]:

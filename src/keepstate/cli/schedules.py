@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from keepstate.cli import exits
 from keepstate.cli.display import answer, fields_of, utc, write_json, write_table
-from keepstate.cli.session import PLAIN, Session
+from keepstate.cli.session import PLAIN, Session, nearest
 from keepstate.engine.queue.schedules import Schedule, Schedules
 from keepstate.errors import InvalidError, NotFoundError
 
@@ -65,9 +65,9 @@ async def schedules(
 async def _known(found: Schedules, name: str, space: str, session: Session) -> Schedule:
     schedule = await found.get(name)
     if schedule is None:
-        raise NotFoundError(
-            f"space {space!r} has no schedule {name!r}; see: {session.command('schedules', space)}"
-        )
+        hint = nearest(name, [each.name for each in await found.list(limit=_AT_ONCE)])
+        see = session.command("schedules", space)
+        raise NotFoundError(f"space {space!r} has no schedule {name!r}; {hint}see: {see}")
     return schedule
 
 

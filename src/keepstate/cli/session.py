@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -53,6 +53,7 @@ TRACE_VARIABLE = "KEEPSTATE_TRACE"
 FILES = ("sqlite", "file")
 _COMPARED = 1_000
 """The largest number of names that a mistyped one is compared with."""
+_SIMILAR: Final = 0.8
 
 
 @Parameter(name="*")
@@ -209,9 +210,14 @@ def require_file(url: _urls.StoreUrl) -> None:
 async def require_space(ks: _engine.Keepstate, space: str) -> None:
     """Raise `NotFoundError` for an empty space, because its name may be mistyped."""
     if not await is_there(ks, space):
-        near = get_close_matches(space, [name async for name in _names(ks)], n=1, cutoff=0.8)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = nearest(space, [name async for name in _names(ks)])
         raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; {hint}`keepstate spaces` lists them")
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """Return a question that names the most similar of the known words; empty if none is similar."""
+    near = get_close_matches(word, known, n=1, cutoff=_SIMILAR)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 async def _names(ks: _engine.Keepstate) -> AsyncGenerator[str]:

@@ -120,8 +120,7 @@ class Audit:
             if not has_met:
                 return count
         raise ConflictError(
-            f"the rows of {self._space!r} changed while they were corrected, {_PASSES} times; call reindex() "
-            "later",
+            f"the rows of {self._space!r} changed while they were corrected, {_PASSES} times; reindex later",
             space=self._space,
         )
 

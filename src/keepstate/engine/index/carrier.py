@@ -316,7 +316,7 @@ class Carrier:
             if known is not None:
                 return []
         raise ConflictError(
-            f"the index of {self.space!r} had {_CONFLICTS} conflicts in a row; call deliver() later",
+            f"the index of {self.space!r} had {_CONFLICTS} conflicts in a row; try again later",
             space=self.space,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Final, Literal, NamedTuple, get_args
 
 from keepstate.engine.index.carrier import Carrier
@@ -90,7 +91,9 @@ def make_query(
         InvalidError: One of them is of the wrong type, or is not one of the known choices.
     """
     if kind is not None and kind not in KINDS:
-        raise InvalidError(f"`kind` is {kind!r}; it is one of {', '.join(KINDS)}")
+        near = get_close_matches(str(kind), KINDS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InvalidError(f"`kind` is {kind!r}; {hint}it is one of {', '.join(KINDS)}")
     for what, text in (("state", state), ("owner", owner)):
         if text is not None:
             check_text(what, text)

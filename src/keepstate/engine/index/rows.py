@@ -192,7 +192,7 @@ def _decode(stored: bytes, type: type[T], key: bytes) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         location = describe(key)  # only here: it costs as much as the record
         raise CorruptError(
-            f"the index of find(): {location} is damaged: {error}; reindex() makes it from the spaces",
+            f"the index of subjects: {location} is damaged: {error}; a reindex makes it from the spaces",
             place=location,
         ) from error
 

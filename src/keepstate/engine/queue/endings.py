@@ -249,7 +249,9 @@ async def requeue_tasks(executor: Executor, unit: Unit, ids: Sequence[str], *, s
         if record is not None and record.state == "dead" and not record.is_followed:
             dead[task_id] = record
         elif strict:
-            raise NotFoundError(f"no dead task of {executor.name!r} has the id {task_id!r}; see dead()")
+            raise NotFoundError(
+                f"no dead task of {executor.name!r} has the id {task_id!r}; list those that are dead"
+            )
     now_ms = await unit.now_ms()
     requeued: list[str] = []
     lost: TaskRecord | None = None

@@ -388,7 +388,8 @@ class Schedules:
         entry = await unit.get(schedule_key(name))
         if entry is None:
             raise NotFoundError(
-                f"space {self._executor.name!r} has no schedule {shorten(name)!r}; list() shows them"
+                f"space {self._executor.name!r} has no schedule {shorten(name)!r}; "
+                "list the schedules to see their names"
             )
         return self._decode(entry)
 

@@ -194,7 +194,9 @@ async def read_step(executor: Executor, id: str, name: str) -> RecordedStep:
         if entry is not None:
             row = await find_step(executor, unit, decode_task(executor, entry), name)
         if row is None:
-            raise NotFoundError(f"task {id!r} of {executor.name!r} has no step {name!r}; see steps()")
+            raise NotFoundError(
+                f"task {id!r} of {executor.name!r} has no step {name!r}; list its steps to see their names"
+            )
         return RecordedStep(row.state == "done", await value_in(executor, unit, key, row, name))
 
     return (await executor.run(work))[0]

@@ -120,7 +120,7 @@ async def settle_step(executor: Executor, task_id: str, name: str, result: objec
         record = decode_task(executor, task)
         row = None if entry is None else decode_step(entry.value, what)
         if row is None or row.life_ms != record.put_at_ms:
-            raise NotFoundError(f"{what} was not begun; steps() shows those that were")
+            raise NotFoundError(f"{what} was not begun; list the steps to see those that were")
         if row.state != "open":
             raise TransitionError(f"{what} is {row.state}, not open", current=row.state, wanted="done")
         if record.state == "claimed" and record.token == row.token:

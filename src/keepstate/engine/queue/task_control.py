@@ -186,7 +186,8 @@ class TaskControl:
                 row = await find_step(self._executor, unit, decode_task(self._executor, entry), step)
             if row is None:
                 raise NotFoundError(
-                    f"task {id!r} of {self._executor.name!r} has no step {shorten(step)!r}; see steps()"
+                    f"task {id!r} of {self._executor.name!r} has no step {shorten(step)!r}; "
+                    "list its steps to see their names"
                 )
             return row
 

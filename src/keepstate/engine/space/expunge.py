@@ -104,8 +104,8 @@ async def expunge(executor: SpaceExecutor, prefix: str, *, scrubs: bool = True) 
     executor.require_outside_transaction("expunging")
     if not 0 < len(prefix.encode()) <= layout.LONGEST_NAME:
         raise InvalidError(
-            f"`prefix` has {len(prefix.encode())} bytes; give 1 to {layout.LONGEST_NAME}, or call `ks.drop` "
-            f"to delete all of {executor.name!r}"
+            f"`prefix` has {len(prefix.encode())} bytes; give 1 to {layout.LONGEST_NAME}, or drop the "
+            f"space to delete all of {executor.name!r}"
         )
     store, stored, tally = await executor.store(), executor.stored_name, _Tally()
     archive = await read_archive(store, stored)

@@ -81,7 +81,7 @@ async def index_finding(ks: Keepstate, command: str) -> Finding:
         command: The command that corrects the index.
     """
     if isinstance(ks.store, LacksKeys):
-        return Finding("index", True, "it is encrypted; ks.reindex() of a handle with the keys verifies it")
+        return Finding("index", True, "it is encrypted; a reindex by a program that has the keys verifies it")
     wrong: list[str] = []
     try:
         wrong += [what async for what in ks.index.findings(None)]

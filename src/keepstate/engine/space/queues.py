@@ -188,7 +188,7 @@ class Queues:
             packed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
             cursor = msgspec.msgpack.decode(packed, type=_Cursor)
         except (ValueError, msgspec.MsgspecError) as error:
-            raise InvalidError(f"`after` is {after!a:.100}; give `next` of a page of dead()") from error
+            raise InvalidError(f"`after` is {after!a:.100}; give `next` of a page of dead tasks") from error
         # A cursor comes from outside: what it names is judged like what a caller names.
         is_foreign = self._scope is OWN and cursor.tenant != self._ks.tenant_id
         is_beyond = self._under and not f"{cursor.space}/".startswith(f"{self._under.rstrip('/')}/")
