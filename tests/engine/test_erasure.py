@@ -17,13 +17,20 @@ from keepstate import names
 from keepstate._runner import TaskRunner
 from keepstate.engine.kernel import grants
 from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, InvalidError, NotAllowedError
 from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import Batch, Capabilities, Check, Durability, Outcome, Page, Reading, Sizes
 from keepstate.stores.wrappers.wrapper import StoreWrapper
+from tests.engine.dumps import found_in
 from tests.processes import PROCESSES, Program
 
 WRITER = PROCESSES / "write_into_tenant.py"
+NOT_REACHED = [
+    "backups, bundles and exports that were made before",
+    "the names of erased spaces: the store keeps each with a counter",
+]
+"""What every erasure says that it could not reach."""
 
 
 async def filled(ks: Keepstate) -> None:
@@ -64,6 +71,29 @@ async def test_an_erased_tenant_begins_anew(ks: Keepstate) -> None:
     assert await names_of(tenant) == ["run/0"]
     assert (await tenant.erase(confirm="a")).spaces == 1
     assert (await tenant.erase(confirm="a")).spaces == 0
+
+
+async def archived(ks: Keepstate, name: str, file: Path, who: str) -> Space:
+    """Return a recorded space whose old commits, which name somebody, are in a file."""
+    space = ks.space(name, record=True)
+    for number in range(3):
+        await space.documents.put(f"session/{who}/plan", f"{who} {number}")
+    assert (await space.history.archive(file, keep_last=1)).commits > 0
+    assert found_in(file.parent, who.encode())
+    return space
+
+
+async def test_an_erasure_names_the_archives_and_what_it_did_not_reach(ks: Keepstate, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.archive" for number in range(3)]
+    for tenant, name, file in zip("aab", ("one", "two", "one"), files, strict=True):
+        await archived(ks.tenant(tenant), name, file, f"PERSON-{tenant}")
+
+    erased = await ks.tenant("a").erase(confirm="a")
+
+    assert erased.archives == files[:2]
+    assert erased.not_reached[:2] == NOT_REACHED
+    assert all(found_in(file, b"PERSON-") for file in files)
+    assert (await ks.tenant("a").erase(confirm="a")).archives == []
 
 
 async def test_erasing_needs_the_tenant_s_id_once_more(ks: Keepstate) -> None:
@@ -391,9 +421,3 @@ async def test_no_bytes_of_an_erased_tenant_are_left_in_files(kind: str, tmp_pat
         assert found_in(tmp_path, b"PERSON-b")
         assert len(erased.not_reached) == 2
         assert (await ks.tenant("b").space("run/1").documents.get("large")) == b"PERSON-b" * 150_000
-
-
-def found_in(folder: Path, text: bytes) -> list[str]:
-    """Return the files that contain a text; another process reads them, as closing them drops locks."""
-    command = ["grep", "-rlaF", text.decode(), str(folder)]
-    return subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True).stdout.split()
