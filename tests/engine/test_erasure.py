@@ -399,6 +399,47 @@ async def test_no_write_of_other_processes_slips_through_an_erasure(shared_url: 
         assert await ks.tenant("b").size() == before
 
 
+async def entries_of_tenant(ks: Keepstate) -> list[object]:
+    """Return all entries of a tenant's spaces."""
+    store = await ks.opened()
+    return [
+        (name, entry)
+        async for name in ks.stored_names()
+        for section in (b"\x00", b"\x01", b"\x02")
+        for entry in (await store.scan(name, section)).entries
+    ]
+
+
+@pytest.mark.slow
+async def test_no_bytes_are_left_of_a_tenant_that_was_erased_while_processes_wrote_into_it(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/keepstate.db"
+    async with keepstate.open(url) as ks, keepstate.open(url) as warm:
+        for tenant in "ab":
+            session = keepstate.Session("talk", user_id=f"PERSON-{tenant}", persistence=ks.tenant(tenant))
+            await session.conversation.append({"role": "user", "content": f"PERSON-{tenant}"})
+            assert len(await ks.tenant(tenant).find()) == 1
+        before = await entries_of_tenant(ks.tenant("b"))
+        writers = [Program(WRITER, url, "a", f"w{n}", stdout=subprocess.PIPE) for n in range(3)]
+        for writer in writers:
+            assert writer.stdout is not None and writer.stdout.readline() == "writing\n"
+        first = warm.tenant("a").space("w0/0").documents
+        assert await first.get("person") is not None or await warm.tenant("a").find()
+        assert found_in(tmp_path, b"PERSON-a")
+
+        await ks.tenant("a").erase(confirm="a")
+        for writer in writers:
+            assert int(writer.communicate(timeout=60)[0]) > 8
+
+        assert found_in(tmp_path, b"PERSON-a") == []
+        assert await entries_of_tenant(ks.tenant("b")) == before
+        for handle in (warm, ks):
+            assert [*await handle.tenant("a").find()] == []
+            assert await handle.tenant("a").space("w0/0").documents.get("person") is None
+            assert await handle.tenant("a").space("session/talk").documents.page() == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 async def test_no_bytes_of_an_erased_tenant_are_left_in_files(kind: str, tmp_path: Path) -> None:
