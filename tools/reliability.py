@@ -38,6 +38,9 @@ WORK = {
     "collected": "objects collected",
     "tasks": "tasks",
     "task_steps": "steps of tasks",
+    "answers": "answers raced",
+    "budgets": "budgets raced",
+    "spends": "calls under a budget",
     "inputs": "hostile inputs",
     "bugs_seeded": "bugs seeded",
     "bugs_caught": "bugs caught",
@@ -65,6 +68,8 @@ LEAST = {
     "collections": 100,
     "collected": 500,
     "tasks": 3_000,
+    "answers": 24_000,
+    "budgets": 6,
     "bugs_seeded": 12,
 }
 """What a run must have done before its record is worth writing down."""

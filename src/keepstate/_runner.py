@@ -314,7 +314,9 @@ class TaskRunner:
         async def work() -> Any:
             if inspect.iscoroutinefunction(function):
                 return await function(*args)
-            answer = await asyncio.to_thread(function, *args)
+            answer, error = await self._call_in_daemon(function, args)
+            if error is not None:
+                raise error
             return await answer if inspect.isawaitable(answer) else answer
 
         if timeout_s is None:
@@ -327,6 +329,30 @@ class TaskRunner:
             if deadline.expired():
                 raise _late_error(function, timeout_s) from None
             raise
+
+    async def _call_in_daemon(
+        self, function: Callable[..., Any], args: Sequence[Any]
+    ) -> tuple[Any, BaseException | None]:
+        """Return the result or the error of a function.
+
+        Its thread is a daemon of its own. A function that never ends takes no thread from others, and does
+        not keep the process from ending, as it would in the loop's executor.
+        """
+        promise: Promise[tuple[Any, BaseException | None]] = self.promise()
+
+        def work() -> None:
+            try:
+                answer = function(*args)
+            except BaseException as error:  # noqa: BLE001 - handed to the caller, whose function it is
+                promise.give((None, error))
+            else:
+                promise.give((answer, None))
+
+        thread = threading.Thread(
+            target=copy_context().run, args=(work,), name="keepstate function", daemon=True
+        )
+        thread.start()
+        return await promise.wait()
 
     async def gather(self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
         tasks = [self._home().create_task(work()) for work in works]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from pathlib import Path
 
+import pytest
+
 import keepstate as ks_package
+from keepstate import sync
 from tests.cli.conftest import Keepstate, Started
 
 HANDLERS = """
@@ -24,7 +28,15 @@ def wait(task):
     time.sleep(0.3)
     return "waited"
 
-handlers = {"": handle, "wait": wait}
+def hang(task):
+    Path(__file__).with_name("begun").touch()
+    while True:
+        time.sleep(60)
+
+def hang_in_a_step(task):
+    task.step("hang", hang, task)
+
+handlers = {"": handle, "wait": wait, "hang": hang, "step": hang_in_a_step}
 """
 
 
@@ -105,3 +117,38 @@ def test_a_worker_that_gets_sigterm_ends_its_task_first(started: Started, url: s
     out, _ = worker.communicate(timeout=60)
 
     assert worker.returncode == 0 and '"completed": 1' in out.replace('":1', '": 1')
+
+
+@pytest.mark.parametrize("kind", ["hang", "step"])
+def test_a_worker_whose_handler_never_ends_ends_at_sigterm_and_its_task_is_claimed_again(
+    started: Started, url: str, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "jobs_without_end.py").write_text(HANDLERS)
+    _put(url, "endless", kind=kind)
+    worker = started("worker", "pool", "jobs_without_end:handlers", "--drain-s", "0.1", "--json")
+
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    worker.send_signal(signal.SIGTERM)
+    out, _ = worker.communicate(timeout=60)
+
+    assert worker.returncode == 0 and json.loads(out)["released"] == 1
+    with sync.open(url) as ks:
+        (task,) = ks.space("pool").queue.claim("other", lease_s=60)
+        assert (task.id, task.attempt) == ("endless", 1)
+
+
+def test_a_worker_ends_although_a_handler_goes_on_after_its_timeout(
+    started: Started, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs_without_end.py").write_text(HANDLERS)
+    _put(url, "endless", kind="hang")
+    options = ("--timeout-s", "0.1", "--idle-s", "0.1", "--json")
+
+    out, _ = started("worker", "pool", "jobs_without_end:handlers", *options).communicate(timeout=60)
+
+    assert json.loads(out)["failed"] == 1
+    with sync.open(url) as ks:
+        info = ks.space("pool").queue.rerun("endless")
+        assert info.state == "ready"
+        assert [task.id for task in ks.space("pool").queue.claim("other", lease_s=60)] == ["endless"]

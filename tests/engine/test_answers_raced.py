@@ -13,8 +13,10 @@ from keepstate import TaskSpec, sync
 from tests.engine.conftest import url_of
 from tests.processes import PROCESSES, Program, run
 from tests.processes.answer_in_rounds import SIGNER
+from tests.tally import Tally
 
 ANSWERERS = 8
+SHOWN = {"sqlite": "SQLite", "postgres": "PostgreSQL", "redis": "Redis"}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,7 @@ ANSWERERS = 8
 )
 @pytest.mark.timeout(1_200)
 def test_of_eight_answers_at_once_one_wins_and_wakes_one_task(
-    kind: str, rounds: int, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, rounds: int, request: pytest.FixtureRequest, tmp_path: Path, tally: Tally
 ) -> None:
     url = url_of(kind, request, tmp_path)
     names = [f"p{number}" for number in range(ANSWERERS)]
@@ -66,16 +68,20 @@ def test_of_eight_answers_at_once_one_wins_and_wakes_one_task(
         assert sorted(payloads) == [*range(rounds)]
         logs = {tuple(event.kind for event in space.approvals.log(f"a{number}")) for number in range(rounds)}
         assert logs == {("asked", "answered")}
+    tally(f"{SHOWN[kind]}: answers raced", answers=rounds * ANSWERERS, lost=0, applied_twice=0)
 
 
 @pytest.mark.parametrize(
     "stride", [pytest.param(47, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.deep)]
 )
 @pytest.mark.timeout(1_200)
-def test_a_kill_anywhere_between_asking_and_paying_repeats_nothing(tmp_path: Path, stride: int) -> None:
+def test_a_kill_anywhere_between_asking_and_paying_repeats_nothing(
+    tmp_path: Path, stride: int, tally: Tally
+) -> None:
     url = f"sqlite:///{tmp_path}/answers.db?durability=normal"
 
     told = json.loads(run(PROCESSES / "die_around_answers.py", url, tmp_path, stride, timeout=1_000).stdout)
 
     assert told["wrong"] == []
     assert told["kills"] > 10
+    tally("SQLite: kills around an answer", worker_kills=told["kills"], lost=0, applied_twice=0)

@@ -17,13 +17,20 @@ from keepstate import names
 from keepstate._runner import TaskRunner
 from keepstate.engine.kernel import grants
 from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, InvalidError, NotAllowedError
 from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import Batch, Capabilities, Check, Durability, Outcome, Page, Reading, Sizes
 from keepstate.stores.wrappers.wrapper import StoreWrapper
+from tests.engine.dumps import found_in
 from tests.processes import PROCESSES, Program
 
 WRITER = PROCESSES / "write_into_tenant.py"
+NOT_REACHED = [
+    "backups, bundles and exports that were made before",
+    "the names of erased spaces: the store keeps each with a counter",
+]
+"""What every erasure says that it could not reach."""
 
 
 async def filled(ks: Keepstate) -> None:
@@ -64,6 +71,29 @@ async def test_an_erased_tenant_begins_anew(ks: Keepstate) -> None:
     assert await names_of(tenant) == ["run/0"]
     assert (await tenant.erase(confirm="a")).spaces == 1
     assert (await tenant.erase(confirm="a")).spaces == 0
+
+
+async def archived(ks: Keepstate, name: str, file: Path, who: str) -> Space:
+    """Return a recorded space whose old commits, which name somebody, are in a file."""
+    space = ks.space(name, record=True)
+    for number in range(3):
+        await space.documents.put(f"session/{who}/plan", f"{who} {number}")
+    assert (await space.history.archive(file, keep_last=1)).commits > 0
+    assert found_in(file.parent, who.encode())
+    return space
+
+
+async def test_an_erasure_names_the_archives_and_what_it_did_not_reach(ks: Keepstate, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.archive" for number in range(3)]
+    for tenant, name, file in zip("aab", ("one", "two", "one"), files, strict=True):
+        await archived(ks.tenant(tenant), name, file, f"PERSON-{tenant}")
+
+    erased = await ks.tenant("a").erase(confirm="a")
+
+    assert erased.archives == files[:2]
+    assert erased.not_reached[:2] == NOT_REACHED
+    assert all(found_in(file, b"PERSON-") for file in files)
+    assert (await ks.tenant("a").erase(confirm="a")).archives == []
 
 
 async def test_erasing_needs_the_tenant_s_id_once_more(ks: Keepstate) -> None:
@@ -369,6 +399,47 @@ async def test_no_write_of_other_processes_slips_through_an_erasure(shared_url: 
         assert await ks.tenant("b").size() == before
 
 
+async def entries_of_tenant(ks: Keepstate) -> list[object]:
+    """Return all entries of a tenant's spaces."""
+    store = await ks.opened()
+    return [
+        (name, entry)
+        async for name in ks.stored_names()
+        for section in (b"\x00", b"\x01", b"\x02")
+        for entry in (await store.scan(name, section)).entries
+    ]
+
+
+@pytest.mark.slow
+async def test_no_bytes_are_left_of_a_tenant_that_was_erased_while_processes_wrote_into_it(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/keepstate.db"
+    async with keepstate.open(url) as ks, keepstate.open(url) as warm:
+        for tenant in "ab":
+            session = keepstate.Session("talk", user_id=f"PERSON-{tenant}", persistence=ks.tenant(tenant))
+            await session.conversation.append({"role": "user", "content": f"PERSON-{tenant}"})
+            assert len(await ks.tenant(tenant).find()) == 1
+        before = await entries_of_tenant(ks.tenant("b"))
+        writers = [Program(WRITER, url, "a", f"w{n}", stdout=subprocess.PIPE) for n in range(3)]
+        for writer in writers:
+            assert writer.stdout is not None and writer.stdout.readline() == "writing\n"
+        first = warm.tenant("a").space("w0/0").documents
+        assert await first.get("person") is not None or await warm.tenant("a").find()
+        assert found_in(tmp_path, b"PERSON-a")
+
+        await ks.tenant("a").erase(confirm="a")
+        for writer in writers:
+            assert int(writer.communicate(timeout=60)[0]) > 8
+
+        assert found_in(tmp_path, b"PERSON-a") == []
+        assert await entries_of_tenant(ks.tenant("b")) == before
+        for handle in (warm, ks):
+            assert [*await handle.tenant("a").find()] == []
+            assert await handle.tenant("a").space("w0/0").documents.get("person") is None
+            assert await handle.tenant("a").space("session/talk").documents.page() == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 async def test_no_bytes_of_an_erased_tenant_are_left_in_files(kind: str, tmp_path: Path) -> None:
@@ -391,9 +462,3 @@ async def test_no_bytes_of_an_erased_tenant_are_left_in_files(kind: str, tmp_pat
         assert found_in(tmp_path, b"PERSON-b")
         assert len(erased.not_reached) == 2
         assert (await ks.tenant("b").space("run/1").documents.get("large")) == b"PERSON-b" * 150_000
-
-
-def found_in(folder: Path, text: bytes) -> list[str]:
-    """Return the files that contain a text; another process reads them, as closing them drops locks."""
-    command = ["grep", "-rlaF", text.decode(), str(folder)]
-    return subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True).stdout.split()

@@ -25,6 +25,7 @@ from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from tests.engine.conftest import url_of
 from tests.engine.dumps import Dump
+from tests.engine.test_erasure import NOT_REACHED, archived
 
 ANN, BOB = "session/ANN", "session/BOB"
 KINDS = ("memory", "file", "sqlite", "redis", "postgres")
@@ -183,6 +184,17 @@ async def test_a_session_leaves_the_listing_of_subjects_and_its_log(ks: Keepstat
     assert {found.id for found in await ks.find(kind="session")} == {"BOB"}
     store = await ks.opened()
     assert await with_ann(store, "shared") + await with_ann(store, "keepstate:index") == []
+
+
+async def test_an_expunging_names_the_archive_of_the_space(ks: Keepstate, tmp_path: Path) -> None:
+    space = await archived(ks, "shared", tmp_path / "old.archive", "ANN")
+    await space.documents.put("session/BOB/plan", "BOB")
+
+    erased = await space.expunge("session/ANN/")
+
+    assert erased.archives == [tmp_path / "old.archive"]
+    assert erased.not_reached[:2] == NOT_REACHED
+    assert await with_ann(await ks.opened(), "shared") == []
 
 
 async def test_an_approval_goes_and_the_task_that_waits_for_it_runs(ks: Keepstate) -> None:

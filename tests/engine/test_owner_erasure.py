@@ -22,6 +22,7 @@ from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import Batch, Entry, Put
 from tests.engine.conftest import Turned, url_of
 from tests.engine.dumps import Dump
+from tests.engine.test_erasure import NOT_REACHED, archived
 from tests.engine.test_expunge import Dying, KilledError, of_others, with_ann
 
 OF_BOB = ("session/bobs-0", "session/bobs-1", "shared", "states", "user/BOB")
@@ -101,6 +102,21 @@ async def test_an_owner_is_erased_and_nobody_else(
         if kind == "sqlite":
             assert not dump.has(b"Secret of ANN")
             assert dump.has(b"Secret of BOB")
+
+
+async def test_an_erasure_of_an_owner_names_the_archives_of_own_and_shared_spaces(
+    ks: Keepstate, tmp_path: Path
+) -> None:
+    for name in ("session/ANNs", "shared"):
+        space = await archived(ks, name, tmp_path / f"{name[-4:]}.archive", "ANN")
+        await talk(ks, "ANNs", "ANN", space=space)
+    await archived(ks, "other", tmp_path / "other.archive", "BOB")
+
+    erased = await ks.erase_owner("ANN")
+
+    assert erased.archives == [tmp_path / "ANNs.archive", tmp_path / "ared.archive"]
+    assert erased.not_reached[:2] == NOT_REACHED
+    assert erased.not_reached[-1] == "data that names this person, but is not a subject of this owner"
 
 
 async def test_an_owner_of_one_tenant_stays_in_the_others(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from keepstate.engine.usage.ledger import UsageLedger
 from tests.engine.conftest import url_of
 from tests.processes import PROCESSES, Program
 from tests.processes.spend_budget import SPACE
+from tests.tally import Tally
 
 PROGRAM = PROCESSES / "spend_budget.py"
+SHOWN = {"sqlite": "SQLite", "postgres": "PostgreSQL", "redis": "Redis"}
 SIZES = [
     pytest.param(60, id="short", marks=pytest.mark.slow),
     pytest.param(1_500, id="long", marks=[pytest.mark.deep, pytest.mark.timeout(600)]),
@@ -29,6 +33,11 @@ def noted(folder: Path, word: str) -> Decimal:
     return Decimal(sum(int(cents) for said, cents in lines if said == word)) / 100
 
 
+def killed(processes: Sequence[Program]) -> int:
+    """Return the number of processes that did not end by themselves."""
+    return sum(process.returncode == -signal.SIGKILL for process in processes)
+
+
 async def returned(shared: UsageLedger) -> None:
     """Wait until no reservation is left, which is when those of killed processes have ended."""
     while (await shared.budgets())["all"].reserved_cost:
@@ -38,7 +47,7 @@ async def returned(shared: UsageLedger) -> None:
 @pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
 @pytest.mark.parametrize("cents", SIZES)
 async def test_eight_processes_never_exceed_a_budget_though_three_are_killed(
-    kind: str, cents: int, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, cents: int, request: pytest.FixtureRequest, tmp_path: Path, tally: Tally
 ) -> None:
     url, ceiling = url_of(kind, request, tmp_path), Decimal(cents) / 100
     notes = tmp_path / "notes"
@@ -74,13 +83,21 @@ async def test_eight_processes_never_exceed_a_budget_though_three_are_killed(
                 pass
         async with shared.reserve(cost=left):
             pass
+    tally(
+        f"{SHOWN[kind]}: budgets raced",
+        budgets=1,
+        spends=totals.total.calls,
+        worker_kills=killed(running),
+        exceeded=0,
+        lost=0,
+    )
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
 async def test_processes_killed_at_any_line_never_exceed_a_budget(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, tally: Tally
 ) -> None:
     url, ceiling = url_of(kind, request, tmp_path), Decimal(10)
     notes = tmp_path / "notes"
@@ -88,13 +105,15 @@ async def test_processes_killed_at_any_line_never_exceed_a_budget(
     async with keepstate.open(url) as ks:
         shared = ks.space(SPACE).usage
         await shared.set_budget("all", Budget(cost=ceiling))
-        running = [Program(PROGRAM, url, f"p{number}", 0, notes) for number in range(8)]
+        begun = [Program(PROGRAM, url, f"p{number}", 0, notes) for number in range(8)]
+        running = [*begun]
         for number in range(8, 48):
             await asyncio.sleep(0.25)
             victim = running.pop(0)
             victim.kill()
             victim.wait()
-            running.append(Program(PROGRAM, url, f"p{number}", 0, notes))
+            begun.append(Program(PROGRAM, url, f"p{number}", 0, notes))
+            running.append(begun[-1])
             state = (await shared.budgets())["all"]
             assert state.used_cost + state.reserved_cost <= ceiling
         for process in running:
@@ -107,3 +126,12 @@ async def test_processes_killed_at_any_line_never_exceed_a_budget(
         assert used == (await shared.totals()).total.cost <= ceiling
         parts = [await ks.space(f"session/p{number}").usage.totals() for number in range(48)]
         assert sum(part.total.cost for part in parts) <= used
+        calls = (await shared.totals()).total.calls
+    tally(
+        f"{SHOWN[kind]}: budgets raced",
+        budgets=1,
+        spends=calls,
+        worker_kills=killed(begun),
+        exceeded=0,
+        lost=0,
+    )

@@ -7,6 +7,7 @@ import logging
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,6 +222,70 @@ async def test_a_handler_that_never_ends_fails_after_its_timeout(space: Space) -
     for id in ("t", "stubborn"):
         info = await space.queue.get(id)
         assert info is not None and info.state == "dead" and "did not end in 0.05 s" in (info.error or "")
+
+
+async def test_a_plain_function_that_never_ends_fails_after_its_timeout_and_is_tried_again(
+    space: Space,
+) -> None:
+    await space.queue.put(1, id="t", max_attempts=2)
+    ended = threading.Event()
+    began: list[int] = []
+
+    def hang_at_first(task: Any) -> str:
+        began.append(task.attempt)
+        if task.attempt == 1:
+            ended.wait()
+        return "done"
+
+    try:
+        report = await work(space, hang_at_first, timeout_s=0.05, idle_s=0.3)
+    finally:
+        ended.set()
+
+    info = await space.queue.get("t")
+    assert info is not None and (info.state, info.result, began) == ("done", "done", [1, 2])
+    assert (report.ended, report.failed, report.completed) == ("idle", 1, 1)
+    first, *_ = await space.queue.attempts("t")
+    assert first.error == "TimeoutError: the handler did not end in 0.05 s"
+
+
+async def test_plain_steps_that_never_end_take_no_thread_from_others(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def hang() -> None:
+        ended.wait()
+
+    async def handle(task: Task) -> str:
+        await task.step("hang", hang, timeout_s=0.05)
+        return "never"
+
+    async def double(task: Task) -> int:
+        doubled: int = await task.step("double", lambda: 2 * int(task.payload))
+        return doubled
+
+    async with keepstate.open(f"memory://{tmp_path.name}") as ks:
+        space = ks.space("run/1")
+        for number in range(40):  # more than the threads that an event loop keeps for functions
+            await space.queue.put(number, kind="hang", max_attempts=1)
+        await space.queue.put(21, id="t", kind="double")
+        try:
+            report = await work(space, {"hang": handle, "double": double}, concurrency=50)
+        finally:
+            ended.set()
+
+        assert (report.failed, report.completed, await space.queue.result("t")) == (40, 1, 42)
+
+
+async def test_a_plain_step_that_raises_stop_iteration_fails_its_task(tmp_path: Path) -> None:
+    async def handle(task: Task) -> None:
+        await task.step("next", lambda: next(iter(())))
+
+    async with keepstate.open(f"memory://{tmp_path.name}") as ks:
+        space = ks.space("run/1")
+        await space.queue.put(1, id="t", max_attempts=1)
+
+        assert (await work(space, handle)).failed == 1
+        assert "StopIteration" in (await space.queue.attempts("t"))[0].error
 
 
 # ---- waiting
