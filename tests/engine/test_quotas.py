@@ -6,17 +6,18 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 import keepstate
 from keepstate import Quota, QuotaExceededError
 from keepstate._runner import TaskRunner
-from keepstate.engine.kernel import grants
+from keepstate.engine.kernel import grants, layout
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.names import beginning
 from keepstate.stores.memory import MemoryStore
-from keepstate.stores.protocol import Batch, Outcome
+from keepstate.stores.protocol import Batch, Outcome, Put
 
 
 async def test_each_space_holds_at_most_its_quota(ks: Keepstate) -> None:
@@ -165,4 +166,33 @@ async def test_the_batches_of_many_spaces_go_to_the_store_together() -> None:
         for number in range(150):
             with pytest.raises(QuotaExceededError):
                 await tenant.space(f"run/{number}").documents.put("y", 1)
+    await store.close()
+
+
+async def test_fields_that_a_later_version_has_added_to_the_record_of_a_tenant_survive_a_change() -> None:
+    store = await MemoryStore(runner=TaskRunner()).open()
+    async with keepstate.open(store) as ks:
+        await ks.tenant("a").set_quota(Quota(documents=2))
+        own = grants.record_space(beginning("a"))
+        (entry,) = (await store.scan(own, layout.TENANT, limit=1)).entries
+        fields = msgspec.msgpack.decode(entry.value)
+        fields |= {"region": "eu", "quota": fields["quota"] | {"branches": 3}}
+        await store.apply([Batch(own, [Put(layout.TENANT, msgspec.msgpack.encode(fields))])])
+
+        record, version, _ = await grants.read_record(store, beginning("a"))
+        assert record is not None
+        importing = msgspec.structs.replace(record, importing="digest")
+        assert await grants.write_record(store, beginning("a"), importing, version)
+
+        (entry,) = (await store.scan(own, layout.TENANT, limit=1)).entries
+        assert msgspec.msgpack.decode(entry.value) == fields | {"importing": "digest"}
+        assert await ks.tenant("a").quota() == Quota(documents=2)
+        record, version, _ = await grants.read_record(store, beginning("a"))
+        assert record is not None
+        await grants.write_record(
+            store, beginning("a"), msgspec.structs.replace(record, importing=None), version
+        )
+        await ks.tenant("a").set_quota(None)
+        (entry,) = (await store.scan(own, layout.TENANT, limit=1)).entries
+        assert msgspec.msgpack.decode(entry.value) == {"life": fields["life"], "region": "eu"}
     await store.close()

@@ -9,12 +9,16 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, localcontext
 from typing import Any
 
+import msgspec
 import pytest
 
 import keepstate
 from keepstate import Budget, Usage, sync
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space, Transaction
+from keepstate.engine.usage import records
+from keepstate.engine.usage.amounts import Amounts
+from keepstate.engine.usage.ceilings import use
 from keepstate.errors import (
     BudgetExceededError,
     ConflictError,
@@ -597,3 +601,20 @@ async def test_an_import_has_the_usage_of_its_export(turned: Turned, tmp_path: A
     copy = turned.ks.tenant("b").space("spending")
     assert await used(copy) == cents(3) and not await copy.usage.record(call(3), id="one")
     assert (await copy.usage.budgets())["all"].used_cost == cents(3)
+
+
+def test_fields_that_a_later_version_has_added_to_a_ledger_survive_a_use() -> None:
+    budget = records.BudgetRecord("day", 100, None, None, "day", None)
+    reserved = records.ReservationRecord("r", 1, None, Amounts())
+    zone, (day,), (one,) = msgspec.msgpack.decode(
+        records.encode_ledger(records.LedgerRecord("UTC", (budget,), (reserved,)))
+    )
+    stored = msgspec.msgpack.encode([zone, [[*day, "weekly"]], [[*one, {"by": "ann"}]], "currency"])
+
+    ledger = use(records.decode_ledger(stored, "the ledger"), "large", Amounts(tokens=3))
+
+    assert ledger.budgets[0].used.tokens == 3
+    zone, (day,), (one,), *later = msgspec.msgpack.decode(records.encode_ledger(ledger))
+    assert (day[-1], one[-1], later) == ("weekly", {"by": "ann"}, ["currency"])
+    with pytest.raises(keepstate.CorruptError):
+        records.decode_ledger(msgspec.msgpack.encode(["UTC", 5]), "the ledger")

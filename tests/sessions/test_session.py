@@ -51,6 +51,25 @@ async def test_a_session_without_a_time_to_live_forgets_nothing(turned: Turned) 
     assert (await again.task.get()).goal == "g"
 
 
+async def test_fields_that_a_later_version_has_added_to_the_lives_of_a_session_survive_its_end(
+    turned: Turned,
+) -> None:
+    documents = turned.space.documents
+    session = Session("s", space=turned.space)
+    await session.task.put({"goal": "g"})
+    (name,) = [key async for key in documents.keys("*lives")]
+    await documents.update(name, lambda lives: lives | {"region": "eu"})
+
+    await session.end()
+    again = Session("s", space=turned.space)
+    await again.task.put({"goal": "h"})
+    await again.sweep()
+
+    assert await documents.get(name) == {
+        "count": 2, "first_kept": 2, "owners": [], "region": "eu",
+    }  # fmt: skip
+
+
 async def test_asking_whether_it_is_new_is_no_use(turned: Turned) -> None:
     session = Session("s", persistence=turned.ks, ttl_s=60)
     await session.update({"a": 1})

@@ -189,11 +189,13 @@ class GenerationsRecord:
         first_kept: The first generation that may still have documents.
         owners: Pairs of a generation and the owner from this one on, up to the next pair. They outlive the
             heads, so that ended and expired generations of an owner can be erased.
+        later: Fields added by a later version of keepstate. They are written back unchanged.
     """
 
     count: int = 0
     first_kept: int = 1
     owners: list[tuple[int, str | None]] = field(default_factory=list[tuple[int, str | None]])
+    later: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def owned(self, life: int, owner: str | None) -> GenerationsRecord:
         """Return the record with `life` as the last generation, and its owner."""
@@ -416,13 +418,14 @@ class SessionGenerations(Namespace):
         fields: dict[str, Any] | None = await target.documents.get(self.prefix + GENERATIONS)
         if fields is None:
             return GenerationsRecord()
-        owners = [(life, owner) for life, owner in fields["owners"]]
-        return GenerationsRecord(fields["count"], fields["first_kept"], owners)
+        later = dict(fields)
+        count, first_kept, runs = (later.pop(name) for name in ("count", "first_kept", "owners"))
+        return GenerationsRecord(count, first_kept, [(life, owner) for life, owner in runs], later)
 
     async def _put_generations(self, tx: Transaction, record: GenerationsRecord) -> None:
         owners = [list(run) for run in record.owners]
         fields = {"count": record.count, "first_kept": record.first_kept, "owners": owners}
-        await tx.documents.put(self.prefix + GENERATIONS, fields)
+        await tx.documents.put(self.prefix + GENERATIONS, record.later | fields)
 
     async def _read_head(self, target: Space | Transaction) -> HeadRecord | None:
         head = await target.documents.get(self.prefix + HEAD, type=HeadRecord)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -62,12 +62,15 @@ class TenantRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         erasing: The progress of an erasure; None if none is under way.
         importing: The digest of the file that is being imported; None if none is.
         quota: The most that each space may hold, and all of them.
+        later: Fields added by a later version of keepstate, and those added to the quota, as a dict under its
+            name. They are written back unchanged.
     """
 
     life: int
     erasing: Erasure | None = None
     importing: str | None = None
     quota: Quota | None = None
+    later: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class _Tenant:
@@ -241,13 +244,35 @@ async def read_record(store: Store, beginning: str) -> tuple[TenantRecord | None
     if not page.entries:
         return None, ABSENT, page.revision
     (entry,) = page.entries
-    record = decode_stored(entry.value, TenantRecord, _LOCATION)
+    record = decode_record(entry.value)
     return record, entry.version, record.life
+
+
+def decode_record(stored: bytes) -> TenantRecord:
+    """Decode the record of a tenant."""
+    record = decode_stored(stored, TenantRecord, _LOCATION)
+    fields = decode_stored(stored, dict[str, Any], _LOCATION)
+    later = _without(fields, TenantRecord)
+    if added := _without(fields.get("quota") or {}, Quota):
+        later["quota"] = added
+    return msgspec.structs.replace(record, later=later) if later else record
+
+
+def encode_record(record: TenantRecord) -> bytes:
+    """Encode the record of a tenant."""
+    fields = msgspec.to_builtins(record)
+    for name, more in fields.pop("later").items():
+        fields[name] = fields.get(name, {}) | more if name == "quota" else more
+    return msgspec.msgpack.encode(fields)
+
+
+def _without(fields: dict[str, Any], known: type[msgspec.Struct]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in known.__struct_fields__}
 
 
 async def write_record(store: Store, beginning: str, record: TenantRecord, version: int) -> bool:
     """Replace the record of a tenant, and return whether its version was the one given."""
-    put = Put(layout.TENANT, msgspec.msgpack.encode(record))
+    put = Put(layout.TENANT, encode_record(record))
     batch = Batch(record_space(beginning), [put], [Check(layout.TENANT, version=version)])
     outcome = (await store.apply([batch]))[0]
     if isinstance(outcome, KeepstateError):
@@ -316,7 +341,9 @@ async def set_quota(store: Store, runner: Runner, beginning: str, quota: Quota |
     while True:
         life = await _read_life(store, beginning + names.OWN_RECORD, beginning)
         record, version, _ = await read_record(store, beginning)
-        changed = msgspec.structs.replace(record or TenantRecord(life), quota=quota)
+        record = record or TenantRecord(life)
+        later = {name: value for name, value in record.later.items() if name != "quota"}
+        changed = msgspec.structs.replace(record, quota=quota, later=later)
         if changed.erasing is None and changed.importing is None:
             if await write_record(store, beginning, changed, version):
                 break

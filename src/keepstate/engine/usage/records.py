@@ -51,6 +51,7 @@ class BudgetRecord(msgspec.Struct, array_like=True, frozen=True):
     model: str | None
     since: Count = 0
     used: Amounts = Amounts()
+    later: tuple[Any, ...] = ()
 
     def counts(self, model: str | None) -> bool:
         """Return whether usage of a model counts. Of an unknown model it does."""
@@ -64,6 +65,7 @@ class ReservationRecord(msgspec.Struct, array_like=True, frozen=True):
     until_ms: StoredMs
     model: str | None
     amounts: Amounts
+    later: tuple[Any, ...] = ()
 
 
 class LedgerRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -156,14 +158,22 @@ def day_and_model(key: bytes) -> tuple[int, str]:
 
 def encode_ledger(record: LedgerRecord) -> bytes:
     """Encode a ledger with the fields of a later version."""
-    return _encode(encode_fields(record))
+    zone, budgets, reservations, *later = encode_fields(record)
+    parts = ([encode_fields(each) for each in own] for own in (budgets, reservations))
+    return _encode([zone, *parts, *later])
 
 
 def decode_ledger(stored: bytes | None, location: str) -> LedgerRecord:
     """Decode a ledger; an empty one without an entry."""
     if stored is None:
         return LedgerRecord()
-    return decode_fields(decode_stored(stored, list[Any], location), LedgerRecord, location)
+    fields = decode_stored(stored, list[Any], location)
+    for index, kind in ((1, BudgetRecord), (2, ReservationRecord)):
+        own = fields[index] if index < len(fields) else ()
+        if not isinstance(own, list | tuple):
+            raise corrupt_error(location, "its budgets or reservations are not a list")
+        fields[index : index + 1] = [tuple(decode_fields(each, kind, location) for each in own)]
+    return decode_fields(fields, LedgerRecord, location)
 
 
 def encode_used(record: UsedRecord) -> bytes:
