@@ -29,7 +29,7 @@ BEGIN_MS = round(datetime(2040, 2, 20, tzinfo=UTC).timestamp() * 1000)
 """A time that no server has reached. Clocks change in Berlin and New York within the 90 days after it."""
 UNTIL_MS = BEGIN_MS + 90 * 24 * HOUR_MS
 END_MS = UNTIL_MS + 10 * 24 * HOUR_MS
-"""Queued ticks come one in a turn of the clock, so some come after the last instant."""
+"""Ticks that kills have delayed come after the last instant."""
 INTERVAL_S = 20 * 3600
 LATE_S = 10 * 86_400
 """Kills delay a tick by days, because each process turns the clock before it ticks."""

@@ -34,6 +34,8 @@ LONGEST_TURN_H = 24
 MOST_BATCHES = 40
 MOST_AMID_S = 0.003
 LEASE_S = 60
+LOOKS_AGAIN_MS = 2_000
+"""A schedule with queued ticks is looked at each second."""
 _REDIS_TIME = struct.calcsize(f">BQ{NONCE_BYTES}sQ")
 
 
@@ -113,6 +115,7 @@ async def work(url: str, seed: int, end_ms: int) -> None:
                         for task in claimed:
                             await tx.events.append(task.id)
                             await tx.queue.complete(task)
+                    await turned.turn(store, LOOKS_AGAIN_MS)
 
 
 if __name__ == "__main__":
