@@ -25,6 +25,7 @@ from bench.embedded import memory, sqlite_full, sqlite_normal
 from bench.finding import finding
 from bench.harness import Shown, Table
 from bench.history import history
+from bench.idle import idle
 from bench.importing import importing
 from bench.inspector import inspector
 from bench.langgraph import langgraph
@@ -51,6 +52,7 @@ GROUPS: dict[str, Callable[[Table], None]] = {
     "server": server,
     "find": finding,
     "queue": queues,
+    "idle": idle,
     "steps": steps,
     "chats": chats,
     "watch": watches,

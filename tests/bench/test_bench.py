@@ -34,6 +34,7 @@ ROWS = {
     "reads": 6,
     "find": 36,
     "queue": 2 + 2 * QUEUES + ("huey" not in others.missing("huey")),
+    "idle": 4,
     "steps": 3 * ("DBOS" not in others.missing("DBOS")),
     "chats": 2,
     "watch": 2,
@@ -56,6 +57,7 @@ FIGURES = {
     "lines",
     "patterns",
     "inspector",
+    "idle",
 } | ({"langgraph"} if LANGGRAPH else set())
 """The groups that also tell figures without a budget."""
 STORES = {"memory", "file", "SQLite normal", "SQLite full", "Redis", "PostgreSQL"}
