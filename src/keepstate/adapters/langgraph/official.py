@@ -250,8 +250,8 @@ def _sqlite(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
             )
         if "task_path" not in columns:
             raise NotFoundError(
-                f"{path!r} has no checkpoints in the form of SqliteSaver today; if they are older, call its "
-                "setup() once to update them"
+                f"{path!r} has no checkpoints in the form of SqliteSaver today; if they are older, let "
+                "SqliteSaver open the file once, which updates them"
             )
         saver = module.SqliteSaver(connection, serde=serde)
         saver.is_setup = True  # otherwise its first call would write
