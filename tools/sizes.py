@@ -41,7 +41,7 @@ BUDGETS = {
     "typed": 3_050,
     "values": 5_120,
     "workspace": 1_650,
-    TOP: 1_840,
+    TOP: 1_870,
 }
 """Lines of code that a folder may have. A change that needs more raises its budget, and says what it adds."""
 UNPACKED_BYTES = 6_200_000

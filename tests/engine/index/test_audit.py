@@ -157,7 +157,7 @@ async def test_a_damaged_row_says_what_to_do(ks: Keepstate) -> None:
     await _fill(ks)
     await damage_a_row(await ks.opened())
 
-    with pytest.raises(CorruptError, match=r"reindex\(\)"):
+    with pytest.raises(CorruptError, match=r"a reindex makes it"):
         await ks.find()
 
 
