@@ -9,14 +9,16 @@ from contextlib import suppress
 import pytest
 
 import keepstate
+from keepstate._runner import TaskRunner
 from keepstate.engine.kernel import layout
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.errors import ClosedError, ConflictError, InvalidError, LeaseLostError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome, Put
+from keepstate.testing.clocks import ManualClock
 from keepstate.values import codec
-from tests.engine.conftest import Turned
+from tests.engine.conftest import Turned, TurnedKeepstate, TurnedSource
 
 
 async def test_a_held_lease_is_refused_to_another(space: Space) -> None:
@@ -148,6 +150,27 @@ async def test_a_renewal_that_is_answered_after_the_release_revives_nothing() ->
         assert not lease.is_held()
         assert lease.ttl_s == 30
     await store.close()
+
+
+async def test_a_renewal_counts_from_before_its_call(opened: list[Keepstate]) -> None:
+    clock = ManualClock()
+    store = AnswersOnceLate(runner=TaskRunner(), clock=clock)
+    ks = TurnedKeepstate(TurnedSource(store))
+    ks.turned = clock
+    opened.append(ks)
+    lease = await ks.space("run").leases.acquire("job", 10)
+    late = store.late = asyncio.Event()
+    renewing = asyncio.create_task(lease.renew())
+    while store.late is not None:
+        await asyncio.sleep(0)
+    clock.advance(4_000)
+    late.set()
+    await renewing
+
+    clock.advance(4_990)
+    assert lease.is_held()
+    clock.advance(20)
+    assert not lease.is_held()
 
 
 async def test_what_a_block_raises_is_not_hidden_by_a_lease_that_cannot_be_let_go(ks: Keepstate) -> None:

@@ -271,6 +271,17 @@ async def test_a_task_that_was_begun_in_time_does_not_expire(turned: Turned) -> 
     assert (await take(turned.space)).attempt == 2
 
 
+async def test_a_task_that_was_begun_in_time_is_not_tried_again_early(turned: Turned) -> None:
+    await turned.space.queue.put(1, id="t", expires_s=5)
+    task = await take(turned.space)
+    await task.fail("once", retry_in_s=60)
+    turned.clock.advance(6_000)
+    assert await turned.space.queue.claim("w", lease_s=60) == []
+    turned.clock.advance(54_000)
+
+    assert (await take(turned.space)).attempt == 2
+
+
 @pytest.mark.parametrize("how", ["claim", "match", "take"])
 async def test_every_way_to_claim_knows_that_a_task_expired(turned: Turned, how: str) -> None:
     queue = turned.space.queue

@@ -224,3 +224,17 @@ async def test_a_change_between_two_looks_that_is_taken_for_seen_is_noticed(
 
     with pytest.raises(TimeoutError):
         await _is_woken_by(put, turned.space, within_s=0.5)
+
+
+@pytest.mark.parametrize(("delay_s", "lease_s"), [(5, 60), (60, 5)])
+async def test_the_next_look_is_at_the_first_end_of_a_delay_or_a_lease(
+    turned: Turned, delay_s: float, lease_s: float
+) -> None:
+    queue = turned.space.queue
+    await queue.put(1)
+    await queue.claim("w", lease_s=lease_s)
+    await queue.put(1, delay_s=delay_s)
+
+    assert await queue.claim("w", lease_s=lease_s) == []
+
+    assert await queue.next_look_s() == pytest.approx(5)

@@ -13,7 +13,7 @@ from keepstate._finish import finish
 from keepstate._runner import Signal, ThreadRunner
 from keepstate.errors import OutcomeUnknownError
 from keepstate.stores import combiner as combiner_module
-from keepstate.stores.combiner import Combiner, _Request
+from keepstate.stores.combiner import FLUSH_BATCHES, FLUSH_BYTES, Combiner, _Request
 from keepstate.stores.protocol import Applied, Batch, Outcome
 
 
@@ -170,3 +170,46 @@ def test_a_request_that_its_interrupted_caller_takes_out_meanwhile_fails_no_flus
 
     assert finish(combiner.apply([Batch("a", ())], 0)) == [Applied(1, now_ms=1)]
     finish(combiner.wait_until_idle())
+
+
+# ---- the size of a flush
+
+SIZES = {
+    "batches that just fit": (2, FLUSH_BATCHES // 2, 0, [FLUSH_BATCHES]),
+    "too many batches": (5, 40, 0, [120, 80]),
+    "bytes that just fit": (4, 2, FLUSH_BYTES // 4, [8]),
+    "too many bytes": (5, 2, FLUSH_BYTES // 3, [6, 4]),
+    "callers that fill a flush each": (2, FLUSH_BATCHES, FLUSH_BYTES, [FLUSH_BATCHES, FLUSH_BATCHES]),
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_callers_share_a_flush_up_to_its_limits(case: str) -> None:
+    callers, batches, size_bytes, expected = SIZES[case]
+    flushed, combiner = counting()
+    combiner._queue.extend(_Request([Batch("s", ())] * batches, size_bytes) for _ in range(callers))
+
+    finish(combiner.wait_until_idle())
+
+    assert flushed == expected
+
+
+def test_the_batches_of_one_call_are_flushed_up_to_the_limits() -> None:
+    flushed, combiner = counting()
+    count = 2 * FLUSH_BATCHES + 1
+
+    finish(combiner.apply_all([Batch("s", ())] * count, [0] * count))
+    finish(combiner.apply_all([Batch("s", ())] * 5, [FLUSH_BYTES // 3] * 5))
+
+    assert flushed == [FLUSH_BATCHES, FLUSH_BATCHES, 1, 3, 2]
+
+
+def counting() -> tuple[list[int], Combiner]:
+    """Return a combiner, and the list of the numbers of batches that it has flushed."""
+    flushed: list[int] = []
+
+    async def flush(batches: Sequence[Batch]) -> list[Outcome]:
+        flushed.append(len(batches))
+        return [Applied(1, now_ms=1)] * len(batches)
+
+    return flushed, Combiner(ThreadRunner(), flush)

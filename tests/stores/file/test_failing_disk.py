@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from keepstate._finish import finish
+from keepstate._runner import ThreadRunner
 from keepstate.errors import (
     CorruptError,
     OutcomeUnknownError,
@@ -17,7 +18,9 @@ from keepstate.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
+from keepstate.stores.file import FileStore
 from keepstate.stores.protocol import Applied, Batch, Put
+from keepstate.testing.clocks import ManualClock
 from tests.stores.file.disks import (
     SPACE,
     A,
@@ -74,6 +77,21 @@ def test_a_smaller_batch_of_a_refused_flush_finds_room(path: Path, files: Failin
     assert isinstance(big, StoreFullError)
     assert isinstance(small, Applied)
     assert values(store) == [None, b"small"]
+    finish(store.close())
+
+
+def test_what_a_refused_flush_would_have_swept_is_swept_later(path: Path, files: FailingFiles) -> None:
+    clock = ManualClock()
+    store = finish(FileStore(path, runner=ThreadRunner(), files=files, clock=clock).open())
+    put(store, Put(A, b"1", ttl_ms=1_000))
+    clock.advance(1_000)
+
+    files.end = path.stat().st_size
+    assert isinstance(outcome_of(store, Put(B, b"1")), StoreFullError)
+    files.end = None
+
+    assert finish(store.sweep()) == 1
+    assert revision(store) == 2
     finish(store.close())
 
 

@@ -179,6 +179,25 @@ class Logs(Stage):
         assert kept_bytes <= limits.LOG_BYTES + limits.LOG_BYTES // 64 + 2 * limits.VALUE_BYTES
         assert (await store.changes(space, revisions)).upto == revisions
 
+    async def test_the_64_mib_of_the_log_count_deleted_values_too(self, store: StoreBase, space: str) -> None:
+        """Half of these bytes are of puts, and the other half of deletes."""
+        keys = [b"\x02%d" % number for number in range(7)]
+        rounds = limits.LOG_BYTES // (2 * len(keys) * limits.VALUE_BYTES) + 2
+        for _ in range(rounds):
+            await applied(store, space, *(Put(key, b"v" * limits.VALUE_BYTES) for key in keys))
+            await applied(store, space, *map(Delete, keys))
+
+        with pytest.raises(CompactedError) as caught:
+            await store.changes(space, 0)
+
+        floor = caught.value.floor
+        assert floor is not None
+        told = await changed(store, space, floor)
+        kept_bytes = sum(len(change.old or b"") + len(change.new or b"") for change in told)
+        assert told[0].revision == floor + 1
+        assert kept_bytes <= limits.LOG_BYTES + limits.LOG_BYTES // 64
+        assert kept_bytes > limits.LOG_BYTES - 2 * len(keys) * limits.VALUE_BYTES
+
     async def test_a_batch_replaces_no_more_than_a_log_keeps(self, store: StoreBase, space: str) -> None:
         count = limits.LOG_BYTES // limits.VALUE_BYTES + 1
         keys = [b"\x02%03d" % number for number in range(count)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.protocol import ABSENT, Applied, Batch, Change, Check, Conflict, Delete, Put
+from keepstate.stores.protocol import ABSENT, Applied, Batch, Change, Check, Conflict, Delete, Leap, Put
 from keepstate.testing.store_contract.stage import (
     LONG_MS,
     SHORT_MS,
@@ -35,6 +35,14 @@ class Times(Stage):
         assert entry.expires_at_ms == done.now_ms + LONG_MS
         assert lasting is not None
         assert lasting.expires_at_ms is None
+
+    async def test_the_leap_of_a_new_space_is_that_of_its_first_revision(
+        self, store: StoreBase, space: str
+    ) -> None:
+        first, *_ = await store.apply([Batch(space, [Put(A, b"%d" % number)]) for number in range(3)])
+
+        assert isinstance(first, Applied)
+        assert await store.last_leap(space) == Leap(1, 0, first.now_ms)
 
     async def test_an_expired_entry_is_absent_for_reads_at_once(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS), Put(B, b"2", ttl_ms=LONG_MS))
