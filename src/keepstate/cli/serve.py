@@ -307,8 +307,9 @@ def _shown_host(host: str) -> str:
 
 
 def _fields(key: _keys.Key) -> dict[str, object]:
-    fields = fields_of(key, "name", "rights", "tenant", "under", "expires_at", "rate")
-    return fields | {"rights": sorted(key.rights)}
+    fields: dict[str, object] = fields_of(key, "name", "rights", "tenant", "under", "expires_at", "rate")
+    fields["rights"] = sorted(key.rights)
+    return fields
 
 
 def _row(key: _keys.Key) -> tuple[object, ...]:

@@ -169,10 +169,11 @@ def decode_ledger(stored: bytes | None, location: str) -> LedgerRecord:
         return LedgerRecord()
     fields = decode_stored(stored, list[Any], location)
     for index, kind in ((1, BudgetRecord), (2, ReservationRecord)):
-        own = fields[index] if index < len(fields) else ()
-        if not isinstance(own, list | tuple):
-            raise corrupt_error(location, "its budgets or reservations are not a list")
-        fields[index : index + 1] = [tuple(decode_fields(each, kind, location) for each in own)]
+        try:
+            own = msgspec.convert(fields[index] if index < len(fields) else [], list[Any])
+        except msgspec.ValidationError as error:
+            raise corrupt_error(location, error) from error
+        fields[index : index + 1] = [[decode_fields(each, kind, location) for each in own]]
     return decode_fields(fields, LedgerRecord, location)
 
 
