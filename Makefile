@@ -39,7 +39,7 @@ bench: setup ## run the tests that judge by time, measure each budget against th
 	@$(BIN)/python -m bench $(ARGS)
 
 deep: JOBS = 2
-deep: setup ## run the long proof, about half an hour, and write what it did into docs/reliability.json
+deep: setup ## run the long proof, about an hour, and write what it did into docs/reliability.json
 	@$(PYTEST) -q -n $(JOBS) --dist worksteal -m "deep or searched" --record \
 		--hypothesis-profile=deep --hypothesis-seed=$${KEEPSTATE_SEED:-0} --timeout=900 -o faulthandler_timeout=1800 $(ARGS)
 

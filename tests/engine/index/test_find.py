@@ -172,7 +172,7 @@ async def test_another_process_sees_a_change_after_the_next_delivery(url: str) -
         assert await shown(other) == [("queue", "mail", "ready")]
 
         await one.space("pool").queue.put("x", kind="late")
-        assert await other.deliver() >= 1
+        await other.deliver()  # unless the writer was faster
         assert set(await shown(other)) == {("queue", "mail", "ready"), ("queue", "late", "ready")}
 
 

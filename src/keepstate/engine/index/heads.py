@@ -9,21 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
 
 from keepstate.engine.index.carrier import AT_ONCE, Carrier, NoIndexError
 from keepstate.engine.index.index import Index
 from keepstate.engine.index.listing import is_under
 from keepstate.engine.index.rows import Row, decode_row, prefixes_under
+from keepstate.engine.index.walk import ChangedSpaces
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.store_abilities import last_changes_ms
 from keepstate.engine.kernel.subjects import QUEUE
 from keepstate.errors import CompactedError, HistoryLostError
 from keepstate.stores.protocol import Change
-
-_UNKNOWN: Final = -1
-"""The time of the last change, for a space that was never visited."""
-_SETTLED_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ class QueueHeads:
         self._nonce: bytes | None = None
         self._states: dict[str, dict[str, str]] = {}
         """The states of the listed queues of each space, by kind."""
-        self._changed_ms: dict[str, int | None] = {}
+        self._changed_spaces = ChangedSpaces()
 
     @property
     def space(self) -> str:
@@ -156,17 +152,13 @@ class QueueHeads:
     async def _visit(self) -> list[str]:
         """Return the spaces that have changed since the last call."""
         store, changed = self._carrier.store, list[str]()
-        present: dict[str, int | None] = {}
-        now_ms = (await store.read(self.space, [])).now_ms
+        self._changed_spaces.begin((await store.read(self.space, [])).now_ms)
         async for page in self._carrier.space_pages():
             mine = [pair for pair in page if is_under(pair[1], self._under)]
             times = await last_changes_ms(store, [stored for stored, _ in mine])
-            for (_, name), at_ms in zip(mine, times, strict=True):
-                # Another change of the same time may still come, so a late change is visited once more.
-                present[name] = None if at_ms is None or at_ms > now_ms - _SETTLED_MS else at_ms
-                if at_ms is None or self._changed_ms.get(name, _UNKNOWN) != at_ms:
-                    changed.append(name)
-        self._changed_ms = present
+            visited = zip(mine, times, strict=True)
+            changed += [name for (_, name), at_ms in visited if self._changed_spaces.has_changed(name, at_ms)]
+        self._changed_spaces.end()
         return changed
 
 

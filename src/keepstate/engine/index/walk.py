@@ -1,13 +1,13 @@
-"""A walk over one space that finds its subjects from their own records, without an outbox or a row.
+"""Walks over spaces: which of them have changed, and the subjects of one, without an outbox or a row.
 
-It is the truth that an index is compared with. Cost: one call for the sizes of the space's parts, one for
-each part of its queue and for its approvals, and up to one for each kind of subject and each subject in a
-shared space.
+The subjects are found from their own records, the truth that an index is compared with. Cost of one space:
+one call for the sizes of its parts, one for each part of its queue and for its approvals, and up to one for
+each kind of subject and each subject in a shared space.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -29,8 +29,43 @@ from keepstate.stores.protocol import Store
 
 _LISTED: Final = (layout.READY, layout.WAITING, layout.CLAIMED, layout.DEAD)
 """The parts of a queue whose tasks are in the index."""
+_UNKNOWN: Final = -1
+"""The time of the last change, for a space that was never visited."""
+_SETTLED_MS: Final = 1_000
 _LAST: Final = b"/" + b"\xff" * 40
 """Sorts after each name that continues a subject's with a `/`, also after one that is cut there."""
+
+
+class ChangedSpaces:
+    """The spaces that were visited, with the times of their last changes, so that unchanged ones are skipped.
+
+    Use: `begin`, `has_changed` for each space that exists, `end`; and `forget` if the visits fail.
+    """
+
+    def __init__(self) -> None:
+        self._changed_ms: dict[str, int | None] = {}
+        self._present: dict[str, int | None] = {}
+        self._now_ms = 0
+
+    def begin(self, now_ms: int) -> None:
+        """Begin a listing of all spaces, at a time of the store."""
+        self._present, self._now_ms = {}, now_ms
+
+    def has_changed(self, space: str, at_ms: int | None) -> bool:
+        """Return whether a space may have changed since the last visit, given the time of its last change."""
+        # Another change of the same time may still come, so a late change is visited once more.
+        is_settled = at_ms is not None and at_ms <= self._now_ms - _SETTLED_MS
+        self._present[space] = at_ms if is_settled else None
+        return at_ms is None or self._changed_ms.get(space, _UNKNOWN) != at_ms
+
+    def end(self) -> None:
+        """End the listing: spaces that it did not have are forgotten."""
+        self._changed_ms = self._present
+
+    def forget(self, spaces: Iterable[str]) -> None:
+        """Take some spaces as never visited."""
+        for space in spaces:
+            self._changed_ms.pop(space, None)
 
 
 async def subjects_in(store: Store, stored: str, space: str) -> AsyncGenerator[Subject]:

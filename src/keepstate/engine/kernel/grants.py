@@ -255,7 +255,7 @@ def decode_record(stored: bytes) -> TenantRecord:
     later = _without(fields, TenantRecord)
     if added := _without(fields.get("quota") or {}, Quota):
         later["quota"] = added
-    return msgspec.structs.replace(record, later=later) if later else record
+    return msgspec.structs.replace(record, later=later)
 
 
 def encode_record(record: TenantRecord) -> bytes:

@@ -271,7 +271,7 @@ class TaskSteps:
             if left_ms <= 0:
                 return
             if left_ms > _AWAKE_S * 1000:
-                self._wait().add_due(due_ms)
+                await self._wait(due_ms)
                 raise self.suspended(left_ms / 1000)
         await self._executor.runner.sleep(left_ms / 1000)
 
@@ -299,10 +299,8 @@ class TaskSteps:
                 self._check_room()
                 row = await self._receive(key, name, row, wait_ms)
             if row is None or row.state == "waiting":
-                waits = self._wait()
+                waits = await self._wait(None if row is None else row.due_ms)
                 waits.messages.append(name)
-                if row is not None and row.due_ms is not None:
-                    waits.add_due(row.due_ms)
                 raise self.suspended(timeout_s, messages=[name])
             if row.state == "timeout":
                 raise TimeoutError(f"task {self.id!r} received no message {name!r} in time")
@@ -341,7 +339,7 @@ class TaskSteps:
             self._check_room()
             left, values = await read_results(self._executor, ids, keys)
             if left:
-                self._wait().after.extend(left)
+                (await self._wait()).after.extend(left)
                 raise self.suspended(None, after=left)
             row = await self._record(key, name, "results", "done", self._encode(key, name, values))
             found = await self._value(key, row)
@@ -399,9 +397,9 @@ class TaskSteps:
             if approval is None:
                 raise NotFoundError(f"approval {id!r} of {self._executor.name!r} was deleted")
             if approval.state == "pending":
-                self._wait().marks |= approval_marks(id)
-                if approval.expires_at is not None:
-                    self._wait().add_due(to_milliseconds(approval.expires_at))
+                expires_at = approval.expires_at
+                waits = await self._wait(None if expires_at is None else to_milliseconds(expires_at))
+                waits.marks |= approval_marks(id)
                 raise self.suspended(None)
             if row.state == "waiting":
                 await self._apply(key, name, "ask", lambda tx: note_end(tx.approvals, id), former=row)
@@ -521,10 +519,13 @@ class TaskSteps:
                 memory.idle.give(None)
                 memory.idle = None
 
-    def _wait(self) -> Waits:
-        if self._steps.waits is None:
-            self._steps.waits = Waits()
-        return self._steps.waits
+    async def _wait(self, due_ms: int | None = None) -> Waits:
+        # Steps side by side begin first, because none may begin after this. A store in memory lets none in.
+        await self._executor.runner.sleep(0)
+        waits = self._steps.waits = self._steps.waits or Waits()
+        if due_ms is not None:
+            waits.add_due(due_ms)
+        return waits
 
     async def _row(self, name: str) -> StepRecord | None:
         memory = self._steps

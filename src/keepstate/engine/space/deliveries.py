@@ -2,8 +2,7 @@
 
 A round lists the spaces with the times of their last changes. It looks only into those that have changed
 since the round before, and into the index of their tenant. So in a store at rest it costs two calls for 256
-spaces.
-Several processes may deliver at once: a subject that two of them carry has one row in the end.
+spaces. Several processes may deliver at once: a subject that two of them carry has one row in the end.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from keepstate._runner import Signal
 from keepstate.engine.index.carrier import Carrier, Location, NoIndexError
 from keepstate.engine.index.listing import is_under
 from keepstate.engine.index.rows import decode_meta
+from keepstate.engine.index.walk import ChangedSpaces
 from keepstate.engine.kernel.shield import run_shielded
 from keepstate.engine.kernel.store_abilities import last_changes_ms
 from keepstate.engine.space.space_turns import SpacesHome
@@ -40,9 +40,6 @@ EVERY_S: Final = 10.0
 """The longest pause between two short rounds."""
 _REST_FACTOR: Final = 200
 """A pause is at least this many times half the duration of the round before it."""
-_UNKNOWN: Final = -1
-"""Stands for the time of the last change of a space that was never seen."""
-_SETTLED_MS: Final = 1_000
 _OF_ALL: Final = (ClosedError, StoreUnavailableError)
 """Errors that each further tenant would meet too."""
 
@@ -78,7 +75,7 @@ class Deliveries:
         self, ks: SpacesHome, under: str = "", tenant: TenantScope = OWN, *, every_s: float = EVERY_S
     ) -> None:
         self._ks, self._under, self._scope, self._every_s = ks, under, tenant, every_s
-        self._changed_ms: dict[str, int | None] = {}
+        self._changed_spaces = ChangedSpaces()
         self._expires_ms: dict[str | None, int] = {}
         """The time at which the next approval of a tenant expires."""
 
@@ -124,8 +121,7 @@ class Deliveries:
             except NoIndexError:  # the tenant was erased meanwhile
                 self._expires_ms.pop(tenant, None)
             except BaseException as error:
-                for stored in changed.stored:
-                    self._changed_ms.pop(stored, None)
+                self._changed_spaces.forget(changed.stored)
                 if not isinstance(error, KeepstateError) or isinstance(error, _OF_ALL):
                     raise
                 _log.debug("a delivery of tenant %r failed, and is tried again: %s", tenant, error)
@@ -135,19 +131,16 @@ class Deliveries:
         """Return what has changed since the last call, by tenant."""
         store, found = await self._ks.opened(), dict[str | None, _Changes]()
         own = self._ks.tenant_id
-        now_ms = (await store.read(stored_name(own, INDEX_SPACE), [])).now_ms
+        self._changed_spaces.begin((await store.read(stored_name(own, INDEX_SPACE), [])).now_ms)
         prefix = beginning(own) if self._scope is ALL else stored_name(own, self._under)
         after: str | None = None
-        present: dict[str, int | None] = {}
         while page := await store.spaces(prefix, after=after):
             if self._scope is not ALL and own is None and page[0].startswith(TENANTS):
                 break
             after = page[-1]
             mine = [stored for stored in page if self._covers(stored)]
             for stored, at_ms in zip(mine, await last_changes_ms(store, mine), strict=True):
-                # Another change of the same time may still come, so a late change is visited once more.
-                present[stored] = None if at_ms is None or at_ms > now_ms - _SETTLED_MS else at_ms
-                if at_ms is None or self._changed_ms.get(stored, _UNKNOWN) != at_ms:
+                if self._changed_spaces.has_changed(stored, at_ms):
                     tenant, name = parts_of(stored)
                     changed = found.setdefault(tenant, _Changes())
                     changed.stored.append(stored)
@@ -155,7 +148,7 @@ class Deliveries:
                         changed.has_index_changed = True
                     else:
                         changed.spaces.append(name)
-        self._changed_ms = present
+        self._changed_spaces.end()
         return found
 
     def _covers(self, stored: str) -> bool:
