@@ -88,7 +88,7 @@ Ask = Callable[["Interrupt[Any]", RunnableConfig], InterruptQuestion]
 def question_of(interrupt: Interrupt[Any], _config: RunnableConfig) -> InterruptQuestion:
     """Return the question of an interrupt by its value: a text, or the text in a dict under `question`."""
     value = cast("object", interrupt.value)
-    schema: object = getattr(interrupt, "response_schema", None)  # LangGraph 1.2.0 does not have it
+    schema: object = interrupt.response_schema
     text = value if isinstance(value, str) else None
     if isinstance(value, Mapping):
         named = cast("Mapping[str, object]", value)
