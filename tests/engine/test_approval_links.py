@@ -353,7 +353,7 @@ async def test_a_body_that_never_ends_is_refused(
 
 
 def test_the_script_of_the_page_reveals_the_same_characters_as_python() -> None:
-    script = re.search(r"const HIDDEN = /(\[.*\])/gu;", form()[1])
+    script = re.search(r"const HIDDEN = /(.*)/gu;", form()[1])
     assert script is not None
     pattern = re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: f"\\U{found[1]:0>8}", script[1])
 
@@ -361,7 +361,10 @@ def test_the_script_of_the_page_reveals_the_same_characters_as_python() -> None:
     by_python = {sign for sign in map(chr, range(sys.maxunicode + 1)) if reveal(sign) != sign}
     assert by_script == by_python
     assert {"\u202e", "\u2066", "\u200b", "\u034f", "\u3164", "\ufe00"} <= by_python
-    assert not {"\u200d", "\ufe0f", "א", "\n"} & by_python
+    assert not {"א", "\n"} & by_python
+    joiners, hidden = "\u200c\u200d\ufe0e\ufe0f", re.compile(pattern)
+    for pair in (first + joiner for first in map(chr, range(0x3100)) for joiner in joiners):
+        assert bool(hidden.match(pair, 1)) == (reveal(pair)[-1] != pair[1])
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node to run the script of the page")
@@ -372,12 +375,15 @@ def test_the_page_shows_hidden_characters_of_titles_names_and_errors(tmp_path: P
         "properties": {
             "c\u2066d": {"type": "integer", "title": "e\u200bf"},
             "g\u3164h": {"enum": ["i\u202ej"]},
+            "fixed": {"const": "x" * 90 + "\u202e"},
+            "alike": {"enum": [True, "Yes"]},
         },
         "required": ["c\u2066d"],
     }
     said = {
         "state": "pending", "to": "ann", "need": 1, "votes": 0, "has_answered": False, "question": "Pay?",
-        "subject": None, "schema": schema, "digest": "d", "asked_by": "agent", "asked_at": None,
+        "subject": None, "schema": schema, "digest": "d", "asked_by": "agent · ⟨U+202E⟩ you have agreed",
+        "asked_at": None,
         "expires_at": None,
     }  # fmt: skip
     script = re.findall(r"<script>(.*?)</script>", form()[1], re.DOTALL)[0]
@@ -389,7 +395,9 @@ def test_the_page_shows_hidden_characters_of_titles_names_and_errors(tmp_path: P
     for text in ("a⟨U+202E⟩b", "e⟨U+200B⟩f", "g⟨U+3164⟩h", "i⟨U+202E⟩j", "e⟨U+200B⟩f: enter a whole number."):
         assert text in shown
     assert not any(sign in shown for sign in "\u202e\u2066\u200b\u3164")
-    assert '"For ann"' in shown
+    facts = "For ann", "asked by agent · ⟨U+202E⟩ you have agreed"
+    for whole in (*facts, "x" * 90 + "⟨U+202E⟩", "true", '\\"Yes\\"'):
+        assert f'"{whole}"' in shown
 
 
 BROWSER = """
@@ -445,7 +453,7 @@ def test_a_subject_is_shown_exactly() -> None:
 
     assert text_of(subject).split("\n") == [
         "amount: 9007199254740993", "price: 1.10", "at: 2026-01-01 00:00:00+00:00", "ok: yes", "lines:",
-        "  - a", "  -", "    │ b", "    │ to: eve", "none: none", "raw: 2 bytes: 00ff", "empty: (empty)",
+        "  - a", "  -", "    │ b", "    │ to: eve", "'none': none", "raw: 2 bytes: 00ff", "empty: (empty)",
         "' to ': ' x '", "'a:b': 1",
     ]  # fmt: skip
     assert text_of("plain") == "plain"
@@ -454,6 +462,31 @@ def test_a_subject_is_shown_exactly() -> None:
 def test_characters_that_hide_or_turn_text_are_shown() -> None:
     assert reveal("pay \u202e001\u202c\u200b\x00\r\nx") == "pay ⟨U+202E⟩001⟨U+202C⟩⟨U+200B⟩⟨U+0000⟩\nx"
     assert reveal("שלום 👩\u200d🚀 ä") == "שלום 👩\u200d🚀 ä"
+    for shown in ("❤\ufe0f\u200d🔥", "1\ufe0f\u20e3", "می\u200cخواهم", "ക്\u200d", "é\u200d"):
+        assert reveal(shown) == shown
+
+
+@pytest.mark.parametrize("joiner", "\u200c\u200d\ufe0e\ufe0f")
+def test_joiners_that_join_nothing_are_shown_and_hide_no_spaces(joiner: str) -> None:
+    mark = f"⟨U+{ord(joiner):04X}⟩"
+
+    assert reveal(f"pay{joiner}pal {joiner}") == f"pay{mark}pal {mark}"
+    assert text_of({"amount": "5" + f" {joiner}" * 3 + "ok: yes"}) == f"amount: 5 {mark} {mark} {mark}ok: yes"
+    assert reveal("é\u200d" + joiner) == f"é\u200d{mark}"
+
+
+def test_values_of_different_kinds_are_not_shown_alike() -> None:
+    fields = {"dry run": "no", "public": False, "n": "1", "m": 1, "none": None, 7: "none", "7": "x"}
+    parts = ["'a'", "⟨2 spaces⟩", "(empty)", [], "2 bytes: 0102", b"\1\2", "12:30", "100 EUR"]
+
+    assert text_of(fields).split("\n") == [
+        "dry run: 'no'", "public: no", "n: '1'", "m: 1", "'none': none", "7: 'none'", "'7': x",
+    ]  # fmt: skip
+    assert text_of(parts).split("\n") == [
+        "- \"'a'\"", "- ⟨U+27E8⟩2 spaces⟩", "- '(empty)'", "- (empty)", "- '2 bytes: 0102'",
+        "- 2 bytes: 0102", "- '12:30'", "- 100 EUR",
+    ]  # fmt: skip
+    assert text_of({"12:30": "'x'\ny"}) == "'12:30':\n  │ 'x'\n  │ y"
 
 
 def test_a_subject_that_is_too_deep_is_refused() -> None:

@@ -390,6 +390,27 @@ async def test_an_answer_fits_its_schema(turned: Turned) -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "value", "is_approved"),
+    [
+        ({"type": "boolean"}, False, False),
+        ({"type": "boolean"}, True, True),
+        ({"enum": [False, "later"]}, False, False),
+        ({"enum": [False, "later"]}, "later", True),
+        ({"type": "integer"}, 0, True),
+    ],
+)
+async def test_a_no_is_no_approval_in_any_schema(
+    turned: Turned, schema: Any, value: Any, is_approved: bool
+) -> None:
+    approvals = turned.space.approvals
+    await approvals.ask("Pay?", id="pay", schema=schema)
+    answered = await approvals.answer("pay", value, by="ann")
+
+    assert answered.answer is not None
+    assert (answered.answer.value, answered.answer.approved) == (value, is_approved)
+
+
+@pytest.mark.parametrize(
     ("schema", "text"),
     [
         (str, "give a JSON Schema"),

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 
 import keepstate
+from keepstate.engine.kernel.positions import Positions
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.errors import CompactedError, ConflictError, HistoryLostError, InvalidError, PrunedError
@@ -396,6 +397,15 @@ async def test_texts_that_are_not_this_places_are_refused(ks: Keepstate) -> None
     for place, stream in ((other, "s"), (space, "t")):
         with pytest.raises(InvalidError, match="but of another space"):
             await place.events.read(stream=stream, after=event)
+
+
+async def test_a_position_of_a_space_whose_name_goes_on_as_a_stream_is_of_that_space_only(
+    ks: Keepstate,
+) -> None:
+    store = await ks.opened()
+    one, other = (Positions(store, name, name) for name in ("a", "a\0b"))
+
+    assert one.target(b"b\0c") != other.target(b"c")
 
 
 async def test_positions_of_an_encrypted_store_are_keyed(tmp_path: Path) -> None:

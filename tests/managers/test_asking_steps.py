@@ -93,6 +93,15 @@ async def test_the_value_of_a_schema_is_the_result(turned: Turned) -> None:
     assert (await step(manager)).result == 3
 
 
+async def test_a_no_is_a_value_of_a_schema(turned: Turned) -> None:
+    manager = await workflows(turned.ks)
+    await manager.ask_step("w", STEP, "With the index?", schema={"type": "boolean"})
+    await manager.answer_step("w", 1, False, by="ann")
+
+    found = await step(manager)
+    assert (found.status, found.result) == ("completed", False)
+
+
 async def test_an_answer_by_another_door_wakes_a_task_that_settles_the_step(turned: Turned) -> None:
     manager, space = await workflows(turned.ks), turned.ks.space("workflow/w")
     asked = await manager.ask_step("w", STEP, "Pay?", then=TaskSpec("w", kind="settle"))

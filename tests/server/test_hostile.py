@@ -430,6 +430,30 @@ async def test_a_person_whose_name_is_not_utf_8_is_refused() -> None:
     assert answers[-1].json()["author"] == "ann/Zoë"
 
 
+async def test_a_request_acts_for_no_person_that_is_empty_or_one_of_two() -> None:
+    async with served() as door:
+        client = await door.caller("web")
+        answers = [
+            await client.get("/v1/self", headers=[("On-Behalf-Of", person) for person in persons])
+            for persons in ([""], ["%20ann"], ["ann", "bob"], ["ann", "ann"], ["ann", ""], ["ann"], [])
+        ]
+
+    assert [answer.status_code for answer in answers] == [422, 422, 422, 422, 422, 200, 200]
+    assert [answer.json()["author"] for answer in answers[-2:]] == ["web/ann", "web"]
+
+
+async def test_an_idempotency_key_of_one_person_is_not_that_of_another() -> None:
+    async with served() as door:
+        client, sent = await door.caller("web"), {"params": {"space": "run/1"}, "json": {"payload": 1}}
+        put = [
+            (await client.post("/v1/tasks", headers={"Idempotency-Key": "k", "On-Behalf-Of": person}, **sent))
+            for person in ("ann", "bob", "ann")
+        ]
+
+    ids = [each.json()["id"] for each in put]
+    assert ids[0] != ids[1] and ids[0] == ids[2]
+
+
 async def test_an_error_of_the_server_itself_is_logged_and_not_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

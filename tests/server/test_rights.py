@@ -304,6 +304,31 @@ async def test_a_key_without_the_right_to_read_learns_nothing_of_an_approval_tha
         assert told["digest"] and not hidden["digest"]
 
 
+async def test_a_key_without_the_right_to_read_learns_nothing_by_asking_or_answering_again() -> None:
+    where, question = {"space": "run/1"}, {"question": "secret?", "id": "q", "subject": "secret", "need": 2}
+    async with served() as door:
+        reader, writer = await door.caller("r", ["read", "write"]), await door.caller("w", ["write"])
+        asked = (await reader.post("/v1/approvals", params=where, json=question)).json()
+        person = await door.caller("p", ["answer"])
+        for name in ("bob", "ann"):
+            answer = {"id": "q", "value": True, "saw": asked["digest"], "note": f"secret of {name}"}
+            by = {"On-Behalf-Of": name}
+            told = await person.post("/v1/approval/answer", params=where, json=answer, headers=by)
+            assert told.status_code == 200 and told.json()["question"] == "" and not told.json()["votes"]
+        again = await person.post(
+            "/v1/approval/answer", params=where, json=answer, headers={"On-Behalf-Of": "bob"}
+        )
+        known, hidden = [
+            (await client.post("/v1/approvals", params=where, json=question)).json()
+            for client in (reader, writer)
+        ]
+
+        assert (told.json()["answer"], told.json()["note"]) == (True, "secret of ann")
+        assert again.json()["state"] == hidden["state"] == "answered"
+        assert "secret" not in again.text and "secret" not in str(hidden) and hidden["is_approved"] is None
+        assert str(known).count("secret of") == 3
+
+
 async def test_a_key_without_the_right_to_read_learns_no_value_from_a_conflict() -> None:
     async with served() as door:
         space = door.ks.space("run/1", record=True)

@@ -33,7 +33,7 @@
 
   /* Texts of a schema come as they are: what turns or hides text is written by its number. The characters are
      those of shown_text.py. */
-  const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\uffff\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu;
+  const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u27e8\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\uffff\u{16fe4}\u{1bca0}-\u{1bca3}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]|(?<![^\u0000-\u0022\u0024-\u0029\u002b-\u002f\u003a-\u007f\s\u200c\u200d])[\ufe0e\ufe0f]|(?<![^\u0000-\u007f\s\u200c\u200d])[\u200c\u200d]/gu;
   const reveal = (text) => String(text).replace(HIDDEN, (sign) =>
     `⟨U+${sign.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 
@@ -81,14 +81,14 @@
     };
 
     if ("const" in schema) {
-      const field = add(make("input", "", { type: "text", readonly: "" }));
-      field.value = reveal(typeof schema.const === "string" ? schema.const : JSON.stringify(schema.const));
+      add(make("output", typeof schema.const === "string" ? schema.const : JSON.stringify(schema.const)));
       return [box, () => JSON.stringify(schema.const)];
     }
     if (schema.enum || schema.type === "boolean") {
       const values = schema.enum || [true, false];
-      const texts = values.map((each) =>
+      const plain = values.map((each) =>
         each === true ? "Yes" : each === false ? "No" : typeof each === "string" ? each : JSON.stringify(each));
+      const texts = new Set(plain).size < plain.length ? values.map((each) => JSON.stringify(each)) : plain;
       const field = add(make("select"));
       field.append(make("option", "Choose…", { value: "" }));
       texts.forEach((text, index) => field.append(make("option", text || "(empty)", { value: String(index) })));
@@ -192,8 +192,13 @@
     if (said.expires_at) facts.push(`open until ${new Date(said.expires_at).toLocaleString()}`);
     if (said.need > 1) facts.push(`${said.votes} of ${said.need} have agreed`);
     if (said.has_answered) facts.push("you have agreed");
-    /* Each fact is isolated, so that a name in Hebrew or Arabic letters does not move into the next one. */
-    at("facts").replaceChildren(...facts.flatMap((fact, index) => [...(index ? [" · "] : []), make("bdi", fact)]));
+    /* Each fact is isolated on a line of its own, so that no name looks like another fact. The server has
+       revealed hidden characters of names. */
+    at("facts").replaceChildren(...facts.map((fact) => {
+      const line = make("bdi");
+      line.textContent = fact;
+      return line;
+    }));
     if (said.subject !== null) {
       at("subject").textContent = said.subject;
       at("subject-part").hidden = false;

@@ -282,21 +282,26 @@ class Endpoint:
         await stream.run(receive, send, services.metrics)
 
 
-def author_of(key: Key, headers: Mapping[str, str]) -> str:
+def author_of(key: Key, headers: RequestHeaders) -> str:
     """Return the author of the writes of a request: its key, or the key and the person that it acts for.
 
     Raises:
-        RefusedError: The person of `On-Behalf-Of` is too long, not printable, or not UTF-8.
+        RefusedError: `On-Behalf-Of` names several persons, or one whose name is empty, too long, not
+            printable, or not UTF-8.
     """
-    person = headers.get("on-behalf-of")
-    if not person:
+    persons = headers.all_of("on-behalf-of")
+    if not persons:
         return key.name
+    if len(persons) > 1:
+        raise RefusedError(422, "invalid", "the header On-Behalf-Of was sent twice; name one person")
     try:
-        person = unquote(person, errors="strict")
+        person = unquote(persons[0], errors="strict")
     except UnicodeDecodeError:  # two persons must not become one
         person = ""
-    if not person.isprintable() or not 0 < len(person.encode()) <= _PERSON_BYTES:
-        raise RefusedError(422, "invalid", f"On-Behalf-Of has 1 to {_PERSON_BYTES} bytes of printable text")
+    is_name = person.isprintable() and person == person.strip()
+    if not is_name or not 0 < len(person.encode()) <= _PERSON_BYTES:
+        told = f"On-Behalf-Of has 1 to {_PERSON_BYTES} bytes of printable text, without spaces around it"
+        raise RefusedError(422, "invalid", told)
     return f"{key.name}/{person}"
 
 

@@ -204,6 +204,11 @@ class GenerationsRecord:
             owners.append((life, owner))
         return replace(self, count=life, owners=owners)
 
+    def owner_of(self, life: int) -> str | None:
+        """Return the owner of a generation, or of its end; None if it had none, or has not begun."""
+        runs = reversed(self.owners) if life <= self.count else ()
+        return next((owner for first, owner in runs if first <= life), None)
+
 
 def generation_prefix(prefix: str, life: int) -> str:
     """Return the name prefix of one generation's documents."""
@@ -345,15 +350,19 @@ class SessionGenerations(Namespace):
     async def check_user_of(self, life: int, owner: str | None) -> None:
         """Raise `NotOwnerError` if a generation belongs to another user, given its owner at an earlier time.
 
-        The current generation may have got its owner later.
+        It may have got its owner later, also if it has ended since.
         """
-        head = await self.target.documents.get(self.prefix + HEAD, type=HeadRecord)
-        self.require_owner(head.user_id if head is not None and head.life == life else owner)
+        self.require_owner(owner)
+        self.require_owner((await self.read_generations()).owner_of(life))
+
+    async def read_generations(self) -> GenerationsRecord:
+        """Return the generations so far, with their owners. Does not count as use."""
+        return await self._read_generations(self.target)
 
     async def count_ended(self) -> int:
         """Return the number of generations that have ended. Does not count as use."""
         head = await self._read_head(self.target)
-        return head.life - 1 if head else (await self._read_generations(self.target)).count
+        return head.life - 1 if head else (await self.read_generations()).count
 
     async def end(self) -> bool:
         """End the current generation, and return whether there was one."""
@@ -367,7 +376,7 @@ class SessionGenerations(Namespace):
     async def sweep(self) -> int:
         """Delete the documents of earlier generations, and return their number."""
         removed = 0
-        generations = await self._read_generations(self.target)
+        generations = await self.read_generations()
         head = await self._read_head(self.target)
         past = range(generations.first_kept, head.life if head else generations.count + 1)
         for life in past:

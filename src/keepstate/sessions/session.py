@@ -407,7 +407,7 @@ class Session(Resource):
             ref: The moment: a time, `main~3` for three changes before the last, `main#37`, or a commit.
 
         Raises:
-            NotOwnerError: Another user owned it then, or became its owner later in the same generation.
+            NotOwnerError: Another user owned it then, or became the owner of that generation later.
             NotFoundError: Nothing was recorded then, or the space is not recorded.
         """
         moment = build_moment(await self._generations.target.at(ref), self._generations.prefix)

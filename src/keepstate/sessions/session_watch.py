@@ -24,7 +24,14 @@ from keepstate.names import unescape
 from keepstate.sessions.conversation_documents import EDITS, MESSAGES, RECORD, ConversationRecord
 from keepstate.sessions.entries import message_in
 from keepstate.sessions.models import to_plain_fields
-from keepstate.sessions.namespace import HEAD, HeadRecord, Namespace, SessionGenerations, life_in
+from keepstate.sessions.namespace import (
+    HEAD,
+    GenerationsRecord,
+    HeadRecord,
+    Namespace,
+    SessionGenerations,
+    life_in,
+)
 from keepstate.sessions.validated import STATES
 from keepstate.stores.protocol import Mark, Store
 
@@ -87,6 +94,8 @@ class SessionWatch:
         self._positions: list[str] = []
         self._ended = 0
         """The last life that was told to have ended."""
+        self._lives = GenerationsRecord()
+        """The lives as the watch began. One without an owner in the log may have got one since."""
 
     async def position(self) -> str:
         """Return the position of the present revisions."""
@@ -143,6 +152,7 @@ class SessionWatch:
                 await self._check_former_owner(store, space, start)
         # The owner is read behind the start, so that one who comes between the two is told of by the log.
         await self._generations.check_user()
+        self._lives = await self._generations.read_generations()
         if after is None:
             self._ended = await self._generations.count_ended()
 
@@ -153,7 +163,7 @@ class SessionWatch:
         await heads._begin()  # pyright: ignore[reportPrivateUsage]
         async for change in heads:
             if isinstance(change.old, HeadRecord):
-                self._generations.require_owner(change.old.user_id)
+                await self._generations.check_user_of(change.old.life, change.old.user_id)
             return
 
     def _parse(self, count: int) -> list[str] | None:
@@ -213,7 +223,8 @@ class SessionWatch:
         """Tell of the beginning and the end of a life."""
         old, new = change.old, change.new
         if isinstance(new, HeadRecord):
-            self._generations.require_owner(new.user_id)
+            for owner in (new.user_id, self._lives.owner_of(new.life)):
+                self._generations.require_owner(owner)
             self._ended = max(self._ended, new.life - 1)
         elif isinstance(old, HeadRecord):
             self._ended = max(self._ended, old.life)

@@ -253,6 +253,14 @@ class SessionContract(SessionStage):
             moment = await allowed.at("main~1")
             assert (moment.user_id, moment.messages) == (None, before)
 
+        await owned.end()
+        for stranger in (self.session(), self.session(user_id="bob")):
+            await stranger.update({"next": 1})
+            for read in (stranger.at, lambda ref, one=stranger: one.conversation.page(at=ref)):
+                with pytest.raises(NotOwnerError):
+                    await read("main#1")
+        assert (await owned.at("main#1")).messages == before
+
     async def test_the_application_opens_a_session_of_any_user_and_its_owner_stays(self) -> None:
         anybodys = self.session(user_id=ANY_USER)
         await anybodys.update({"visits": 1})

@@ -135,6 +135,19 @@ class WatchContract(SessionStage):
         with pytest.raises(NotOwnerError):
             await self.session(user_id="ann").position()
 
+    async def test_no_other_user_hears_what_came_before_the_owner_of_an_ended_session(self) -> None:
+        nobodys = self.session()
+        unborn = await nobodys.position()
+        await nobodys.update({"n": 1})
+        unowned = await nobodys.position()
+        await nobodys.conversation.append(said("before the login"))
+        await self.session(user_id="ann").update({"n": 2})
+        await self.session(user_id="ann").end()
+
+        for begin in (unborn, unowned):
+            with pytest.raises(NotOwnerError):
+                await self.take(self.session(), begin, 1)
+
     async def test_what_is_no_position_of_the_session_is_refused(self) -> None:
         session, other = self.session(user_id="ann"), self.session("other", user_id="ann")
         await session.update({"n": 1})

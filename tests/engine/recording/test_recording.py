@@ -307,6 +307,18 @@ async def test_what_has_expired_leaves_the_record_with_the_next_change(turned: T
     assert dict(await recorded.at()) == await now(recorded) == {"kept": 3}
 
 
+async def test_two_names_and_one_that_joins_them_leave_the_record_all(turned: Turned) -> None:
+    recorded = turned.ks.space("run/1", record=True)
+    async with recorded.transaction() as tx:
+        await tx.documents.put("a", 1, ttl_s=10)
+        await tx.documents.put("b", 1, ttl_s=10)
+    await recorded.documents.put("a\0b", 1, ttl_s=10)
+    turned.clock.advance(20_000)
+    await recorded.documents.put("kept", 1)
+
+    assert dict(await recorded.at()) == {"kept": 1}
+
+
 async def test_documents_that_are_taken_in_leave_the_record_when_they_expire(turned: Turned) -> None:
     async with turned.ks.space("run/1").transaction() as tx:
         for number in range(300):

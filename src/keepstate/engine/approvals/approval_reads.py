@@ -260,7 +260,7 @@ class ApprovalReads:
         value = decode_value(self._executor, approval_key(record.id), record.value)
         return Answer(
             value,
-            value is True or record.has_schema,
+            value is True or (record.has_schema and value is not False),
             record.closed_by,
             to_datetime(record.closed_ms),
             record.note,

@@ -2,7 +2,8 @@
 
 The text is made where the value is, because a browser rounds large numbers and shows some characters as none.
 Invariant: a person who reads the text is not deceived about order or presence of characters. What reverses
-text, or has no width, is written as `⟨U+202E⟩`. Pure.
+text, or has no width, is written as `⟨U+202E⟩`. A text that reads like a number or another value, such as
+"no", is in quotes. Pure.
 """
 
 from __future__ import annotations
@@ -24,12 +25,23 @@ _DEPTH: Final = 100
 _SAFE_INT: Final = 2**53 - 1
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
-    "\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\uffff\U0001bca0-\U0001bca3"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "\u2028-\u202e\u2060-\u206f\u27e8\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\uffff\U00016fe4"
+    "\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "|(?<![^\x00-\x22\x24-\x29\x2b-\x2f\x3a-\x7f\\s\u200c\u200d])[\ufe0e\ufe0f]"
+    "|(?<![^\x00-\x7f\\s\u200c\u200d])[\u200c\u200d]"
 )
-"""Characters that reverse text, have no width, or end a line unseen. Joiners are not: scripts need them."""
+"""Characters that reverse text, have no width, or end a line unseen, and the sign that marks them.
+
+Joiners and selectors of a glyph are needed in some scripts, so they are hidden only where they join nothing:
+behind a space, another joiner, or an ASCII character, apart from selectors of a keycap such as `1`.
+"""
 _SPACES: Final = re.compile(r"[^\S\n]{2,}")
 """Spaces that would push what follows onto a line of its own, where it looks like another field."""
+_OTHER_VALUE: Final = re.compile(
+    r"none|yes|no|\(empty\)|[+-]?s?(nan|inf|infinity)|[+-]?[\d.][\d.,:/_eE+\-TZ ]*|\d+ bytes: .*|['\"].*",
+    re.IGNORECASE | re.ASCII,
+)
+"""Texts that read like a value that is not a text, or like a text in quotes."""
 _EXACT: Final[tuple[type, ...]] = (
     int,
     float,
@@ -126,13 +138,15 @@ def _name(key: object) -> str:
     if _parts(key) is not None or isinstance(key, list | tuple | Set | Mapping):
         return reveal(f"{key!r}")
     text = _leaf(key)
-    return repr(text) if "\n" in text or ":" in text else text
+    is_quoted = text[:1] in ("'", '"')
+    return repr(text) if not is_quoted and ("\n" in text or ":" in text) else text
 
 
 def _leaf(value: object) -> str:
     if isinstance(value, str):
         shown = _SPACES.sub(lambda found: f"⟨{len(found[0])} spaces⟩", reveal(value))
-        return shown if value.strip() == value and value else repr(shown)
+        is_plain = value and value.strip() == value and not _OTHER_VALUE.fullmatch(value)
+        return shown if is_plain else repr(shown)
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     if isinstance(value, bytes):

@@ -172,7 +172,8 @@ class Positions:
 
     def target(self, part: bytes = b"") -> bytes:
         """Return the bytes that identify the space, or a stream, document or listing in it."""
-        return self.digest(b"position\0" + self._space.encode() + b"\0" + part)
+        space = self._space.encode()
+        return self.digest(b"position\0" + len(space).to_bytes(2) + space + part)
 
     # ---- changes
 

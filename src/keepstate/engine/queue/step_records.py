@@ -91,7 +91,7 @@ class Answer:
 
     Attributes:
         value: The answer: True or False, or a value of the approval's schema.
-        approved: Whether the answer is yes; with a schema, whether a person has answered.
+        approved: Whether the answer is yes; with a schema, whether a person has answered anything but no.
         by: The person whose answer closed the approval; None for a default.
         at: The time of that, by the store's clock.
         note: The person's note.

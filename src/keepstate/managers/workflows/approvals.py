@@ -66,7 +66,7 @@ async def withdraw_all(
 def end_of(step: StepState, approval: Approval) -> StepState:
     """Return a step as its settled approval ends it: completed by a yes or a value, failed otherwise."""
     answer = approval.answer
-    if answer is not None and answer.approved:
+    if answer is not None and (answer.approved or approval.schema is not None):
         return replace(step, status="completed", result=answer.value, error=None)
     if answer is not None:
         told = f"refused by {answer.by}" + (f": {answer.note}" if answer.note else "")

@@ -22,13 +22,12 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import KeepstateError, NotFoundError
-from keepstate.server.dispatch import GRANT, ServerParts, author_of, read_body, require_valid
+from keepstate.server.dispatch import GRANT, HEADERS, ServerParts, author_of, read_body, require_valid
 from keepstate.server.keys import Grant, Key, Keys
 from keepstate.server.limits import Limits
 from keepstate.server.mcp.abridging import abridge, json_text
@@ -36,6 +35,7 @@ from keepstate.server.mcp.states import MOST, read_documents
 from keepstate.server.mcp.tools import DATA, TOOLS, Tool
 from keepstate.server.metrics import Metrics
 from keepstate.server.problems import RefusedError, problem_of, respond_to
+from keepstate.server.request_parts import RequestHeaders
 from keepstate.server.table import Call, InSpace, authorise
 
 INSTRUCTIONS: Final = (
@@ -107,7 +107,8 @@ class McpServer:
             )
         if self._manager is None:
             raise RefusedError(503, "not_running", "the server has not begun to run; see `Server.running`")
-        author_of(scope[GRANT].key, headers := Headers(scope=scope))  # refuses a wrong one before the body
+        headers: RequestHeaders = scope[HEADERS]
+        author_of(scope[GRANT].key, headers)  # refuses a wrong one before the body
         body = await read_body(receive, headers, self._services.limits)
         require_valid(scope[GRANT], self._services.ks.clock)
         is_given = False
@@ -200,7 +201,7 @@ class McpServer:
             assert self._own is not None
             return self._services.call(self._own, self._own.key.name)
         grant: Grant = request.scope[GRANT]
-        return self._services.call(grant, author_of(grant.key, Headers(scope=request.scope)))
+        return self._services.call(grant, author_of(grant.key, request.scope[HEADERS]))
 
 
 async def serve_stdio(ks: Keepstate, key: Key, *, is_writable: bool) -> None:

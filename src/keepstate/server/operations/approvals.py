@@ -147,7 +147,7 @@ async def ask(call: Call, query: InSpace, body: Question) -> StoredApproval:
         expires_s=body.expires_s,
         task=body.task,
     )
-    return _approval(approval)
+    return _for_caller(call, approval)
 
 
 async def answer(call: Call, query: InSpace, body: ApprovalAnswer) -> StoredApproval:
@@ -155,18 +155,24 @@ async def answer(call: Call, query: InSpace, body: ApprovalAnswer) -> StoredAppr
     approval = await call.space(query).approvals.answer(
         body.id, read_value(body.value), by=call.author, note=body.note, saw=body.saw
     )
-    return _approval(approval)
+    return _for_caller(call, approval)
 
 
 async def withdraw(call: Call, query: InSpace, body: WithdrawRequest) -> StoredApproval:
-    """Close an approval without an answer. A key that may not read learns nothing of what was asked."""
+    """Close an approval without an answer."""
     approvals = call.space(query).approvals
-    closed = _approval(await approvals.withdraw(body.id, by=call.author, reason=body.reason))
+    return _for_caller(call, await approvals.withdraw(body.id, by=call.author, reason=body.reason))
+
+
+def _for_caller(call: Call, found: Approval) -> StoredApproval:
+    """Return an approval, without what others have written if the key may not read."""
+    approval = _approval(found)
     if call.key.allows("read"):
-        return closed
-    return msgspec.structs.replace(
-        closed, question="", subject=None, schema=None, digest="", votes=[], answer=None, note=""
-    )
+        return approval
+    approval = msgspec.structs.replace(approval, question="", subject=None, schema=None, digest="", votes=[])
+    if found.closed_by == call.author:
+        return approval
+    return msgspec.structs.replace(approval, answer=None, is_approved=None, note="", reason="")
 
 
 def _approval(found: Approval) -> StoredApproval:

@@ -71,8 +71,8 @@ async def write_once(
 ) -> tuple[T, int]:
     """Run work in a transaction, and return its answer with the revision; 0 if nothing was written.
 
-    With an `Idempotency-Key`, the answer is stored in the same batch, under the key, the operation and the
-    space. The same request sent again within a day gets that answer, and writes nothing.
+    With an `Idempotency-Key`, the answer is stored in the same batch, under the key, the author, the
+    operation and the space. The same request sent again within a day gets that answer, and writes nothing.
 
     Raises:
         RefusedError: 422, the key was used with another body.
@@ -80,8 +80,8 @@ async def write_once(
     if call.idempotency_key is None:
         applied = await space.apply(work)
         return applied.value, applied.revision
-    scope = "\0".join((call.key.name, call.key.tenant or "", operation, call.idempotency_key))
-    token = sha256(scope.encode()).hexdigest()
+    scope = [call.author, call.key.tenant, operation, call.idempotency_key]
+    token = sha256(msgspec.msgpack.encode(scope)).hexdigest()
     for _ in range(_ATTEMPTS):
         try:
             return await _write_with(token, call, space, work, kind)

@@ -265,7 +265,7 @@ class Session(Resource[sessions.Session]):
             ref: The moment: a time, `main~3` for three changes before the last, `main#37`, or a commit.
 
         Raises:
-            NotOwnerError: Another user owned it then, or became its owner later in the same generation.
+            NotOwnerError: Another user owned it then, or became the owner of that generation later.
             NotFoundError: Nothing was recorded then, or the space is not recorded.
         """
         return finish(self._inner.at(ref))

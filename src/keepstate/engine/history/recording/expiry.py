@@ -33,8 +33,8 @@ def note(unit: Unit, now_ms: int, left_ms: Mapping[str, int]) -> int | None:
     for name, ttl_ms in left_ms.items():
         by_time.setdefault(_rounded(now_ms + ttl_ms, ttl_ms), []).append(name)
     for due_ms, names in _grouped(by_time):
-        digest = sha256("\0".join(names).encode()).digest()
-        unit.put(layout.EXPIRING + pack(due_ms, digest[:16]), msgspec.msgpack.encode(names))
+        encoded = msgspec.msgpack.encode(names)
+        unit.put(layout.EXPIRING + pack(due_ms, sha256(encoded).digest()[:16]), encoded)
     return min(by_time, default=None)
 
 
