@@ -313,6 +313,24 @@ async def test_a_request_with_filters_reads_so_many_events_and_continues(
             assert [page["scanned"] for page in pages] == [40, 40, 20]
 
 
+async def test_filtered_events_lie_between_two_positions_in_either_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events_of, "_PAGE", 20)
+    async with served() as door:
+        client, events = await door.caller(), door.ks.space("run/1").events
+        await events.append(*({"n": n} for n in range(99)), type="step")
+        listed = (await ok(await client.get("/v1/events", params=RUN)))["items"]
+        ends = {"after": listed[9]["position"], "before": listed[70]["position"]}
+
+        for reverse in ("false", "true"):
+            query = {**RUN, **ends, "type": "step", "reverse": reverse}
+            page = await ok(await client.get("/v1/events", params=query))
+
+            found = [each["data"]["n"] for each in page["items"]]
+            assert sorted(found) == list(range(10, 70)) and page["next"] is None
+
+
 async def test_a_followed_stream_is_filtered_too() -> None:
     async with served(is_live=True) as door:
         client, events = await door.caller(), door.ks.space("run/1").events
