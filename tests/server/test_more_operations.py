@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from keepstate.server import Limits
 from tests.server.conftest import ALL, served
 from tests.server.test_operations import RUN, ok, problem
@@ -235,3 +237,32 @@ async def test_the_author_of_a_write_is_the_key_and_the_person_it_acts_for() -> 
         events = await door.ks.space("run/1").events.read()
         assert [event.author for event in events] == ["web", "web/Jürgen"]
         assert problem(wrong) == (422, "invalid")
+
+
+async def test_what_a_key_does_for_a_person_names_the_person() -> None:
+    async with served() as door:
+        client, talk = await door.caller("web"), {"session": "talk/1"}
+        client.headers["On-Behalf-Of"] = "ann"
+
+        async def post(path: str, body: Any, **where: str) -> Any:
+            return await ok(await client.post(path, params=where or RUN, json=body))
+
+        for id in ("t1", "t2"):
+            await post("/v1/tasks", {"payload": 1, "id": id})
+        [claimed] = (await post("/v1/tasks/claim", {"lease_s": 60}))["items"]
+        await post("/v1/task/cancel", {"id": "t2"})
+        cancelled = await ok(await client.get("/v1/task", params={**RUN, "id": "t2"}))
+        asked = await post("/v1/approvals", {"question": "Pay?", "id": "q"})
+        withdrawn = await post("/v1/approval/withdraw", {"id": "q"})
+        await post("/v1/conversation", {"message": {"role": "user", "content": "a"}}, **talk)
+        await post("/v1/conversation/fork", {"name": "f"}, **talk)
+        await post("/v1/conversation/merge", {"name": "f", "summary": "went ok"}, **talk)
+        await post("/v1/conversation/reply", {"id": "r"}, **talk)
+        await ok(await client.post("/v1/conversation/stop", params=talk))
+        entries = (await ok(await client.get("/v1/conversation", params=talk)))["items"]
+
+        assert {claimed["worker"], cancelled["cancelled_by"], asked["asked_by"], withdrawn["closed_by"]} == {
+            "web/ann"
+        }
+        assert [entry["author"] for entry in entries] == ["web/ann"] * 3
+        assert entries[2]["meta"] == {"stopped_by": "web/ann"}
