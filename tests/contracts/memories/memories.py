@@ -134,6 +134,18 @@ class MemoryContract(MemoryStage):
             assert [id for each in pages for id in each] == ["m1", "m2", "m5", "m6", "m7"]
             assert max(map(len, pages)) == 2
 
+    async def test_a_merged_fact_expires_with_the_last_of_its_facts(self) -> None:
+        memories = self.memories()
+        for id, expires_s in (("a", 3_600), ("b", 7_200), ("c", 7_200), ("d", None)):
+            await memories.remember(f"fact {id}", id=id, expires_s=expires_s)
+        last = await memories.get("b")
+        assert last is not None
+
+        timed = await memories.merge(["a", "b"], "both", because="same")
+        lasting = await memories.merge(["c", "d"], "for good", because="same")
+
+        assert timed.expires_at == last.expires_at and lasting.expires_at is None
+
     async def test_merged_facts_become_one(self) -> None:
         memories = self.memories()
         await memories.remember("likes tea", id="a", data={"x": 1, "y": 1})
