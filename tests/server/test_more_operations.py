@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from keepstate.server import Limits
+from keepstate.server.limits import Bucket
+from keepstate.testing.clocks import ManualClock
 from tests.server.conftest import ALL, served
 from tests.server.test_operations import RUN, ok, problem
 
@@ -220,6 +222,18 @@ async def test_a_key_has_a_rate() -> None:
             problem(answers[1]) == (429, "too_many_requests") and int(answers[1].headers["retry-after"]) >= 1
         )
         assert {one.status_code for one in others} == {200}
+
+
+def test_a_refused_request_does_not_bring_the_next_one_nearer() -> None:
+    clock = ManualClock()
+    bucket = Bucket(clock, 1)
+    waits = [bucket.take() for _ in range(3)]
+    for _ in range(3):
+        clock.advance(250)
+        waits.append(bucket.take())
+    clock.advance(250)
+
+    assert waits == [0, 0, 1, 0.75, 0.5, 0.25] and bucket.take() == 0
 
 
 async def test_the_author_of_a_write_is_the_key_and_the_person_it_acts_for() -> None:
