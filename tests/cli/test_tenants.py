@@ -5,8 +5,23 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 import keepstate as ks_package
+from keepstate.cli import tenants
 from tests.cli.conftest import Keepstate
+
+
+def test_the_limit_of_tenants_counts_over_all_pages(
+    keepstate: Keepstate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenants, "_AT_ONCE", 2)
+    for number in range(5):
+        keepstate("put", "run/1", "plan", "1", "--tenant", f"t{number}")
+
+    limited = [row["id"] for row in keepstate("tenants", "--limit", "3", "--json").lines()]
+    assert limited == ["t0", "t1", "t2"]
+    assert len(keepstate("tenants", "--json").lines()) == 5
 
 
 def test_tenants_and_the_spaces_of_all_of_them_are_listed(keepstate: Keepstate) -> None:

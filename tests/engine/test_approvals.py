@@ -262,6 +262,17 @@ async def test_the_yes_of_a_removed_person_does_not_count(turned: Turned) -> Non
     assert kinds[:3] == [("asked", None), ("answered", "ann"), ("assigned", "bob")]
 
 
+async def test_a_yes_for_a_group_counts_as_long_as_the_group_is_asked(turned: Turned) -> None:
+    approvals = turned.space.approvals
+    await approvals.ask("Pay?", id="pay", to=["editors", "ann"], need=2)
+    await approvals.answer("pay", True, by="eve", group="editors")
+
+    moved = await approvals.assign("pay", ["editors", "bob"], by="ann")
+    assert [(vote.by, vote.group) for vote in moved.votes] == [("eve", "editors")]
+    without = await approvals.assign("pay", ["bob", "eve"], by="ann")
+    assert without.votes == ()
+
+
 async def test_a_person_who_saw_something_else_answers_nothing(turned: Turned) -> None:
     approvals = turned.space.approvals
     other = await approvals.ask("Pay?", id="other", subject={"send": 1})
@@ -348,6 +359,14 @@ async def test_a_waiting_task_waits_at_most_until_the_approval_expires(turned: T
     await turned.space.approvals.ask("Pay?", id="more", task="u")
     await turned.space.approvals.answer("more", True, by="ann")
     assert [task.id for task in await turned.space.queue.claim("w", lease_s=60)] == ["u"]
+
+
+async def test_a_task_that_is_due_before_the_approval_expires_waits_no_longer(turned: Turned) -> None:
+    await turned.space.queue.put(1, id="t", delay_s=60)
+    await turned.space.approvals.ask("Pay?", id="pay", task="t", expires_s=3600)
+    turned.clock.advance(60_000)
+
+    assert [task.id for task in await turned.space.queue.claim("w", lease_s=60)] == ["t"]
 
 
 # ---- schemas

@@ -23,7 +23,7 @@ from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import Batch, Changes, Entry, Outcome, Page, Reading, Sizes, Store
 from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.stores.wrappers.wrapper import StoreWrapper
-from tests.engine.conftest import url_of
+from tests.engine.conftest import Turned, url_of
 from tests.engine.dumps import Dump
 from tests.engine.test_erasure import NOT_REACHED, archived
 
@@ -372,6 +372,18 @@ def test_an_expunging_that_is_killed_before_any_call_is_completed_by_the_next_on
         assert left == [], call
         call += 4
     assert call > 60
+
+
+async def test_no_entry_is_left_of_many_tasks_that_wait_for_one_of_another_name(turned: Turned) -> None:
+    space = turned.space
+    await space.queue.put(1, id="bob/first")
+    for number in range(201):
+        await space.queue.put(1, id=f"ann/{number}", after=["bob/first"])
+
+    await space.expunge("ann/")
+
+    store = await turned.ks.opened()
+    assert (await store.scan("run/1", layout.FOLLOWERS)).entries == []
 
 
 # ---- planted bugs

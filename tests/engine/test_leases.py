@@ -14,6 +14,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.errors import ClosedError, ConflictError, InvalidError, LeaseLostError
+from keepstate.opening import PassedStore
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome, Put
 from keepstate.testing.clocks import ManualClock
@@ -251,6 +252,18 @@ async def test_a_lease_is_resumed_by_name_and_token(turned: Turned) -> None:
     for name, wrong in (("job", token), ("job", token + 1), ("never", token)):
         with pytest.raises(LeaseLostError):
             await leases.resume(name, wrong)
+
+
+@pytest.mark.parametrize("off_ms", [-3_600_000, 3_600_000])
+async def test_a_lease_is_resumed_by_the_time_of_the_store(turned: Turned, off_ms: int) -> None:
+    token = (await turned.space.leases.acquire("job", 30)).token
+    turned.clock.advance(10_000)
+    elsewhere = TurnedKeepstate(PassedStore(await turned.ks.opened(), "async"))
+    elsewhere.turned = ManualClock(turned.clock.now_ms() + off_ms)
+
+    again = await elsewhere.space("run/1").leases.resume("job", token)
+
+    assert (again.ttl_s, again.is_held()) == (20, True)
 
 
 async def test_an_expired_or_taken_lease_is_not_resumed(turned: Turned) -> None:

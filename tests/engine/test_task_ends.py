@@ -509,6 +509,18 @@ async def test_a_copy_runs_under_another_id_once(space: Space) -> None:
         await space.queue.rerun("nobody")
 
 
+async def test_a_copy_is_of_the_kind_and_the_line_of_its_task_and_ends_like_it(turned: Turned) -> None:
+    queue = turned.space.queue
+    await queue.put(1, id="t", kind="mail", key="ann", keep_s=10)
+    await queue.rerun("t", as_id="copy")
+    info = await queue.get("copy")
+    await queue.cancel("copy")
+    turned.clock.advance(10_001)
+
+    assert info is not None and (info.kind, info.key) == ("mail", "ann")
+    assert await queue.get("copy") is None
+
+
 async def test_a_claim_is_given_back_once(space: Space) -> None:
     await space.queue.put(1, id="t")
     former = await take(space)

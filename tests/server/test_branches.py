@@ -252,6 +252,27 @@ async def test_a_conversation_is_read_at_any_moment() -> None:
         assert (problem(early), problem(none)) == ((404, "not_found"), (404, "not_found"))
 
 
+async def test_a_fork_is_created_as_it_is_listed_also_where_messages_were_removed() -> None:
+    async with served() as door:
+        client = await door.caller()
+        for text in ("a", "b"):
+            said = {"message": {"role": "user", "content": text}}
+            await ok(await client.post("/v1/conversation", params=TALK, json=said))
+        typed = keepstate.open(await door.ks.opened())
+        talk = Session("talk/1", user_id=ANY_USER, persistence=typed).conversation
+
+        created: list[Any] = []
+        for name in ("of one", "of none"):
+            await talk.pop()
+            created.append(
+                await ok(await client.post("/v1/conversation/fork", params=TALK, json={"name": name}))
+            )
+
+        listed = (await ok(await client.get("/v1/conversation/forks", params=TALK)))["items"]
+        assert listed == [created[1], created[0]]
+        await typed.close()
+
+
 async def test_a_conversation_of_an_earlier_moment_has_the_text_of_that_moment() -> None:
     async with served() as door:
         client = await door.caller()

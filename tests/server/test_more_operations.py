@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from keepstate.server import Limits
+from keepstate.server.limits import Bucket
+from keepstate.testing.clocks import ManualClock
 from tests.server.conftest import ALL, served
 from tests.server.test_operations import RUN, ok, problem
 
@@ -220,6 +224,18 @@ async def test_a_key_has_a_rate() -> None:
         assert {one.status_code for one in others} == {200}
 
 
+def test_a_refused_request_does_not_bring_the_next_one_nearer() -> None:
+    clock = ManualClock()
+    bucket = Bucket(clock, 1)
+    waits = [bucket.take() for _ in range(3)]
+    for _ in range(3):
+        clock.advance(250)
+        waits.append(bucket.take())
+    clock.advance(250)
+
+    assert waits == [0, 0, 1, 0.75, 0.5, 0.25] and bucket.take() == 0
+
+
 async def test_the_author_of_a_write_is_the_key_and_the_person_it_acts_for() -> None:
     async with served() as door:
         client = await door.caller("web")
@@ -235,3 +251,32 @@ async def test_the_author_of_a_write_is_the_key_and_the_person_it_acts_for() -> 
         events = await door.ks.space("run/1").events.read()
         assert [event.author for event in events] == ["web", "web/Jürgen"]
         assert problem(wrong) == (422, "invalid")
+
+
+async def test_what_a_key_does_for_a_person_names_the_person() -> None:
+    async with served() as door:
+        client, talk = await door.caller("web"), {"session": "talk/1"}
+        client.headers["On-Behalf-Of"] = "ann"
+
+        async def post(path: str, body: Any, **where: str) -> Any:
+            return await ok(await client.post(path, params=where or RUN, json=body))
+
+        for id in ("t1", "t2"):
+            await post("/v1/tasks", {"payload": 1, "id": id})
+        [claimed] = (await post("/v1/tasks/claim", {"lease_s": 60}))["items"]
+        await post("/v1/task/cancel", {"id": "t2"})
+        cancelled = await ok(await client.get("/v1/task", params={**RUN, "id": "t2"}))
+        asked = await post("/v1/approvals", {"question": "Pay?", "id": "q"})
+        withdrawn = await post("/v1/approval/withdraw", {"id": "q"})
+        await post("/v1/conversation", {"message": {"role": "user", "content": "a"}}, **talk)
+        await post("/v1/conversation/fork", {"name": "f"}, **talk)
+        await post("/v1/conversation/merge", {"name": "f", "summary": "went ok"}, **talk)
+        await post("/v1/conversation/reply", {"id": "r"}, **talk)
+        await ok(await client.post("/v1/conversation/stop", params=talk))
+        entries = (await ok(await client.get("/v1/conversation", params=talk)))["items"]
+
+        assert {claimed["worker"], cancelled["cancelled_by"], asked["asked_by"], withdrawn["closed_by"]} == {
+            "web/ann"
+        }
+        assert [entry["author"] for entry in entries] == ["web/ann"] * 3
+        assert entries[2]["meta"] == {"stopped_by": "web/ann"}

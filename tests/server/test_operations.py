@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,9 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import keepstate
+from keepstate._runner import TaskRunner
+from keepstate.engine.space.space import Space
 from keepstate.server.operations import events as events_of
 from keepstate.server.operations.documents import merge_patch
 from keepstate.server.operations.values import read_value, show
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Batch, Outcome
 from tests.server.conftest import sent_events, served, some
 
 RUN = {"space": "run/1"}
@@ -60,6 +66,12 @@ async def test_a_document_is_written_read_changed_and_deleted_under_conditions()
             "/v1/document", params=where, json=3, headers={"If-Match": f"W/{changed.headers['etag']}"}
         )
         listed = await ok(await client.get("/v1/documents", params=RUN))
+        late = [
+            await client.patch(
+                "/v1/document", params=where, content=b'{"late": 1}', headers={**PATCH, "If-Match": tag}
+            ),
+            await client.delete("/v1/document", params=where, headers={"If-Match": tag}),
+        ]
         any_tag = await client.delete(
             "/v1/document", params=where, headers={"If-Match": f'"x", {changed.headers["etag"]}'}
         )
@@ -72,6 +84,7 @@ async def test_a_document_is_written_read_changed_and_deleted_under_conditions()
         assert (changed.status_code, problem(stale), problem(weak)) == (
             200, (412, "precondition_failed"), (412, "precondition_failed")
         )  # fmt: skip
+        assert [problem(each) for each in late] == [(412, "precondition_failed")] * 2
         assert [row["value"] for row in listed["items"]] == [{"b": {"c": 1}}]
         assert (any_tag.json(), problem(absent)) == ({"existed": True}, (412, "precondition_failed"))
 
@@ -254,6 +267,35 @@ async def test_a_forged_cursor_leads_to_no_other_space() -> None:
 # ---- filters of events
 
 
+class Overtaken(MemoryStore):
+    """A store in which another writer follows the first write of a document at once."""
+
+    other: Space | None = None
+
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        outcomes = await super().apply(batches)
+        if self.other is not None and any(batch.space == "run/1" for batch in batches):
+            other, self.other = self.other, None
+            await other.documents.put("k", "theirs")
+        return outcomes
+
+
+async def test_a_write_that_was_overtaken_gets_no_tag_of_the_other_write() -> None:
+    store: Any = Overtaken(runner=TaskRunner())
+    twin = await store.twin(TaskRunner()).open()
+    async with served(await store.open()) as door:
+        client, where = await door.caller(), {**RUN, "key": "k"}
+        store.other = keepstate.open(twin).space("run/1")
+
+        written = await client.put("/v1/document", params=where, json="mine")
+        read = await client.get("/v1/document", params=where)
+
+        assert written.json() == {"key": "k", "version": None} and "etag" not in written.headers
+        assert read.json()["value"] == "theirs"
+    await twin.close()
+    await store.close()
+
+
 async def test_events_are_filtered_by_type_author_and_text_page_by_page() -> None:
     async with served() as door:
         client, events = await door.caller(), door.ks.space("run/1", author="agent").events
@@ -311,6 +353,24 @@ async def test_a_request_with_filters_reads_so_many_events_and_continues(
 
             assert [each["data"]["n"] for page in pages for each in page["items"]] == expected
             assert [page["scanned"] for page in pages] == [40, 40, 20]
+
+
+async def test_filtered_events_lie_between_two_positions_in_either_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events_of, "_PAGE", 20)
+    async with served() as door:
+        client, events = await door.caller(), door.ks.space("run/1").events
+        await events.append(*({"n": n} for n in range(99)), type="step")
+        listed = (await ok(await client.get("/v1/events", params=RUN)))["items"]
+        ends = {"after": listed[9]["position"], "before": listed[70]["position"]}
+
+        for reverse in ("false", "true"):
+            query = {**RUN, **ends, "type": "step", "reverse": reverse}
+            page = await ok(await client.get("/v1/events", params=query))
+
+            found = [each["data"]["n"] for each in page["items"]]
+            assert sorted(found) == list(range(10, 70)) and page["next"] is None
 
 
 async def test_a_followed_stream_is_filtered_too() -> None:

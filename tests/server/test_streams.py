@@ -28,6 +28,35 @@ def stream(
     return client.stream("GET", path, params={**RUN, **query}, headers=headers)
 
 
+async def test_a_listing_goes_on_after_the_last_event_wherever_it_began() -> None:
+    """A browser that connects again sends the parameters of its first request, and the last event."""
+    async with served(is_live=True) as door:
+        client = await door.caller()
+
+        def listing(last: str | None = None, **query: str) -> AbstractAsyncContextManager[httpx.Response]:
+            headers = {} if last is None else {"Last-Event-ID": last}
+            return client.stream("GET", "/v1/find/watch", params={"kind": "queue", **query}, headers=headers)
+
+        async with listing() as response:
+            coming = asyncio.create_task(some(sent_events(response), 1))
+            while not coming.done():  # the listing begins some time after its response
+                await door.ks.space("run/1").queue.put(1)
+                await asyncio.sleep(0.01)
+            (first,) = coming.result()
+        await door.ks.space("run/2").queue.put(1)
+        async with listing(after=first.id) as response:
+            sent = sent_events(response)
+            (second,) = await some(sent, 1)
+            while second.data["found"]["space"] != "run/2":
+                (second,) = await some(sent, 1)
+        await door.ks.space("run/3").queue.put(1)
+
+        async with listing(second.id, after=first.id) as response:
+            (third,) = await some(sent_events(response), 1)
+
+        assert third.data["found"]["space"] == "run/3"
+
+
 async def test_a_watch_tells_each_change_and_resumes_after_the_last_one_that_was_seen() -> None:
     async with served(is_live=True) as door:
         client, documents = await door.caller(), door.ks.space("run/1").documents

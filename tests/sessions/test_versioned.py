@@ -79,6 +79,20 @@ async def test_a_conversation_is_forked_at_any_message_and_merged_back(ks: Keeps
     assert await VersionedState("1", fork="what if", persistence=ks).current_version() == 2
 
 
+async def test_a_fork_knows_the_origins_of_its_own_versions_only(ks: Keepstate) -> None:
+    state = VersionedState("a", persistence=ks)
+    for number in range(3):
+        await state.checkpoint(number)
+    await state.rollback(2)
+    await state.checkpoint("from 0")
+    fork = await state.fork("f", at=1)
+    for text in ("two", "three"):
+        await fork.checkpoint(text)
+
+    assert await fork.rollback() == "two" and await fork.rollback() == 1
+    assert await state.rollback() == 0
+
+
 async def test_a_merge_after_a_rollback_goes_on_from_the_present_version(ks: Keepstate) -> None:
     versions = VersionedState("1", persistence=ks)
     await versions.checkpoint({"a": 1})

@@ -6,9 +6,11 @@ import tracemalloc
 from collections.abc import Sequence
 
 from keepstate._finish import finish
-from keepstate.errors import HistoryLostError
+from keepstate.errors import ClockError, HistoryLostError
 from keepstate.stores.marks import RECENT, HighWaterMarks, apply_except
-from keepstate.stores.protocol import Applied, Batch, Mark, Outcome
+from keepstate.stores.postgres.flush import Flush
+from keepstate.stores.postgres.wire import byteas, int8s
+from keepstate.stores.protocol import Applied, Batch, Mark, Outcome, Put
 
 A, B = b"A" * 8, b"B" * 8
 
@@ -132,3 +134,23 @@ def test_what_stands_beside_void_batches_is_applied_in_order() -> None:
     assert [batch.space for batch in asked] == ["a", "c"]
     assert [type(outcome) for outcome in outcomes] == [Applied, HistoryLostError] * 2
     assert [outcomes[0], outcomes[2]] == [Applied(97, 0), Applied(99, 0)]
+
+
+def test_the_lost_space_of_a_flush_takes_no_answer_of_the_next_one() -> None:
+    """The server answers each batch of a flush, in the order of the spaces."""
+    marks = HighWaterMarks()
+    marks.record("a", 5, A)
+    flush = Flush.of([Batch(space, [Put(b"\x01k", b"1")]) for space in "aab"], marks)
+    applied, lost = 1, -1
+    fields = [
+        int8s([0, 0, applied]), int8s([0, 0, 8]), int8s([0, 0, 1_000]), byteas([None, None, None]),
+        int8s([lost, 8]), byteas([b"", B]),
+    ]  # fmt: skip
+
+    def no_leap(space: str, at_ms: int, clock_ms: int) -> ClockError:
+        raise AssertionError(space)
+
+    outcomes = flush.outcomes(fields, marks, "postgresql://host", no_leap, 1_000)
+
+    assert [type(outcome) for outcome in outcomes] == [HistoryLostError, HistoryLostError, Applied]
+    assert outcomes[2] == Applied(8, 1_000) and marks.of("b") == Mark(8, B)

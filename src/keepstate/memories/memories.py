@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar, cast
 from keepstate._runner import Mode
 from keepstate.binding import Resource, StorageOptions, StoreBinding, is_own_space
 from keepstate.engine.kernel.arguments import check_duration_ms, check_text
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.positions import Page
 from keepstate.engine.kernel.unreadable import UNREADABLE, IfUnreadable, check_unreadable, raise_listed
 from keepstate.engine.space.erasure import Erased
@@ -42,6 +43,7 @@ from keepstate.memories.memory import (
     check_reason,
     folder_of,
     id_in,
+    read_current,
     read_listed_memory,
     read_memory,
     to_document,
@@ -322,22 +324,23 @@ class Memories(Resource):
         """
         limits.admit_count("limit", limit, most=1_000)
         check_unreadable(unreadable)
-        found: list[Memory] = []
         if after is not None:
             check_text("after", after)
-        cursor = after
+        pattern = escape_pattern(self._prefix + FOLDER) + "*" + FACT
+        found: list[Memory] = []
+        cursor, at_once = after, limit
         while True:
             page = await self._target.documents.page(
-                prefix=self._prefix + FOLDER, after=cursor, limit=2 * limit, unreadable=unreadable
+                pattern, after=cursor, limit=at_once, unreadable=unreadable
             )
-            for entry in page:
-                id = id_in(self._prefix, entry.key)
-                if id is not None and entry.key.endswith(FACT):
-                    memory = read_listed_memory(id, entry.value, entry.expires_at, unreadable)
-                    if memory is not None and memory.status == "current":
-                        found.append(memory)
-            cursor = page.next
-            if cursor is None or len(found) >= limit:
+            read = [read_current(self._prefix, entry, unreadable) for entry in page]
+            counts = [count for count, memory in enumerate(read, 1) if memory is not None]
+            if len(counts) > (room := limit - len(found)):
+                at_once = counts[room - 1]  # read again up to the last one that has room, for a cursor there
+                continue
+            found += [memory for memory in read if memory is not None]
+            cursor, at_once = page.next, limit
+            if cursor is None or len(found) == limit:
                 return Page(found, next=cursor)
 
     async def history(self, id: str) -> list[Memory]:

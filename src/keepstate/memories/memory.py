@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast, get_args
 
+from keepstate.engine.documents.documents import DocumentEntry
 from keepstate.engine.kernel.arguments import check_text, check_text_keys, require_instance
 from keepstate.engine.kernel.unreadable import IfUnreadable, Unreadable, stand_in
 from keepstate.errors import CorruptError, InvalidError
@@ -161,6 +162,15 @@ def read_listed_memory(
         listed = stand_in(unreadable, codec.encode(document), error)
         return read_memory(id, listed, expires_at) if isinstance(listed, Unreadable) else None
     return None if memory.unreadable is not None and unreadable == "skip" else memory
+
+
+def read_current(prefix: str, entry: DocumentEntry[Any], unreadable: IfUnreadable) -> Memory | None:
+    """Return the memory in a document for a listing of current ones; None if it is none of these."""
+    id = id_in(prefix, entry.key)
+    if id is None:
+        return None
+    memory = read_listed_memory(id, entry.value, entry.expires_at, unreadable)
+    return memory if memory is not None and memory.status == "current" else None
 
 
 def folder_of(prefix: str, id: str) -> str:

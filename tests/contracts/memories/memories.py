@@ -116,6 +116,36 @@ class MemoryContract(MemoryStage):
         with pytest.raises(TransitionError, match="is replaced by"):
             await memories.replace("a", "again", because="late")
 
+    async def test_a_page_has_at_most_as_many_memories_as_asked_for(self) -> None:
+        plain, meant = self.memories("plain"), self.memories("meant", embed=embed)
+        for memories in (plain, meant):
+            for number in range(9):
+                await memories.remember(f"tea {number}", id=f"m{number}")
+            for number in (0, 3, 4, 8):
+                await memories.forget(f"m{number}", because="wrong")
+
+            pages: list[list[str]] = []
+            after: str | None = None
+            while not pages or after is not None:
+                page = await memories.page(after=after, limit=2)
+                pages.append([each.id for each in page])
+                after = page.next
+
+            assert [id for each in pages for id in each] == ["m1", "m2", "m5", "m6", "m7"]
+            assert max(map(len, pages)) == 2
+
+    async def test_a_merged_fact_expires_with_the_last_of_its_facts(self) -> None:
+        memories = self.memories()
+        for id, expires_s in (("a", 3_600), ("b", 7_200), ("c", 7_200), ("d", None)):
+            await memories.remember(f"fact {id}", id=id, expires_s=expires_s)
+        last = await memories.get("b")
+        assert last is not None
+
+        timed = await memories.merge(["a", "b"], "both", because="same")
+        lasting = await memories.merge(["c", "d"], "for good", because="same")
+
+        assert timed.expires_at == last.expires_at and lasting.expires_at is None
+
     async def test_merged_facts_become_one(self) -> None:
         memories = self.memories()
         await memories.remember("likes tea", id="a", data={"x": 1, "y": 1})

@@ -249,6 +249,17 @@ async def test_pruning_by_age_and_without_tags(turned: Turned) -> None:
     assert [c.number async for c in history.log()] == [6, 5]
 
 
+async def test_a_commit_of_exactly_the_age_is_kept(turned: Turned) -> None:
+    history = history_of(turned.space)
+    for number in range(1, 5):
+        await history.commit({"n": number})
+        turned.clock.advance(3_600_000)
+
+    await history.prune(older_than=timedelta(hours=2))
+
+    assert [commit.number async for commit in history.log()] == [4, 3]
+
+
 @pytest.mark.parametrize(
     "arguments", [{}, {"keep_last": 0}, {"older_than": 3}, {"older_than": timedelta(-1)}]
 )

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from keepstate.errors import NotFoundError
 from keepstate.server.operations.history import Ref
 from keepstate.server.operations.tasks import Token
 from keepstate.server.operations.values import Body, Seconds, read_value, show
@@ -26,6 +27,7 @@ from keepstate.server.table import (
 from keepstate.sessions import ANY_USER, Conversation, ReplyClaim, ReplyProgress, Session
 from keepstate.sessions.entries import Entry
 from keepstate.sessions.following import ChatChange
+from keepstate.sessions.forks import Fork
 
 Place = Annotated[str, msgspec.Meta(min_length=1, max_length=2_048)]
 
@@ -205,14 +207,17 @@ async def append_message(call: Call, query: ConversationQuery, body: NewMessage)
 async def list_forks(call: Call, query: InSession) -> Forks:
     """Return the forks of a session."""
     found = await (await _talk(call, query)).forks()
-    return Forks([StoredFork(each.name, each.parent, each.at, each.last) for each in found])
+    return Forks([_stored_fork(each) for each in found])
 
 
 async def create_fork(call: Call, query: ConversationQuery, body: NewFork) -> StoredFork:
     """Create a fork of a conversation, or of a fork of it."""
-    fork = await (await _conversation(call, query)).fork(body.name, at=body.at)
-    last = (await fork.page(limit=1))[-1].number
-    return StoredFork(body.name, query.fork, last, last)
+    talk = await _conversation(call, query)
+    await talk.fork(body.name, at=body.at)
+    found = {each.name: each for each in await talk.forks()}.get(body.name)
+    if found is None:  # the session has ended meanwhile
+        raise NotFoundError(f"fork {body.name!r} does not exist in session {query.session!r}")
+    return _stored_fork(found)
 
 
 async def merge_fork(call: Call, query: ConversationQuery, body: ForkMergeRequest) -> MergedFork:
@@ -242,6 +247,10 @@ async def end_reply(call: Call, query: ConversationQuery, body: ReplyEnd) -> Rep
     talk = await _conversation(call, query)
     meta = {name: read_value(raw) for name, raw in body.meta.items()}
     return _proof(await talk.end_reply(_claim(body), body.how, text=body.text, meta=meta))
+
+
+def _stored_fork(fork: Fork) -> StoredFork:
+    return StoredFork(fork.name, fork.parent, fork.at, fork.last)
 
 
 def _claim(body: HeldReply) -> ReplyClaim:

@@ -230,6 +230,18 @@ def test_the_store_with_the_keys_refuses_its_own_record_too(
     assert finish(plain.read(ENCRYPTION_SPACE, [RECORD])).entries[0] is not None
 
 
+def test_the_record_takes_no_place_in_a_page_of_spaces(store: EncryptedStore) -> None:
+    names = ["a", "zebra"]
+    for name in names:
+        finish(store.apply([Batch(name, [Put(b"\x01k", b"1")])]))
+
+    pages: list[list[str]] = []
+    while page := finish(store.spaces(after=pages[-1][-1] if pages else None, limit=1)):
+        pages.append(list(page))
+
+    assert pages == [["a"], ["zebra"]] and names[0] < ENCRYPTION_SPACE < names[1]
+
+
 def test_a_handle_over_the_sealed_values_lists_no_record(store: EncryptedStore, plain: MemoryStore) -> None:
     """What is handed over is not looked at, so that the handle itself hides the record."""
     assert finish(store.spaces()) == []

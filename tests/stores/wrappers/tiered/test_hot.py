@@ -53,6 +53,19 @@ def lazy(cold: CountedMemory, clock: ManualClock) -> Iterator[TieredStore]:
     finish(store.close())
 
 
+def test_what_had_not_expired_at_a_time_is_found_there_although_it_is_known_to_be_gone(
+    lazy: TieredStore, other: MemoryStore, clock: ManualClock
+) -> None:
+    finish(other.apply([Batch("s", [Put(b"\x01t", b"1", ttl_ms=1_000)])]))
+    before_ms = clock.now_ms()
+    clock.advance(1_500)
+    assert finish(lazy.read("s", [b"\x01t"])).entries == [None]
+
+    past = finish(lazy.read("s", [b"\x01t"], at_ms=before_ms)).entries
+
+    assert [entry and entry.value for entry in past] == [b"1"]
+
+
 def test_reading_again_asks_for_the_revision_and_for_no_key(store: TieredStore, cold: CountedMemory) -> None:
     finish(values(store, A, B))
 
