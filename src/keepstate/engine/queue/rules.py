@@ -403,7 +403,7 @@ def check_retry(retry: Retry) -> tuple[Any, ...]:
     """Return the fields of rules for errors as they are stored.
 
     Raises:
-        InvalidError: They are no such rules, or they have too many classes of errors.
+        InvalidError: They are not such rules, or have too many classes of errors.
     """
     require_instance("retry", retry, Retry)
     fields = _retry_fields(retry)

@@ -143,7 +143,7 @@ def rules_in(value: object) -> QueueRules:
     try:
         return msgspec.convert(value, QueueRules)
     except msgspec.ValidationError as error:
-        raise InvalidError(f"these are no rules of a queue: {error}") from error
+        raise InvalidError(f"these are not rules of a queue: {error}") from error
 
 
 async def configure_with(queue: Queue, rules: QueueRules) -> None:
