@@ -250,7 +250,7 @@ async def configure(space: str, rules: str | None = None, *, session: Session = 
         if given is not None:
             await _queues.configure_with(queue, given)
         shown = _queues.show_rules(await queue.rules())
-    (write_json if session.json else write_indented)(msgspec.to_builtins(shown))
+    (write_json if session.json else write_indented)(msgspec.json.decode(msgspec.json.encode(shown)))
     return exits.OK
 
 
