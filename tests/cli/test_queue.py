@@ -205,7 +205,7 @@ def test_the_rules_of_a_queue_are_set_and_printed(keepstate: Keepstate) -> None:
     shown = keepstate("queue", "configure", "pool", given, "--json").json()
     wrong = keepstate("queue", "configure", "pool", '{"limit": 2}')
     kept = keepstate("queue", "configure", "pool", "--json").json()
-    again = keepstate("queue", "configure", "pool", "-", "--json", stdin=json.dumps(shown)).json()
+    again = keepstate("queue", "configure", "pool", json.dumps(shown), "--json").json()
 
     assert none == {"limits": [], "aging_s": None, "retry": None}
     assert (shown["limits"][0]["running"], shown["retry"]["never"]) == (2, ["ValueError"])
