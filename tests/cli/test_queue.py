@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 from datetime import UTC, datetime
@@ -195,6 +196,21 @@ def test_a_restored_backup_loses_its_claims_and_leases_and_waits(keepstate: Keep
     keepstate("restored", "--yes")
     keepstate("queue", "resume", "pool")
     assert asyncio.run(claim()) == [("x", 1)]
+
+
+def test_the_rules_of_a_queue_are_set_and_printed(keepstate: Keepstate) -> None:
+    keepstate("put", "pool", "plan", "1")
+    none = keepstate("queue", "configure", "pool").json()
+    given = '{"limits": [{"running": 2}], "retry": {"first_s": 9, "never": ["ValueError"]}}'
+    shown = keepstate("queue", "configure", "pool", given, "--json").json()
+    wrong = keepstate("queue", "configure", "pool", '{"limit": 2}')
+    kept = keepstate("queue", "configure", "pool", "--json").json()
+    again = keepstate("queue", "configure", "pool", json.dumps(shown), "--json").json()
+
+    assert none == {"limits": [], "aging_s": None, "retry": None}
+    assert (shown["limits"][0]["running"], shown["retry"]["never"]) == (2, ["ValueError"])
+    assert (wrong.code, "`limit`" in wrong.err) == (2, True)
+    assert shown == kept == again
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

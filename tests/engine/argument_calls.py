@@ -12,7 +12,7 @@ from math import inf, nan
 from random import randbytes
 from typing import Any
 
-from keepstate import Claim, Fold, Limit
+from keepstate import Claim, Fold, Limit, Retry
 from tests.engine import wrong_usage
 from tests.engine.index import wrong
 
@@ -343,6 +343,7 @@ CALLS: dict[str, Call] = {
     "Queue.resume(kind)": Call(lambda space, x: space.queue.resume(x), (1, "x" * 201, b"a")),
     "Queue.configure(limits)": Call(lambda space, x: space.queue.configure(limits=x), NO_LIMITS),
     "Queue.configure(aging_s)": Call(lambda space, x: space.queue.configure(aging_s=x), NO_LENGTH),
+    "Queue.configure(retry)": Call(lambda space, x: space.queue.configure(retry=x), (1, "no", Retry, {})),
     "Queue.run(handlers)": on_queue(lambda q, x: q.run(x), (1, None, {}, {"mail": 1}, {1: len})),
     "Queue.run(concurrency)": on_queue(lambda q, x: q.run(len, concurrency=x), NO_COUNT),
     "Queue.run(lease_s)": on_queue(lambda q, x: q.run(len, lease_s=x), (*NO_LENGTH, None)),

@@ -115,9 +115,9 @@ async def test_a_failed_task_waits_longer_each_time(turned: Turned) -> None:
     await queue.put(1, id="t")
     for wait_ms in (1000, 2000):
         await (await take(turned.space)).fail("no")
-        turned.clock.advance(wait_ms - 1)
+        turned.clock.advance(wait_ms * 9 // 10 - 1)
         assert await queue.claim("w", lease_s=10) == []
-        turned.clock.advance(1)
+        turned.clock.advance(wait_ms // 5 + 1)
 
 
 async def test_a_delayed_task_comes_when_it_is_due(turned: Turned) -> None:

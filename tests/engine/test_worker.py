@@ -144,6 +144,12 @@ def test_pauses_grow_to_the_longest_and_vary() -> None:
     assert [retry.pause_s(2, ValueError(), spread) for spread in (0.0, 0.25)] == [1.5, 2.25]
 
 
+def test_names_of_classes_of_errors_have_1_to_512_bytes() -> None:
+    for name in ("", "x" * 513, "\ud800"):
+        with pytest.raises(InvalidError, match="the name of a class of errors"):
+            Retry(never=(name,))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -152,7 +158,9 @@ def test_pauses_grow_to_the_longest_and_vary() -> None:
         {"longest_s": 0},
         {"jitter": 2},
         {"never": [ValueError]},
+        {"never": (int,)},
         {"rules": {1: 2}},
+        {"rules": {"ValueError": 2}},
     ],
     ids=str,
 )
@@ -387,17 +395,20 @@ async def test_leases_are_renewed_while_a_handler_blocks_the_loop(shared_url: st
     assert (stolen, report.completed) == ([], 1)
 
 
+@pytest.mark.parametrize(
+    ("attempts", "retry"), [(1, AT_ONCE), (5, Retry(never=(TimeoutError,)))], ids=["last attempt", "never"]
+)
 async def test_a_blocked_loop_loses_its_task_after_the_timeout(
-    space: Space, monkeypatch: pytest.MonkeyPatch
+    space: Space, monkeypatch: pytest.MonkeyPatch, attempts: int, retry: Retry
 ) -> None:
     monkeypatch.setattr("keepstate.engine.queue.held_tasks._LATE_S", 0.1)
-    await space.queue.put(1, id="t", max_attempts=1)
+    await space.queue.put(1, id="t", max_attempts=attempts)
 
     async def block(_: Task) -> str:
         time.sleep(1.5)
         return "too late"
 
-    report = await work(space, block, timeout_s=0.1, lease_s=0.3)
+    report = await work(space, block, timeout_s=0.1, lease_s=0.3, retry=retry)
 
     assert (report.completed, report.lost + report.failed, await state_of(space)) == (0, 1, "dead")
 

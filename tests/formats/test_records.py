@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import apsw
-import pytest
 
 import keepstate.sync
 from keepstate.engine.approvals.records import ApprovalRecord, LineRecord
@@ -27,10 +27,11 @@ from keepstate.engine.queue.step_records import StepRecord
 from keepstate.engine.queue.tasks import IndexRecord, TaskRecord
 from keepstate.engine.queue.ticks import ScheduleRecord
 from keepstate.engine.usage.records import LedgerRecord, UsedRecord
+from keepstate.names import stored_name
 from keepstate.stores.file import items
 from keepstate.values import codec
 from tests.docs.pages import ROOT
-from tests.formats.records import PREFIXES, make_store
+from tests.formats.records import PREFIXES, make_parts, make_store
 
 PAGE = (ROOT / "docs" / "reference" / "format.md").read_text("utf-8")
 RECORDS: dict[str, Any] = {
@@ -46,7 +47,7 @@ RECORDS: dict[str, Any] = {
 }  # fmt: skip
 """The record of each part whose value is one, or is made of ones."""
 ROW = re.compile(r"^\| `(0[0-2] .+?)` \| `([0-9a-f]+)` \| (.+?) \| (?:`([a-z_ ]+)`)? \|$", re.MULTILINE)
-PAIR = re.compile(r"^([0-9a-f]+) ([0-9a-f]+|-)$", re.MULTILINE)
+BLOCK = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_each_part_has_a_row_with_its_prefix_and_the_fields_of_its_record() -> None:
@@ -71,20 +72,42 @@ def test_each_path_begins_as_its_prefix_says() -> None:
         )
 
 
-def test_the_example_store_has_exactly_these_bytes() -> None:
-    store = asyncio.run(make_store())
-    stored = {key: value for entries in store.values() for key, value in entries}
-    shown = {bytes.fromhex(key): bytes.fromhex(value.strip("-")) for key, value in PAIR.findall(PAGE)}
+def test_the_example_stores_have_exactly_these_bytes() -> None:
+    stores = [asyncio.run(make_store()), asyncio.run(make_parts())]
+    examples = [_examples(block) for block in BLOCK.findall(PAGE.partition("## Examples")[2])]
 
-    assert len(shown) > 40
-    assert {key: stored.get(key) for key in shown} == shown
+    assert [len(example) > 35 for example in examples] == [True, True]
+    for store, example in zip(stores, examples, strict=True):
+        told = {(space, key): _told(value) for space, entries in store.items() for key, value in entries}
+        assert {place: told.get(place) for place in example} == example
 
 
-@pytest.mark.parametrize(
-    "name", ["OUTBOX", "CARRIED", "ROWS", "LISTS", "INDEX_META", "TASKS", "READY", "EVENTS"]
-)
-def test_the_examples_show_the_parts_that_another_client_reads_first(name: str) -> None:
-    assert any(bytes.fromhex(key).startswith(PREFIXES[name]) for key, _ in PAIR.findall(PAGE))
+def _examples(block: str) -> dict[tuple[str, bytes], str]:
+    """Return the values of an example by their space and key."""
+    found: dict[tuple[str, bytes], str] = {}
+    space = ""
+    for line in block.splitlines():
+        first, second = line.split(" ", 1)
+        if first == "#":
+            name, _, tenant = second.partition(" of ")
+            space = stored_name(tenant or None, name)
+        else:
+            found[space, bytes.fromhex(first)] = second
+    return found
+
+
+def _told(value: bytes) -> str:
+    if len(value) > 260:
+        return f"sha256:{sha256(value).hexdigest()}"
+    return value.hex() or "-"
+
+
+def test_each_part_has_an_example() -> None:
+    blocks = BLOCK.findall(PAGE.partition("## Examples")[2])
+    keys = [key for block in blocks for _, key in _examples(block)]
+
+    without = {name for name, prefix in PREFIXES.items() if not any(key.startswith(prefix) for key in keys)}
+    assert without == {"UNUSED"}  # which no entry ever has
 
 
 def test_the_tables_of_sqlite_are_those_of_the_page(tmp_path: Path) -> None:

@@ -226,19 +226,27 @@ async def test_a_queue_is_configured_paused_and_shown() -> None:
         await ok(await client.post("/v1/tasks", params=RUN, json={"payload": 1, "kind": "mail"}))
         limits = [{"running": 1}, {"starts": 5, "per_s": 2.5, "kind": "mail", "each_key": True}]
 
-        await ok(await client.put("/v1/queue", params=RUN, json={"limits": limits, "aging_s": 60}))
+        retry = {"first_s": 30, "never": ["ValueError"], "rules": {"TimeoutError": {"first_s": 2}}}
+        rules = {"limits": limits, "aging_s": 60, "retry": retry}
+
+        await ok(await client.put("/v1/queue", params=RUN, json=rules))
         await ok(await client.post("/v1/queue/pause", params=RUN, json={"kind": "mail"}))
         shown = await ok(await client.get("/v1/queue", params=RUN))
         none = await ok(await client.post("/v1/tasks/claim", params=RUN, json={"lease_s": 1}))
         await ok(await client.post("/v1/queue/resume", params=RUN, json={"kind": "mail"}))
         one = await ok(await client.post("/v1/tasks/claim", params=RUN, json={"lease_s": 1}))
         empty = await client.put("/v1/queue", params=RUN, json={"limits": [{}]})
+        deep = {"retry": {"rules": {"ValueError": {"rules": {}}}}}
+        too_deep = await client.put("/v1/queue", params=RUN, json=deep)
 
         given = {"running": None, "starts": None, "per_s": 1.0, "kind": None, "each_key": False}
         assert shown["limits"] == [{**given, **each} for each in limits]
         assert (shown["is_paused"], shown["paused_kinds"], shown["aging_s"]) == (False, ["mail"], 60)
         assert shown["counts"]["ready"] == 1 and (none["items"], len(one["items"])) == ([], 1)
-        assert problem(empty) == (422, "invalid")
+        usual = {"first_s": 1, "factor": 2, "longest_s": 300, "jitter": 0.1, "never": []}
+        others = {"TimeoutError": {**usual, "first_s": 2}}
+        assert shown["retry"] == {**usual, **retry, "rules": others}
+        assert problem(empty) == problem(too_deep) == (422, "invalid")
 
 
 async def test_queues_under_a_name_are_counted_paused_and_requeued_and_no_others() -> None:

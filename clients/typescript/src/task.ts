@@ -87,7 +87,7 @@ export class Task<P = unknown> {
     await this.end("completed", "/v1/task/complete", { result: result ?? null }, options);
   }
 
-  /** Fail the attempt. Without `retry_in_s`, the task waits 1, 2, 4 … seconds; `is_final` makes it dead at once. */
+  /** Fail the attempt. Without `retry_in_s`, the task waits as its queue says, or 1, 2, 4 … seconds; `is_final` makes it dead at once. */
   async fail(
     error: unknown,
     options: RequestOptions & { retry_in_s?: number; is_final?: boolean } = {},

@@ -38,7 +38,7 @@ export interface RunOptions {
   signal?: AbortSignal;
   /** Whether SIGTERM and SIGINT ask it to stop, where there are signals. Default: true. */
   handle_signals?: boolean;
-  /** Seconds until a failed task is tried again, by its error; false makes it dead. Default: 1, 2, 4 … */
+  /** Seconds until a failed task is tried again, by its error; false makes it dead. Default: as the queue says, or 1, 2, 4 … */
   retry_in_s?: (error: unknown, task: Task) => number | false | undefined;
   /** Called with errors that end no task, such as a server that is away. Default: `console.error`. */
   onError?: (error: unknown, task?: Task) => void;

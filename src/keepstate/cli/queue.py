@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from cyclopts import App, Parameter
 
+from keepstate._deferral import defer_imports
 from keepstate.cli import exits
 from keepstate.cli.display import (
     counted,
@@ -26,7 +28,7 @@ from keepstate.cli.display import (
     write_table,
 )
 from keepstate.cli.maintenance import read_since
-from keepstate.cli.session import PLAIN, Session, nearest, require_space
+from keepstate.cli.session import PLAIN, Session, nearest, read_value, require_space
 from keepstate.engine.queue.attempts import Attempt
 from keepstate.engine.queue.queue import Queue
 from keepstate.engine.queue.step_records import Step
@@ -35,6 +37,11 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.queues import Queues, SpaceTask
 from keepstate.errors import InvalidError, KeepstateError, NotFoundError, TransitionError
 from keepstate.names import ALL, OWN
+
+if TYPE_CHECKING:
+    from keepstate.server.operations import queues as _queues
+else:
+    defer_imports(globals(), _queues="keepstate.server.operations.queues")
 
 _LIMIT: Final = 100
 _MOST_REQUEUED: Final = 1_000
@@ -183,10 +190,7 @@ async def show(space: str, id: str, *, session: Session = PLAIN) -> int:
         attempts = [fields_of(each, *Attempt.__slots__) for each in await queue.attempts(id)]
         steps = [fields_of(each, *Step.__slots__) for each in await queue.steps(id)]
     task = fields_of(found, *TaskInfo.__slots__)
-    if session.json:
-        write_json(task | {"attempts": attempts, "steps": steps})
-    else:
-        write_indented(task | {"attempts": attempts, "steps": steps})
+    (write_json if session.json else write_indented)(task | {"attempts": attempts, "steps": steps})
     return exits.OK
 
 
@@ -230,6 +234,24 @@ async def resume(
         return _write_changed("resumed", await queue.resume(kind), session)
 
     return await _with_queues(change, space, under, session, tenants=tenants)
+
+
+@app.command
+async def configure(space: str, rules: str | None = None, *, session: Session = PLAIN) -> int:
+    """Set limits, aging and retries of a queue, instead of those set before. Without RULES, print them.
+
+    Args:
+        space: The space.
+        rules: JSON with limits, aging_s and retry, each optional; {} for none of them.
+    """
+    given = None if rules is None else _queues.rules_in(read_value(rules))
+    async with session.opened() as ks:
+        queue = ks.space(space).queue
+        if given is not None:
+            await _queues.configure_with(queue, given)
+        shown = _queues.show_rules(await queue.rules())
+    (write_json if session.json else write_indented)(msgspec.json.decode(msgspec.json.encode(shown)))
+    return exits.OK
 
 
 @app.command

@@ -194,7 +194,8 @@ class Queue(
             lease_s: Seconds after which another worker may claim a task of this one if this one has died.
             timeout_s: Seconds after which an attempt fails. A thread cannot be ended: its result is dropped.
             drain_s: Seconds that handlers have to finish at the end.
-            retry: The rules for errors. The default pauses for 1, 2, 4 … seconds, up to 5 minutes.
+            retry: The rules for errors, instead of those of `configure`. Without any, it pauses for 1, 2, 4 …
+                seconds, up to 5 minutes.
             worker: The name of the worker. Default: the process and the machine.
             stop: An `Event` that ends the worker once it is set.
             idle_s: End the worker after this many seconds without a task.
@@ -252,8 +253,8 @@ class Queue(
         Args:
             task: The task, or its claim.
             error: The error; stored as text, cut to 16 KiB.
-            retry_in_s: Seconds until the task can be claimed again. The default is 1 s, 2 s, 4 s … up to 5
-                minutes.
+            retry_in_s: Seconds until the task can be claimed again. The default is decided by the `retry` of
+                `configure`: 1 s, 2 s, 4 s … up to 5 minutes, and a tenth more or less, unless it was set.
             is_final: Whether the task is dead at once, because another attempt cannot succeed.
 
         Raises:

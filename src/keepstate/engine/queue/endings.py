@@ -23,6 +23,8 @@ from keepstate.engine.queue.followers import (
     settle,
 )
 from keepstate.engine.queue.messages import drop_messages
+from keepstate.engine.queue.retry import Retry
+from keepstate.engine.queue.rules import pause_ms
 from keepstate.engine.queue.slots import release_slots
 from keepstate.engine.queue.step_records import StepEdit, copy_steps, erase_steps, keep_steps
 from keepstate.engine.queue.tasks import EndState, IfPresent, Put, TaskRecord, TaskState
@@ -107,6 +109,42 @@ async def _keep_with_record(
     for entry in await unit.read(*keys) if keys else ():
         if entry is not None:
             unit.put(entry.key, entry.value, ttl_ms=ttl_ms)
+
+
+async def fail_task(
+    ends: Ends,
+    unit: Unit,
+    record: TaskRecord,
+    error: object,
+    retry: Retry | int | None,
+    spread: float,
+    *,
+    is_final: bool = False,
+) -> bool:
+    """Fail a claimed task, and return whether it is dead; see `Queue.fail`.
+
+    Args:
+        ends: The ends of the batch.
+        unit: The unit to write to. It has read the task's record.
+        record: The record as it is stored.
+        error: The error of the attempt.
+        retry: The milliseconds until the next attempt, or the rules for errors. None for those of the queue.
+        spread: A random number in [0, 1), for these rules.
+        is_final: Whether the task is dead in any case.
+    """
+    text, now_ms = tasks.format_error(error), await unit.now_ms()
+    record = await note_attempt(unit, record, now_ms, text)
+    wait_ms = None
+    if not is_final and record.attempt < record.max_attempts:
+        wait_ms = (
+            retry if isinstance(retry, int) else await pause_ms(unit, record.attempt, error, spread, retry)
+        )
+    if wait_ms is None:
+        await ends.end(unit, record, "dead", due_at_ms=now_ms, error=text)
+        return True
+    state: TaskState = "waiting" if wait_ms else "ready"
+    tasks.move(unit, record, state, due_at_ms=now_ms + wait_ms, error=text)
+    return False
 
 
 async def cancel_task(

@@ -18,8 +18,8 @@ from keepstate.engine.kernel.executor import Executor, Home, SpaceExecutor
 from keepstate.engine.kernel.store_abilities import listen_to
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
-from keepstate.engine.queue.attempts import note_attempt
-from keepstate.engine.queue.followers import die, resume
+from keepstate.engine.queue.endings import Ends, fail_task
+from keepstate.engine.queue.retry import Retry
 from keepstate.errors import KeepstateError, UnsupportedError
 from keepstate.stores.protocol import Listener
 
@@ -57,7 +57,7 @@ class Held:
         task: The task.
         on_loss: Called in any thread, once, with the state of the task: `cancelled`, or any other one.
         ends_at_s: The time by the monotonic clock at which the attempt times out; None without a timeout.
-        retry_in_s: Seconds until the next attempt after a timeout.
+        retry: The rules for errors of the worker; None for those of the queue.
         is_lost: Whether the claim is known to be lost.
     """
 
@@ -65,7 +65,7 @@ class Held:
     task: HeldTask
     on_loss: Callable[[str], None]
     ends_at_s: float | None = None
-    retry_in_s: float = 1.0
+    retry: Retry | None = None
     is_lost: bool = field(default=False)
 
     def lose(self, state: str) -> None:
@@ -174,11 +174,11 @@ class HeldTasks:
 
     async def _look_in(self, executor: Executor, held: Sequence[Held], due: set[Held], now_s: float) -> None:
         states: dict[Held, str] = {}
-        dead: list[str] = []
+        ends, late_error = Ends(executor), TimeoutError("the handler did not end in time")
 
         async def work(unit: Unit) -> None:
             states.clear()
-            dead.clear()
+            ends.left.clear()
             stored = await unit.read(*(tasks.task_key(each.task.id) for each in held))
             for each, entry in zip(held, stored, strict=True):
                 record = None
@@ -189,18 +189,12 @@ class HeldTasks:
                     states[each] = record.state if record is not None and is_same else "taken over"
                 elif each.ends_at_s is not None and now_s > each.ends_at_s + _LATE_S:
                     states[each] = "timed out"
-                    now_ms, error = await unit.now_ms(), "the handler did not end in time"
-                    record = await note_attempt(unit, record, now_ms, error)
-                    if record.attempt >= record.max_attempts:
-                        dead.append(die(unit, record, now_ms, error).id)
-                    else:
-                        due_at_ms = now_ms + int(each.retry_in_s * 1000) + 1
-                        tasks.move(unit, record, "waiting", due_at_ms=due_at_ms, error=error)
+                    await fail_task(ends, unit, record, late_error, each.retry, self._clock.spread())
                 elif each in due:
                     tasks.move(unit, record, "claimed", due_at_ms=await unit.now_ms() + self._lease_ms)
 
         await executor.run(work)
-        await resume(executor, dead)
+        await ends.resume()
         with self._lock:
             for each in due:
                 if each in self._held:

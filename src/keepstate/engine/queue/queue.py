@@ -17,6 +17,7 @@ from uuid import UUID
 
 from keepstate._deferral import defer_imports
 from keepstate.engine.documents.record import decode_value
+from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import (
     check_delay_ms,
     check_duration_ms,
@@ -32,17 +33,12 @@ from keepstate.engine.kernel.store_abilities import LossDetector
 from keepstate.engine.kernel.stored import corrupt_error
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import followers, tasks
-from keepstate.engine.queue.attempts import attempts_key, note_attempt
+from keepstate.engine.queue.attempts import attempts_key
 from keepstate.engine.queue.claim_requests import ClaimRequest, Match, OnClaim, TaskFilter
 from keepstate.engine.queue.claimer import claimer_of
 from keepstate.engine.queue.claims import Claims
-from keepstate.engine.queue.endings import (
-    Ends,
-    put_task,
-)
-from keepstate.engine.queue.listings import (
-    decode_task,
-)
+from keepstate.engine.queue.endings import Ends, fail_task, put_task
+from keepstate.engine.queue.listings import decode_task
 from keepstate.engine.queue.messages import unread
 from keepstate.engine.queue.queue_cache import QueueCache
 from keepstate.engine.queue.retry import Retry
@@ -59,7 +55,6 @@ from keepstate.engine.queue.tasks import (
     Payload,
     Put,
     TaskRecord,
-    TaskState,
     check_if_present,
 )
 from keepstate.errors import InvalidError, LeaseLostError
@@ -111,6 +106,8 @@ class Task(TaskSteps, Generic[Payload]):
     traceparent: str | None
     ended_as: str | None = None
     """The method of this object that has ended the claim; None while the claim is held."""
+    is_dead: bool = False
+    """Whether `fail` has made the task dead; in a transaction, once that is applied."""
 
     def __init__(
         self,
@@ -467,7 +464,8 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
             lease_s: Seconds after which another worker may claim a task of this one if this one has died.
             timeout_s: Seconds after which an attempt fails. A thread cannot be ended: its result is dropped.
             drain_s: Seconds that handlers have to finish at the end.
-            retry: The rules for errors. The default pauses for 1, 2, 4 … seconds, up to 5 minutes.
+            retry: The rules for errors, instead of those of `configure`. Without any, it pauses for 1, 2, 4 …
+                seconds, up to 5 minutes.
             worker: The name of the worker. Default: the process and the machine.
             stop: An `Event` that ends the worker once it is set.
             idle_s: End the worker after this many seconds without a task.
@@ -550,30 +548,26 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
         Args:
             task: The task, or its claim.
             error: The error; stored as text, cut to 16 KiB.
-            retry_in_s: Seconds until the task can be claimed again. The default is 1 s, 2 s, 4 s … up to 5
-                minutes.
+            retry_in_s: Seconds until the task can be claimed again. The default is decided by the `retry` of
+                `configure`: 1 s, 2 s, 4 s … up to 5 minutes, and a tenth more or less, unless it was set.
             is_final: Whether the task is dead at once, because another attempt cannot succeed.
 
         Raises:
             LeaseLostError: This claim no longer holds the task.
         """
         require_instance("task", task, Task, Claim)
-        text = tasks.format_error(error)
         given_ms = None if retry_in_s is None else check_delay_ms("retry_in_s", retry_in_s)
         check_flag("is_final", is_final)
-        ends = Ends(self._executor)
+        ends, spread, is_dead = Ends(self._executor), self._executor.clock.spread(), False
 
         async def change(unit: Unit, record: TaskRecord) -> None:
-            now_ms = await unit.now_ms()
-            record = await note_attempt(unit, record, now_ms, text)
-            if is_final or record.attempt >= record.max_attempts:
-                await ends.end(unit, record, "dead", due_at_ms=now_ms, error=text)
-                return
-            wait_ms = tasks.retry_delay_ms(record.attempt) if given_ms is None else given_ms
-            state: TaskState = "waiting" if wait_ms else "ready"
-            tasks.move(unit, record, state, due_at_ms=now_ms + wait_ms, error=text)
+            nonlocal is_dead
+            is_dead = await fail_task(ends, unit, record, error, given_ms, spread, is_final=is_final)
 
-        await self._change_held(task, change, also=attempts_key(task.id))
+        rules = (layout.QUEUE_RULES,) if given_ms is None and not is_final else ()
+        await self._change_held(task, change, also=(attempts_key(task.id), *rules))
+        if isinstance(task, Task):
+            task.is_dead = is_dead
         await ends.resume()
 
     async def release(self, task: Task | Claim) -> None:
@@ -640,7 +634,7 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
         change: Callable[[Unit, TaskRecord], Awaitable[None]],
         *,
         is_idempotent: bool = False,
-        also: bytes | None = None,
+        also: Sequence[bytes] = (),
     ) -> None:
         _check_claim("task", task, Task, Claim)
         key = tasks.task_key(task.id)
@@ -648,7 +642,7 @@ class Queue(TaskReads, TaskControl, RuleControl, StepControl):
         async def work(unit: Unit) -> None:
             if isinstance(task, Task) and not task._bind_to(unit):  # pyright: ignore[reportPrivateUsage]
                 raise self._lost_error(task, None)
-            entry = (await unit.read(key, *([] if also is None else [also])))[0]
+            entry = (await unit.read(key, *also))[0]
             record = None if entry is None else self._record(entry)
             if record is None or record.token != task.token or record.state != "claimed":
                 is_repeated = record is not None and record.state == "done" and record.token == task.token

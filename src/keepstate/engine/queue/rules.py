@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, Any, Final, cast
 
 import msgspec
@@ -16,9 +17,16 @@ import msgspec
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_duration_ms, check_flag, require_instance
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.stored import decode_fields, decode_stored, describe, encode_fields
+from keepstate.engine.kernel.stored import (
+    corrupt_error,
+    decode_fields,
+    decode_stored,
+    describe,
+    encode_fields,
+)
 from keepstate.engine.kernel.subjects import CARRIED, LISTED_QUEUES, subject_in
 from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.queue.retry import ErrorClass, Retry, name_of
 from keepstate.engine.queue.tasks import check_kind
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import ABSENT, Entry
@@ -30,6 +38,8 @@ KINDS_MOST: Final = 100
 """Number of kinds of one queue that can be paused."""
 LIMITS_MOST: Final = 20
 """Number of limits of one queue."""
+RETRY_BYTES: Final = 16 << 10
+"""Size of the rules for another attempt that a queue stores."""
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -101,6 +111,18 @@ class LimitRule(msgspec.Struct, array_like=True, frozen=True):
         )
 
 
+class RetryRule(msgspec.Struct, array_like=True, frozen=True):
+    """A `Retry` as it is stored: classes by their names, times in milliseconds, and each of `rules` alike."""
+
+    first_ms: Natural
+    factor: float
+    longest_ms: Positive
+    jitter: float
+    never: tuple[str, ...] = ()
+    rules: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    later: tuple[Any, ...] = ()
+
+
 class QueueRules(msgspec.Struct, array_like=True, frozen=True):
     """The rules of one queue.
 
@@ -115,6 +137,7 @@ class QueueRules(msgspec.Struct, array_like=True, frozen=True):
         aging_ms: The milliseconds of waiting that one point of priority is worth; None for no aging.
         order_epoch: The number of changes of aging.
         lanes: Kinds with turns of their own, so that no claim steps over them one by one.
+        retry: The fields of a `RetryRule`, with those of later versions; None for the default.
         later: Fields added by a later version of keepstate. They are written back unchanged.
     """
 
@@ -128,6 +151,7 @@ class QueueRules(msgspec.Struct, array_like=True, frozen=True):
     aging_ms: Positive | None = None
     order_epoch: Natural = 0
     lanes: tuple[str, ...] = ()
+    retry: tuple[Any, ...] | None = None
     later: tuple[Any, ...] = ()
 
     def permits(self, kind: str) -> bool:
@@ -179,7 +203,41 @@ def decode_rules(stored: bytes) -> QueueRules:
     Raises:
         CorruptError: They are not rules of a queue.
     """
-    return decode_fields(decode_stored(stored, list[Any], _LOCATION), QueueRules, _LOCATION)
+    rules = decode_fields(decode_stored(stored, list[Any], _LOCATION), QueueRules, _LOCATION)
+    if rules.retry is not None:
+        _retry_in(rules.retry)
+    return rules
+
+
+def _retry_in(fields: tuple[Any, ...]) -> Retry:
+    rule = decode_fields(fields, RetryRule, _LOCATION)
+    rules: dict[ErrorClass, Retry] = {name: _retry_in(each) for name, each in rule.rules}
+    first_s, longest_s = rule.first_ms / 1000, rule.longest_ms / 1000
+    try:
+        return Retry(first_s, rule.factor, longest_s, rule.jitter, rule.never, rules)
+    except InvalidError as error:
+        raise corrupt_error(_LOCATION, error) from error
+
+
+def _retry_fields(retry: Retry, *, is_rule: bool = False) -> tuple[Any, ...]:
+    if is_rule and retry.rules:
+        raise InvalidError("one of the `rules` of `retry` has `rules` itself; a queue stores them one deep")
+    rules = tuple((name_of(kind), _retry_fields(rule, is_rule=True)) for kind, rule in retry.rules.items())
+    never = tuple(map(name_of, retry.never))
+    first_ms, longest_ms = ceil(retry.first_s * 1000), ceil(retry.longest_s * 1000)
+    return (first_ms, float(retry.factor), longest_ms, float(retry.jitter), never, rules)
+
+
+async def pause_ms(unit: Unit, attempt: int, error: object, spread: float, retry: Retry | None) -> int | None:
+    """Return the milliseconds until the next attempt by rules for errors, or by those of the queue.
+
+    See `Retry.pause_s`.
+    """
+    if retry is None:
+        stored = (await read_rules(unit)).retry
+        retry = Retry() if stored is None else _retry_in(stored)
+    pause_s = retry.pause_s(attempt, error, spread)
+    return None if pause_s is None else ceil(pause_s * 1000)
 
 
 def known_rules(entry: Entry | None, revision: int) -> KnownRules:
@@ -215,12 +273,14 @@ class ActiveRules:
         paused_kinds: The kinds that are paused by themselves, sorted.
         limits: The limits given to `configure`.
         aging_s: The seconds of waiting that count as one point of priority, or None.
+        retry: The rules for errors given to `configure`, with the names of classes, or None.
     """
 
     is_paused: bool
     paused_kinds: tuple[str, ...]
     limits: tuple[Limit, ...]
     aging_s: float | None
+    retry: Retry | None = None
 
 
 class RuleControl:
@@ -230,7 +290,7 @@ class RuleControl:
         self._executor = executor
 
     async def rules(self) -> ActiveRules:
-        """Return the rules that hold now: pauses, limits and aging."""
+        """Return the rules that hold now: pauses, limits, aging and retries."""
         found, _ = await self._executor.run(read_rules)
         limits = [
             Limit(
@@ -243,9 +303,12 @@ class RuleControl:
             for rule in found.limits
         ]
         aging_s = None if found.aging_ms is None else found.aging_ms / 1000
-        return ActiveRules(found.is_paused, found.paused, tuple(limits), aging_s)
+        retry = None if found.retry is None else _retry_in(found.retry)
+        return ActiveRules(found.is_paused, found.paused, tuple(limits), aging_s, retry)
 
-    async def configure(self, *, limits: Sequence[Limit] = (), aging_s: float | None = None) -> None:
+    async def configure(
+        self, *, limits: Sequence[Limit] = (), aging_s: float | None = None, retry: Retry | None = None
+    ) -> None:
         """Set the rules of the queue, stored for all workers, instead of those set before.
 
         Rules hold for every claim from now on, in every process. Tasks that are held go on: under a limit
@@ -256,12 +319,15 @@ class RuleControl:
                 one of them holds back is stepped over and holds back no other one.
             aging_s: Let this many seconds of waiting count as one point of priority. Without it, tasks of a
                 lower priority wait for all tasks of a higher one.
+            retry: The rules for errors where a worker or a call of `fail` gives none. Classes of errors are
+                stored by their names, and its `rules` have none themselves. Without it, they are `Retry()`.
         """
         rules = check_limits(limits)
         aging_ms = None if aging_s is None else check_duration_ms("aging_s", aging_s)
+        fields = None if retry is None else check_retry(retry)
 
         async def work(unit: Unit) -> None:
-            await configure(unit, rules, aging_ms)
+            await configure(unit, rules, aging_ms, fields)
 
         await self._executor.run(work)
 
@@ -333,10 +399,25 @@ def check_limits(limits: object) -> list[Limit]:
     return given
 
 
-async def configure(unit: Unit, limits: Sequence[Limit], aging_ms: int | None) -> None:
-    """Replace the limits and the aging of a queue."""
+def check_retry(retry: Retry) -> tuple[Any, ...]:
+    """Return the fields of rules for errors as they are stored.
+
+    Raises:
+        InvalidError: They are not such rules, or have too many classes of errors.
+    """
+    require_instance("retry", retry, Retry)
+    fields = _retry_fields(retry)
+    if (size := len(msgspec.msgpack.encode(fields))) > RETRY_BYTES:
+        raise InvalidError(f"`retry` has {size} bytes as it is stored; a queue stores {RETRY_BYTES}")
+    return fields
+
+
+async def configure(
+    unit: Unit, limits: Sequence[Limit], aging_ms: int | None, retry: tuple[Any, ...] | None
+) -> None:
+    """Replace the limits, the aging and the rules for errors of a queue."""
     rules = await read_rules(unit)
-    changed = _with_limits(rules, limits)
+    changed = msgspec.structs.replace(_with_limits(rules, limits), retry=retry)
     if aging_ms != rules.aging_ms:
         changed = msgspec.structs.replace(changed, aging_ms=aging_ms, order_epoch=rules.order_epoch + 1)
     if changed != rules:

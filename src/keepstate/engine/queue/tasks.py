@@ -45,7 +45,6 @@ DONE_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 FOREVER_MS: Final = 253_402_300_799_999
 """The time at which a task is due that waits for something other than time: the last of the year 9999."""
 EXPIRED: Final = "it expired before a worker began it"
-_FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 300_000
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -334,11 +333,6 @@ def id_in(entry: Entry) -> str:
 def id_in_value(value: bytes) -> str:
     """Return the id of the task in the value of an index entry that a transaction will write."""
     return decode_stored(value, IndexRecord, "an index entry of a task").id
-
-
-def retry_delay_ms(attempt: int) -> int:
-    """Return the delay after a failed attempt: 1 s, 2 s, 4 s … up to 5 minutes."""
-    return min(_FIRST_RETRY_MS << min(attempt - 1, 20), _LONGEST_RETRY_MS)
 
 
 def format_error(error: object) -> str:

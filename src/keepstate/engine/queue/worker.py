@@ -83,11 +83,11 @@ class WorkedTask(HeldTask, Protocol):
 
     kind: str
     attempt: int
-    max_attempts: int
     traceparent: str | None
     cancelled: bool
     suspension: Suspended | None
     ended_as: str | None
+    is_dead: bool
 
     @property
     def executor(self) -> Executor:
@@ -125,7 +125,7 @@ class WorkerOptions:
         lease_s: Seconds until each lease expires unless it is renewed.
         timeout_s: Seconds that an attempt may take.
         drain_s: Seconds that handlers have to end after the worker was asked to stop.
-        retry: The rules for errors.
+        retry: The rules for errors; None for those of each queue.
         worker: The name of the worker.
         stop: A flag that asks the worker to stop.
         idle_s: Seconds without a task after which the worker ends.
@@ -136,7 +136,7 @@ class WorkerOptions:
     lease_s: float
     timeout_s: float | None
     drain_s: float
-    retry: Retry
+    retry: Retry | None
     worker: str
     stop: StopEvent | None
     idle_s: float | None
@@ -175,7 +175,7 @@ def check_options(
     if stop is not None and not callable(getattr(stop, "is_set", None)):
         raise InvalidError(f"`stop` is {stop!r}; give an asyncio.Event")
     return WorkerOptions(
-        _check_handlers(handlers), concurrency, lease_s, timeout_s, drain_s, retry or Retry(),
+        _check_handlers(handlers), concurrency, lease_s, timeout_s, drain_s, retry,
         process_name() if worker is None else check_name("worker", worker), stop, idle_s,
     )  # fmt: skip
 
@@ -347,8 +347,7 @@ class Worker:
         self._running.add(attempt)
         ends_at_s = None if timeout_s is None else self._clock.monotonic_s() + timeout_s
         late_error = TimeoutError(f"the handler did not end in {timeout_s} s")
-        pause_s = self._pause_s(task, late_error)
-        held = Held(task.executor, task, attempt.lose, ends_at_s, 0.0 if pause_s is None else pause_s)
+        held = Held(task.executor, task, attempt.lose, ends_at_s, self._options.retry)
         self._held.add(held)  # now, because the handler may block the loop from its first step
         self._runner.start(partial(self._attend, attempt, held, late_error), f"task {task.id!r}")
 
@@ -423,21 +422,17 @@ class Worker:
             refused = InvalidError(f"the result of the handler of task {task.id!r} cannot be stored: {error}")
             await self._fail(task, refused, is_final=True)
 
-    def _pause_s(self, task: WorkedTask, error: BaseException) -> float | None:
-        return self._options.retry.pause_s(task.attempt, error, self._clock.spread())
-
     async def _fail(self, task: WorkedTask, error: BaseException, *, is_final: bool = False) -> None:
-        pause_s = None if is_final else self._pause_s(task, error)
+        retry, pause_s = self._options.retry, None
+        if retry is not None and not is_final:
+            pause_s = retry.pause_s(task.attempt, error, self._clock.spread())
+            is_final = pause_s is None
         _log.warning(
             "task %r of %r failed in attempt %d", task.id, task.executor.name, task.attempt, exc_info=error
         )
-        fail = partial(task.fail, error, pause_s or 0, is_final=pause_s is None)
-        is_dead = pause_s is None or task.attempt >= task.max_attempts
-        await self._end(task, fail, "failed", told="dead" if is_dead else None)
+        await self._end(task, partial(task.fail, error, pause_s, is_final=is_final), "failed")
 
-    async def _end(
-        self, task: WorkedTask, end: Callable[[], Awaitable[None]], what: str, *, told: str | None = None
-    ) -> None:
+    async def _end(self, task: WorkedTask, end: Callable[[], Awaitable[None]], what: str) -> None:
         """End a claim, and try again for the time of a lease while the store is away."""
         deadline_s, pause_s = self._clock.monotonic_s() + self._options.lease_s, _FIRST_PAUSE_S
         while True:
@@ -454,13 +449,13 @@ class Worker:
                 await self._runner.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
-                self._count(task, what, told=told)
+                self._count(task, what)
                 return
 
-    def _count(self, task: WorkedTask, what: str, *, told: str | None = None) -> None:
+    def _count(self, task: WorkedTask, what: str) -> None:
         setattr(self.report, what, getattr(self.report, what) + 1)
         if (operation := self._operations.get(task)) is not None:
-            operation.ended_as = told or what
+            operation.ended_as = "dead" if task.is_dead else what
 
     def _count_loss(self, task: WorkedTask) -> None:
         self._count(task, "cancelled" if task.cancelled else "lost")

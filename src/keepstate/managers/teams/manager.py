@@ -389,7 +389,7 @@ class OrchestrationStateManager(Manager):
             error: The error; stored as text.
             agent_id: Fail only if this agent holds it.
             token: Fail only if it is held under this token.
-            retry_in_s: Seconds until it can be claimed again; by default 1 s, 2 s, 4 s … 5 minutes.
+            retry_in_s: Seconds until it can be claimed again; by default about 1 s, 2 s, 4 s … 5 minutes.
 
         Raises:
             LeaseLostError: The task is not held by this agent or under this token.

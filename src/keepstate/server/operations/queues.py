@@ -6,10 +6,13 @@ from typing import Annotated
 
 import msgspec
 
-from keepstate.engine.queue.rules import Limit
+from keepstate.engine.queue.queue import Queue
+from keepstate.engine.queue.retry import Retry
+from keepstate.engine.queue.rules import ActiveRules, Limit
 from keepstate.engine.queue.tasks import TaskState
+from keepstate.errors import InvalidError
 from keepstate.server.operations.tasks import Kind, RequeueResult, Task, TaskTotals, show_task
-from keepstate.server.operations.values import Body, Done, Seconds
+from keepstate.server.operations.values import Body, Delay, Done, Seconds
 from keepstate.server.table import (
     Call,
     Cursor,
@@ -17,6 +20,7 @@ from keepstate.server.table import (
     Instant,
     Operation,
     PageLimit,
+    Text,
     UnderQuery,
 )
 
@@ -33,20 +37,40 @@ class QueueLimit(Body, frozen=True, kw_only=True):
     each_key: bool = False
 
 
+class ErrorRule(Body, frozen=True, kw_only=True):
+    """The pauses after an error, and the names of classes of errors after which a task is dead at once."""
+
+    first_s: Delay = 1.0
+    factor: Annotated[float, msgspec.Meta(ge=1, le=1_000)] = 2.0
+    longest_s: Seconds = 300.0
+    jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+    never: Annotated[tuple[Text, ...], msgspec.Meta(max_length=100)] = ()
+
+
+class QueueRetry(ErrorRule, frozen=True, kw_only=True):
+    """The rules for errors of a queue, with others for some classes of errors by their names."""
+
+    rules: Annotated[dict[Text, ErrorRule], msgspec.Meta(max_length=100)] = msgspec.field(
+        default_factory=dict[Text, ErrorRule]
+    )
+
+
 class QueueRules(Body, frozen=True, kw_only=True):
-    """The limits and the aging of a queue, instead of those set before."""
+    """The limits, the aging and the retries of a queue, instead of those set before."""
 
     limits: Annotated[tuple[QueueLimit, ...], msgspec.Meta(max_length=20)] = ()
     aging_s: Seconds | None = None
+    retry: QueueRetry | None = None
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
-    """A queue: its pauses, limits and aging, and the number of its tasks in each state."""
+    """A queue: its pauses, limits, aging and retries, and the number of its tasks in each state."""
 
     is_paused: bool
     paused_kinds: list[str]
-    limits: list[QueueLimit]
+    limits: tuple[QueueLimit, ...]
     aging_s: float | None
+    retry: QueueRetry | None
     counts: dict[TaskState, int]
 
 
@@ -94,25 +118,46 @@ async def get_queue(call: Call, query: InSpace) -> QueueSummary:
     """Return the rules of a queue, and the number of its tasks."""
     queue = call.space(query).queue
     rules = await queue.rules()
-    limits = [
-        QueueLimit(
-            running=each.running,
-            starts=each.starts,
-            per_s=each.per_s,
-            kind=each.kind,
-            each_key=each.each_key,
-        )
-        for each in rules.limits
-    ]
+    shown = show_rules(rules)
     return QueueSummary(
-        rules.is_paused, list(rules.paused_kinds), limits, rules.aging_s, await queue.counts()
+        rules.is_paused,
+        list(rules.paused_kinds),
+        shown.limits,
+        shown.aging_s,
+        shown.retry,
+        await queue.counts(),
     )
 
 
+def show_rules(rules: ActiveRules) -> QueueRules:
+    """Return the rules of a queue as `configure_with` takes them."""
+    return msgspec.convert(rules, QueueRules, from_attributes=True)
+
+
+def rules_in(value: object) -> QueueRules:
+    """Return the rules of a queue in builtin values.
+
+    Raises:
+        InvalidError: They are not such rules.
+    """
+    try:
+        return msgspec.convert(value, QueueRules)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"these are not rules of a queue: {error}") from error
+
+
+async def configure_with(queue: Queue, rules: QueueRules) -> None:
+    """Set the limits, the aging and the retries of a queue."""
+    limits, retry = [Limit(**msgspec.structs.asdict(each)) for each in rules.limits], None
+    if rules.retry is not None:
+        others = {name: Retry(**msgspec.structs.asdict(rule)) for name, rule in rules.retry.rules.items()}
+        retry = Retry(**msgspec.structs.asdict(rules.retry) | {"rules": others})
+    await queue.configure(limits=limits, aging_s=rules.aging_s, retry=retry)
+
+
 async def configure_queue(call: Call, query: InSpace, body: QueueRules) -> Done:
-    """Set the limits and the aging of a queue."""
-    limits = [Limit(**msgspec.structs.asdict(each)) for each in body.limits]
-    await call.space(query).queue.configure(limits=limits, aging_s=body.aging_s)
+    """Set the limits, the aging and the retries of a queue."""
+    await configure_with(call.space(query).queue, body)
     return Done()
 
 
@@ -167,7 +212,7 @@ OPERATIONS = (
     ),
     Operation(
         method="PUT", path="/v1/queue", name="configureQueue",
-        summary="Set the limits and the aging of a queue.", right="write", query=InSpace,
+        summary="Set the limits, the aging and the retries of a queue.", right="write", query=InSpace,
         run=configure_queue, answer=Done, body=QueueRules,
     ),
     Operation(

@@ -124,7 +124,7 @@ class CompleteRequest(HeldTask, frozen=True, kw_only=True):
 
 
 class FailRequest(HeldTask, frozen=True, kw_only=True):
-    """The error of an attempt. Without `retry_in_s`, the task waits 1, 2, 4 … seconds."""
+    """The error of an attempt. Without `retry_in_s`, its queue decides: 1, 2, 4 … seconds at first."""
 
     error: Annotated[str, msgspec.Meta(max_length=65_536)]
     retry_in_s: Delay | None = None
