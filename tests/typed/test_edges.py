@@ -296,11 +296,11 @@ async def test_a_process_that_is_killed_leaves_a_run_that_can_be_taken_over(tmp_
 
 async def test_a_tool_may_take_longer_than_the_lease() -> None:
     async def slow(ctx: Any) -> MutationBatch:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.3)
         return MutationBatch().update(Visits, 1)
 
     ks = keepstate.open("memory://")
-    async with ks, AgentRun(persistence=ks, keys=KEYS, lease_ttl_s=0.15) as run:
+    async with ks, AgentRun(persistence=ks, keys=KEYS, lease_ttl_s=1) as run:
         await run.start_run("t", "r")
 
         await run.step(slow)

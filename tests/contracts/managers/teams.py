@@ -171,10 +171,10 @@ class TeamContract(RosterContract):
 
     async def test_a_held_task_stays_with_its_agent(self) -> None:
         teams = await self.formed({"id": "1"})
-        task = await teams.claim_task("t", "a", lease_s=0.3)
+        task = await teams.claim_task("t", "a", lease_s=1.5)
         assert task is not None
-        async with teams.holding("t", task, lease_s=0.3):
-            await self.pass_time(700)
+        async with teams.holding("t", task, lease_s=1.5):
+            await self.pass_time(2_000)
             stolen = await teams.claim_task("t", "b")
 
         assert stolen is None
