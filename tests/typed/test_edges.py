@@ -288,7 +288,7 @@ async def test_a_process_that_is_killed_leaves_a_run_that_can_be_taken_over(tmp_
     await held.heartbeat._work.stop()  # pyright: ignore[reportPrivateUsage]
 
     async with AgentRun(persistence=url, keys=KEYS) as second:
-        record = await second.start_run("t", "r", resume=True, wait_s=10)
+        record = await second.start_run("t", "r", resume=True, wait_s=60)
 
         assert (record.steps, second.read(Visits)) == (1, 1)
     await first.close()
