@@ -14,6 +14,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,14 @@ CLASSES = {
 """The classes of contracts, with the backends that they are about."""
 OTHER_MODES = {("memory", "blocking"), ("passed", "blocking"), ("sqlite", "async")}
 """Modes of contracts that another class proves."""
-OTHER_STORE_MODES = {("TestThreeTiers", "async"), ("TestValkey", "blocking")}
-"""Contracts of stores in the mode in which their code is that of another store."""
+OTHER_STORE_MODES = {
+    ("TestEncryptedMemory", "blocking"),
+    ("TestRedisCluster", "blocking"),
+    ("TestThreeTiers", "async"),
+    ("TestTieredMemory", "blocking"),
+    ("TestValkey", "blocking"),
+}
+"""Contracts of stores in the mode in which their code is that of other stores or of their own other mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,7 @@ def repeats(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
 
 def case_of(item: pytest.Item) -> Case | None:
     """Return a test's case, or None if its backend is no matter of parameters or classes."""
-    if not is_above_stores(item) or not isinstance(item, pytest.Function):
+    if not isinstance(item, pytest.Function) or not is_above_stores(item.path):
         return None
     parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     mode = str(parameters.pop("mode", ""))
@@ -119,11 +126,12 @@ def is_other_mode(case: Case, backends: set[str]) -> bool:
     return (case.backend, case.mode) in OTHER_MODES and {"memory", "sqlite"} <= backends
 
 
-def is_above_stores(item: pytest.Item) -> bool:
-    """Return whether a test is in one of the folders above the stores."""
-    if not item.path.is_relative_to(TESTS) or item.path.is_relative_to(TESTS / CHOOSES_ITSELF):
+@cache
+def is_above_stores(path: Path) -> bool:
+    """Return whether a file of tests is in one of the folders above the stores."""
+    if not path.is_relative_to(TESTS) or path.is_relative_to(TESTS / CHOOSES_ITSELF):
         return False
-    return item.path.relative_to(TESTS).parts[0] in ABOVE_STORES
+    return path.relative_to(TESTS).parts[0] in ABOVE_STORES
 
 
 def is_other_store_mode(item: pytest.Item) -> bool:

@@ -203,7 +203,7 @@ async def test_a_thread_shows_its_graph_and_takes_the_answer_to_its_question(
     await page.get_by_role("button", name="Yes, approve").click()
 
     await expect(page.get_by_role("article", name="Pay 3?")).to_have_count(0)
-    answered = await space.approvals.wait(asked.id, timeout_s=5)
+    answered = await space.approvals.wait(asked.id, timeout_s=60)
     assert (answered.value, answered.by) == (True, "ann")
 
 

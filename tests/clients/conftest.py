@@ -19,18 +19,16 @@ from keepstate.server import Key, Keys
 from keepstate.server.keys import rights_of
 from tools.client import CLIENT, make_client
 
-HERE = Path(__file__).parent
 BUILD_S = 300
 """Seconds for a test that may have to build the client first."""
 COMMAND = (sys.executable, "-c", "from keepstate.cli.app import main; main()")
 RIGHTS = ("read", "write", "work", "answer")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Give each test of this folder time for the build, which the first of them waits for."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(BUILD_S))
+    if item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(BUILD_S))
 
 
 @dataclass

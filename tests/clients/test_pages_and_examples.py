@@ -130,7 +130,8 @@ def test_the_worker_in_typescript_charges_what_a_person_allows(project: Path, ba
 
 def test_the_worker_in_shell_completes_fails_and_stops(backend: Backend, tmp_path: Path) -> None:
     script = (
-        'payload=$(cat); case $payload in *wrong*) echo "no $payload" >&2; exit 3;; *slow*) sleep 1;; esac; '
+        'payload=$(cat); case $payload in *wrong*) echo "no $payload" >&2; exit 3;; *slow*) '
+        "while [ ! -e told ]; do sleep 0.05; done;; esac; "
         'printf \'{"seen": %s}\' "$payload"'
     )
 
@@ -148,10 +149,11 @@ def test_the_worker_in_shell_completes_fails_and_stops(backend: Backend, tmp_pat
     asyncio.run(put(a={"ä": [1.0, '"$x`']}, b="wrong"))
     run(words, tmp_path, backend, IDLE="1")
     asyncio.run(put(c="slow", d="later"))
-    with subprocess.Popen(words, env={**os.environ, **backend.environment}) as worker:
+    with subprocess.Popen(words, cwd=tmp_path, env={**os.environ, **backend.environment}) as worker:
         while (asyncio.run(ends()))[2][0] == "ready":
             time.sleep(0.05)
         worker.send_signal(signal.SIGTERM)
+        (tmp_path / "told").touch()
         assert worker.wait(60) == 0
 
     assert asyncio.run(ends()) == [

@@ -61,7 +61,7 @@ async def test_a_holder_of_any_length_makes_a_short_error(space: Space) -> None:
 
 async def test_a_lease_that_is_let_go_wakes_who_waits_for_it(space: Space) -> None:
     first = await space.leases.acquire("job", 30)
-    waiting = asyncio.create_task(space.leases.acquire("job", 30, wait_s=10))
+    waiting = asyncio.create_task(space.leases.acquire("job", 30, wait_s=60))
     await asyncio.sleep(0.02)
     await first.release()
 

@@ -360,7 +360,7 @@ async def test_fields_that_a_later_version_has_added_to_a_task_survive_its_steps
     waiting = [*(await fields()), "00-1-2-01", *later]
     key = tasks.task_key("t")
     await store.apply([Batch(space.name, [StorePut(key, msgspec.msgpack.encode(waiting))])])
-    task = (await space.queue.claim("w", lease_s=10, wait_s=10))[0]
+    task = (await space.queue.claim("w", lease_s=60, wait_s=60))[0]
     await task.heartbeat()
     await task.fail("no", retry_in_s=0)
     await (await take(space)).complete("result")

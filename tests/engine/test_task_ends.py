@@ -358,7 +358,7 @@ async def test_an_empty_queue_is_waited_for(space: Space) -> None:
     await space.queue.put(1, id="t")
     with pytest.raises(TimeoutError, match="1 ready"):
         await space.queue.wait_empty(0.01)
-    waiting = asyncio.create_task(space.queue.wait_empty(30))
+    waiting = asyncio.create_task(space.queue.wait_empty(60))
     await (await take(space)).complete()
 
     await waiting

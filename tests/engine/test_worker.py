@@ -376,21 +376,21 @@ async def test_leases_are_renewed_while_a_handler_blocks_the_loop(shared_url: st
         def steal() -> None:
             async def claim() -> None:
                 async with keepstate.open(shared_url) as other:
-                    for _ in range(12):
+                    for _ in range(15):
                         stolen.extend(
                             task.id for task in await other.space("run/1").queue.claim("thief", lease_s=60)
                         )
-                        await asyncio.sleep(0.1)
+                        await asyncio.sleep(0.2)
 
             asyncio.run(claim())
 
         async def block(_: Task) -> str:
             thief = threading.Thread(target=steal)
             thief.start()
-            thief.join()  # blocks the loop for four leases
+            thief.join()  # blocks the loop for three leases
             return "done"
 
-        report = await work(ks.space("run/1"), block, lease_s=0.3)
+        report = await work(ks.space("run/1"), block, lease_s=1)
 
     assert (stolen, report.completed) == ([], 1)
 
@@ -628,10 +628,14 @@ async def test_two_deploys_at_once_share_tasks_and_steps(shared_url: str) -> Non
         async def sms(task: Task) -> str:
             return "new"
 
-        reports = await asyncio.gather(
-            work(one.space("run/1"), {"mail": old}, idle_s=1),
-            work(other.space("run/1"), {"mail": new, "sms": sms}, idle_s=1),
+        stop = asyncio.Event()
+        running = asyncio.gather(
+            one.space("run/1").queue.run({"mail": old}, stop=stop, retry=AT_ONCE),
+            other.space("run/1").queue.run({"mail": new, "sms": sms}, stop=stop, retry=AT_ONCE),
         )
+        await queue.wait_empty(100)  # a deploy that ended before the other would leave it tasks of its own
+        stop.set()
+        reports = await running
 
         assert sum(report.completed for report in reports) == 13
         assert all(report.failed == 0 for report in reports)

@@ -171,14 +171,21 @@ def test_15_and_16_values_are_copies_and_keep_their_types(tmp_path: Path) -> Non
 
 
 async def test_18_what_has_expired_is_gone_and_does_not_slide() -> None:
-    async with StateManager(StateConfig(backend=MemoryBackend("18"), ttl=0.8)) as state:
+    async with StateManager(StateConfig(backend=MemoryBackend("18"), ttl=600)) as state:
         await state.save("k", {"a": 1})
-        await asyncio.sleep(0.3)
+        saved = await state.entry("k")
+        await asyncio.sleep(0.01)
         await state.update("k", {"b": 2})
-        await asyncio.sleep(0.55)
+        updated = await state.entry("k")
 
-        assert await state.get("k") is None and await state.list_keys() == []
-        assert await state.entry("k") is None
+        assert saved is not None and updated is not None and saved.version < updated.version
+        assert saved.expires_at == updated.expires_at is not None
+    async with StateManager(StateConfig(backend=MemoryBackend("18"), ttl=0.05)) as state:
+        await state.save("brief", {"a": 1})
+        await asyncio.sleep(0.1)
+
+        assert await state.get("brief") is None and "brief" not in await state.list_keys()
+        assert await state.entry("brief") is None
 
 
 def test_19_a_listing_takes_nothing_out_of_keys() -> None:

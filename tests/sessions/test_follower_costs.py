@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import keepstate
 from keepstate import ChatChange, Session
+from keepstate._runner import TaskRunner
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Reading
+from keepstate.testing.clocks import ManualClock
+from tests.engine.conftest import TurnedKeepstate, TurnedSource
 
 
 class Reads(MemoryStore):
@@ -22,9 +24,11 @@ class Reads(MemoryStore):
 
 
 async def test_a_follower_looks_once_for_each_change_and_not_for_those_of_other_parts() -> None:
-    store, told = Reads(), list[ChatChange]()
-    await store.open()
-    async with keepstate.open(store) as ks:
+    clock, told = ManualClock(), list[ChatChange]()  # a follower looks again each second
+    store = Reads(runner=TaskRunner(), clock=clock)
+    ks = TurnedKeepstate(TurnedSource(store))
+    ks.turned = clock
+    async with ks:
         talk = Session("s", persistence=ks).conversation
         await talk.append({"role": "user", "content": "0"})
 
@@ -45,7 +49,6 @@ async def test_a_follower_looks_once_for_each_change_and_not_for_those_of_other_
             await _until(lambda: len(told) == number + 1)  # noqa: B023 - awaited in this round
         assert store.looks - before <= 11
         following.cancel()
-    await store.close()
     assert [change.text for change in told] == [str(number) for number in range(11)]
 
 

@@ -25,11 +25,11 @@ from tests.sessions.test_machine import Booking
 
 
 async def test_only_one_runs_a_machine_at_a_time(ks: Keepstate) -> None:
-    held = asyncio.Event()
+    held, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow(data: dict[str, Any]) -> str:
         held.set()
-        await asyncio.sleep(0.2)
+        await may_end.wait()
         return "plan_ready"
 
     machine = AgentStateMachine("1", persistence=ks, work={"planning": slow})
@@ -39,16 +39,20 @@ async def test_only_one_runs_a_machine_at_a_time(ks: Keepstate) -> None:
 
     with pytest.raises(ConflictError, match=f"is held by process {os.getpid()} on "):
         await Booking("1", persistence=ks).run()
+    may_end.set()
     assert await running == "executing"
 
 
 async def test_who_waits_for_his_turn_has_it_when_the_one_that_was_killed_is_over(ks: Keepstate) -> None:
     machine = Booking("1", persistence=ks)
     await machine.transition("new_task")
-    await ks.space("machine/1").by("killed").leases.acquire("machine", 0.4)
+    leases = ks.space("machine/1").by("killed").leases
+    held = await leases.acquire("machine", 600)
 
     with pytest.raises(ConflictError, match="is held by killed"):
         await machine.run(wait_s=0)
+    await held.release()
+    await leases.acquire("machine", 0.4)
     assert await machine.run(wait_s=0, turn_s=20) == "waiting_feedback"
 
 

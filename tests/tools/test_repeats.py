@@ -93,13 +93,8 @@ def test_a_mode_is_left_out_only_where_another_backend_has_it(request: pytest.Fi
         ("tests/stores/redis/test_contract.py", False),
     ],
 )
-def test_tests_of_stores_and_those_that_choose_their_backends_are_whole(
-    request: pytest.FixtureRequest, path: str, above: bool
-) -> None:
-    item = SimpleItem.from_parent(request.session, name=path)
-    item.path = ROOT / path
-
-    assert is_above_stores(item) is above
+def test_tests_of_stores_and_those_that_choose_their_backends_are_whole(path: str, above: bool) -> None:
+    assert is_above_stores(ROOT / path) is above
 
 
 def test_a_test_meets_the_same_server_in_each_run() -> None:

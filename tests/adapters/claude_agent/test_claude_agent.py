@@ -160,10 +160,10 @@ async def test_any_text_is_a_project_a_session_and_a_subpath(any_url: str) -> No
 
 
 async def test_deleted_and_ended_transcripts_are_swept_and_no_other(any_url: str) -> None:
-    async with KeepstateSessionStore.from_url(any_url, ttl_s=0.3) as store:
+    async with KeepstateSessionStore.from_url(any_url, ttl_s=1) as store:
         await store.append(key_of("ended"), [line(n) for n in range(5)])
         await store.append(key_of("ended", subpath="a"), [line(n) for n in range(2)])
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.1)
         assert await store.load(key_of("ended")) is None
         assert await store.list_sessions("p") == []
     async with KeepstateSessionStore.from_url(any_url) as store:

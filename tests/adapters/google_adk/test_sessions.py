@@ -390,10 +390,10 @@ async def test_a_deleted_session_leaves_no_documents(any_url: str, who: Who, per
 
 @BOTH
 async def test_a_session_that_is_not_used_ends(any_url: str, who: Who, per: str) -> None:
-    async with service(any_url, per, ttl_s=0.3) as sessions:
+    async with service(any_url, per, ttl_s=1.5) as sessions:
         session = await sessions.create_session(**who, session_id="1", state={"user:name": "Ann"})
         await sessions.append_event(session, said("x"))
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.6)
 
         assert await sessions.get_session(**who, session_id="1") is None
         assert (await sessions.list_sessions(app_name="shop")).sessions == []

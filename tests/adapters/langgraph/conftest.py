@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +17,9 @@ UNNAMED = "ignore::keepstate.adapters.langgraph.classes.NotAllowedWarning"
 """Tests store classes of their own, and only some look at what is said of that."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Let the tests of this folder store classes that they have not allowed."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings(UNNAMED), append=False)
+    item.add_marker(pytest.mark.filterwarnings(UNNAMED), append=False)
 
 
 @pytest.fixture(params=["stand-in", *(["PgBouncer"] if pgbouncer.BINARY else [])])

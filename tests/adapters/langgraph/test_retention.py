@@ -91,10 +91,10 @@ def test_a_saver_may_keep_the_last_few_all_the_time() -> None:
 def test_old_checkpoints_are_let_go_of_by_their_age() -> None:
     with KeepstateSaver("memory://") as saver:
         stored = line(saver, 5)
-        time.sleep(0.3)
+        time.sleep(1.1)
         stored += [put(saver, stored[-1], 9, messages=[])]
 
-        gone = saver.prune(["t"], max_age_s=0.2)
+        gone = saver.prune(["t"], max_age_s=1)
 
         assert gone == 5
         assert ids(saver) == [id_of(stored[-1])]
@@ -200,11 +200,13 @@ def test_a_copy_goes_its_own_way() -> None:
 
 
 def test_a_thread_ends_when_its_time_is_over() -> None:
-    with KeepstateSaver("memory://", ttl_s=1) as saver:
+    clock = ManualClock()
+    store = finish(MemoryStore(runner="blocking", clock=clock).open())
+    with KeepstateSaver(store, ttl_s=10) as saver:
         line(saver, 3)
         line(saver, 3, thread="late")
         assert saver.get_tuple(config()) is not None
-        time.sleep(1.1)
+        clock.advance(11_000)
         line(saver, 1, thread="late")
 
         assert saver.get_tuple(config()) is None
@@ -212,6 +214,7 @@ def test_a_thread_ends_when_its_time_is_over() -> None:
         assert len(ids(saver, "late")) == 1
         assert saver.sweep() == 1
         assert [*saver.threads()] == ["late"]
+    finish(store.close())
 
 
 def test_nothing_of_a_thread_is_told_once_its_time_is_over() -> None:

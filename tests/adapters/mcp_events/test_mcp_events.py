@@ -139,10 +139,10 @@ async def test_ids_that_the_session_did_not_give_find_nothing(any_url: str) -> N
 
 
 async def test_old_streams_are_swept(any_url: str) -> None:
-    async with KeepstateEventStore.from_url(any_url, ttl_s=0.3) as store:
+    async with KeepstateEventStore.from_url(any_url, ttl_s=1.5) as store:
         old = await store.store_event("old", note(1))
         await store.session("s").store_event("old", None)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.6)
         young = await store.store_event("young", note(1))
 
         assert await store.sweep() == 2

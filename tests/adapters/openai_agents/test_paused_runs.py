@@ -16,7 +16,7 @@ from agents.tool_context import ToolContext
 from pydantic import BaseModel
 
 import keepstate
-from keepstate import Retry
+from keepstate import Claim, Retry
 from keepstate.adapters.openai_agents import KeepstateSession, PausedRuns, current_task
 from keepstate.engine.queue.queue import Task
 from keepstate.engine.space.space import Space
@@ -179,10 +179,10 @@ async def test_a_worker_that_lost_its_lease_records_nothing(space: Space, till: 
         await goes_on.wait()
         return await Runner.run(agent, state)
 
-    [task] = await space.queue.claim("slow", lease_s=0.2)
+    [task] = await space.queue.claim("slow", lease_s=600)
     lost = asyncio.create_task(PausedRuns(till.agent(DONE), space, run=slow).resume(task))
     await entered.wait()
-    await asyncio.sleep(0.3)
+    await space.queue.release(Claim(task.id, task.token))  # as if its lease had lapsed
     await work(space, runs)
     goes_on.set()
 

@@ -278,7 +278,7 @@ async def test_metrics_count_conflicts_retries_losses_and_dead_tasks_without_nam
     async def work(task: Task) -> None:
         if task.id == "is-lost":
             await space.queue.cancel(task.id)
-            await asyncio.sleep(5)
+            await asyncio.sleep(60)  # until the worker hears of it
         raise ValueError("the-text")
 
     await space.queue.run(work, idle_s=0.1, worker="the-worker")

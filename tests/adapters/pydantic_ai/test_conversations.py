@@ -34,6 +34,7 @@ from keepstate.adapters import pydantic_values
 from keepstate.adapters.pydantic_ai import KeepstateConversationStore, lines, saves
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
+from keepstate.names import INDEX_SPACE
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome, Page, Reading
 from keepstate.testing.adapter_contract import AdapterContract
@@ -405,7 +406,7 @@ class CountedStore(MemoryStore):
         return await super().apply(batches)
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        self.trips += 1
+        self.trips += space != INDEX_SPACE  # which the background delivery looks for
         return await super().read(space, keys, at_ms=at_ms)
 
     async def scan(self, space: str, prefix: bytes, **options: Any) -> Page:

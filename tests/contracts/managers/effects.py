@@ -164,11 +164,12 @@ class EffectContract(ManagerStage):
 
     async def test_what_was_begun_and_not_ended_is_unknown_and_not_done_again(self) -> None:
         tools, other = self.tools(), self.tools()
-        begun = await tools.begin_effect("order", lease_s=0.4)  # and then its process dies
-        during = await other.get_effect("order")
+        await tools.begin_effect("during", lease_s=600)
+        during = await other.get_effect("during")
         with pytest.raises(ConflictError):
-            await other.perform_effect("order", lambda: "twice")
-        await self.pass_time(420)
+            await other.perform_effect("during", lambda: "twice")
+        begun = await tools.begin_effect("order", lease_s=0.03)  # and then its process dies
+        await self.pass_time(40)
         unknown = await other.get_unknown_effects()
         with pytest.raises(TransitionError, match="settle_effect"):
             await other.perform_effect("order", lambda: "twice")

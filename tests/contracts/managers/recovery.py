@@ -220,7 +220,7 @@ class RecoveryContract(ManagerStage):
     @only_async
     @pytest.mark.parametrize("by", ["recover", "run"])
     async def test_who_lost_the_agent_while_restoring_it_does_not_resume_it(self, by: str) -> None:
-        agents, recovery = self.recovery(claim_s=0.4)
+        agents, recovery = self.recovery(claim_s=1.0)
         await agents.save_checkpoint(checkpoint("c", 1))
         space = self.run_space() if self.in_passed_space else self.handle().space("agent/a")
         name = "agent/a/recovery" if self.in_passed_space else "recovery"
@@ -228,8 +228,8 @@ class RecoveryContract(ManagerStage):
         class Asleep(Agent):
             async def restore_from_checkpoint(self, state: Any) -> None:
                 super().restore_from_checkpoint(state)
-                time.sleep(0.7)  # holds up the loop, and with it who renews the claim
-                await (await space.leases.acquire(name, 60, wait_s=5)).check()
+                time.sleep(1.4)  # holds up the loop, and with it who renews the claim
+                await (await space.leases.acquire(name, 60, wait_s=60)).check()
 
         agent = Asleep(failures=1)
         recovery.register(agent)
@@ -243,15 +243,17 @@ class RecoveryContract(ManagerStage):
         assert len(agent.restored) == 1
 
     async def test_a_claim_of_who_died_ends_after_the_time_that_was_said(self) -> None:
-        agents, recovery = self.recovery(claim_s=0.2)
+        (agents, recovery), (_, died) = self.recovery(), self.recovery(claim_s=0.2)
         await agents.save_checkpoint(checkpoint("c", 1))
         agent = Agent()
         recovery.register(agent)
         space = self.run_space() if self.in_passed_space else self.handle().space("agent/a")
         name = "agent/a/recovery" if self.in_passed_space else "recovery"
-        await space.leases.acquire(name, recovery.claim_s)
+        held = await space.leases.acquire(name, 600)
         with pytest.raises(ConflictError):
             await recovery.recover("a")
+        await held.release()
+        await space.leases.acquire(name, died.claim_s)
         await self.pass_time(250)
 
         assert (await recovery.recover("a")).attempt == 1

@@ -81,7 +81,7 @@ class TeamContract(RosterContract):
         await teams.enqueue_task("t", {"id": "soon"}, delay_s=0.05)
         await teams.enqueue_task("t", {"id": "later"}, delay_s=1000)
         early = await teams.claim_task("t", "a")
-        due = await teams.claim_task("t", "a", wait_s=10)
+        due = await teams.claim_task("t", "a", wait_s=60)
         status = (await teams.get_queue_status("t")).pending
 
         assert early is None and due is not None and due.id == "soon"
@@ -149,7 +149,7 @@ class TeamContract(RosterContract):
         teams = await self.formed({"id": "1"}, lease_s=0.03)
         lost = await teams.claim_task("t", "a")
         await self.pass_time(40)
-        taken = await teams.claim_task("t", "b", lease_s=600, wait_s=10)
+        taken = await teams.claim_task("t", "b", lease_s=600, wait_s=60)
 
         assert lost is not None and taken is not None and (taken.attempt, taken.agent_id) == (2, "b")
         with pytest.raises(LeaseLostError, match="'b'"):
@@ -171,10 +171,10 @@ class TeamContract(RosterContract):
 
     async def test_a_held_task_stays_with_its_agent(self) -> None:
         teams = await self.formed({"id": "1"})
-        task = await teams.claim_task("t", "a", lease_s=0.3)
+        task = await teams.claim_task("t", "a", lease_s=1.5)
         assert task is not None
-        async with teams.holding("t", task, lease_s=0.3):
-            await self.pass_time(700)
+        async with teams.holding("t", task, lease_s=1.5):
+            await self.pass_time(2_000)
             stolen = await teams.claim_task("t", "b")
 
         assert stolen is None
@@ -200,7 +200,7 @@ class TeamContract(RosterContract):
         await teams.enqueue_task("t", {"id": "1"}, max_attempts=2)
         last = 0
         for attempt in (1, 2):
-            task = await teams.claim_task("t", "a", wait_s=10)
+            task = await teams.claim_task("t", "a", wait_s=60)
             assert task is not None and task.attempt == attempt and task.token > last
             last = task.token
             await teams.fail_task("t", "1", ValueError("no"), agent_id="a", retry_in_s=0)

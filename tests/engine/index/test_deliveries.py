@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import keepstate
+from keepstate.engine.index.index import Index
 from keepstate.engine.kernel.subjects import OUTBOXES
 from keepstate.engine.space.deliveries import Deliveries
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.names import ALL
 from keepstate.sessions import AgentStateMachine
 from keepstate.stores.memory import MemoryStore
+from keepstate.testing.clocks import ManualClock
 from tests.engine.conftest import Turned
 
 
@@ -49,10 +51,11 @@ class CountingStore(MemoryStore):
 async def killed(store: Any, *tenants: str | None) -> AsyncIterator[None]:
     """Leave a change of the machine `m` of each tenant, as a process does that ends before its delivery."""
     writer = keepstate.open(store)
+    writer._indexes = Index(writer.opened, writer.runner, ManualClock())  # its delivery never becomes due
     for tenant in tenants:
         handle = writer if tenant is None else writer.tenant(tenant)
         await AgentStateMachine("m", persistence=handle).transition("new_task")
-        await handle.index.close()
+    await writer.index.close()
     yield
     await writer.close()
 

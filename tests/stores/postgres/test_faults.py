@@ -220,7 +220,7 @@ def test_a_server_that_stays_down_is_told_and_used_again_when_it_is_back(own_ser
 
 
 def test_a_server_that_hangs_is_left_after_timeout_s(own_server: Postgres) -> None:
-    store = impatient(f"{own_server.url}?timeout_s=0.3")
+    store = impatient(f"{own_server.url}?timeout_s=1")
     applied(store, "s", Put(KEY, b"1"))
     with psycopg.connect(own_server.url, autocommit=True) as admin:
         row = admin.execute(

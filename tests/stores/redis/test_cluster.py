@@ -188,13 +188,13 @@ class TestCluster(RedisStage):
         writers = [threading.Thread(target=write) for _ in range(3)]
         for writer in writers:
             writer.start()
-        for _ in range(4):
-            time.sleep(0.1)
+        for number in range(1, 6):
+            while len(done) < 15 * number and all(writer.is_alive() for writer in writers):
+                time.sleep(0.01)
             move = Move(own_cluster, space)
-            for step in (move.begin, move.carry, move.end):
+            for step in (move.begin, move.carry, move.end) if number < 5 else ():
                 step()
                 time.sleep(0.03)
-        time.sleep(0.1)
         ended.set()
         for writer in writers:
             writer.join()

@@ -227,11 +227,12 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(own_server: Redis
     writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for writer in writers:
         writer.start()
-    for _ in range(3):
-        time.sleep(0.3)
-        own_server.kill()
-        own_server.start()
-    time.sleep(0.3)
+    for number in range(1, 5):
+        while min(map(len, acknowledged)) < 12 * number and all(writer.is_alive() for writer in writers):
+            time.sleep(0.01)
+        if number < 4:
+            own_server.kill()
+            own_server.start()
     ended.set()
     for writer in writers:
         writer.join()
