@@ -296,6 +296,24 @@ def test_each_record_that_is_lost_is_listed_once_and_much_else_that_is_alike_is_
     assert sum("page" in line for line in told.splitlines()) < 20
 
 
+def test_a_repair_says_which_spaces_of_a_verification_it_leaves_out(
+    keepstate: Keepstate, tmp_path: Path
+) -> None:
+    source, new = f"sqlite:///{tmp_path}/store.db", f"sqlite:///{tmp_path}/new.db"
+
+    async def fill() -> None:
+        async with ks_package.open(source) as ks:
+            await ks.space("run").queue.put("work", id="task")
+            await ks.find()
+
+    asyncio.run(fill())
+
+    assert " in 2 spaces of " in keepstate("doctor", "--verify", source).out
+    repaired = keepstate("repair", source, new).out
+    assert " in 1 space are now in " in repaired
+    assert "1 more space is the index of find, which the next find makes again" in repaired
+
+
 def test_an_encrypted_store_is_verified_and_repaired_without_its_key(
     keepstate: Keepstate, tmp_path: Path
 ) -> None:

@@ -122,6 +122,17 @@ def test_a_thread_goes_on_after_it_was_brought_in_and_stays_as_it_is_when_it_is_
     assert state.values["messages"] == made["messages"]
 
 
+def test_a_question_that_was_answered_after_it_was_brought_in_is_not_told_as_different(
+    keepstate: Keepstate, old: str, url: str
+) -> None:
+    keepstate("langgraph", "import", "--from", old)
+    with KeepstateSaver(url) as saver:
+        graph(saver).invoke(Command(resume="yes"), config("alice"))
+    again = keepstate("langgraph", "import", "--from", old, "--json")
+
+    assert (again.code, again.json()["added"], again.json()["different"]) == (0, 0, [])
+
+
 def test_checkpoints_are_as_old_as_they_were(keepstate: Keepstate, tmp_path: Path, url: str) -> None:
     with SqliteSaver.from_conn_string(f"{tmp_path}/aged.db") as saver:
         at = config("old")

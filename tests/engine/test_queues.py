@@ -206,6 +206,22 @@ async def test_tenants_are_covered_if_asked_for(ks: Keepstate) -> None:
         ks.tenant("ann").queues(tenant=ALL)
 
 
+async def test_a_handler_knows_the_space_and_the_tenant_of_its_task(ks: Keepstate) -> None:
+    await ks.space("s/1").queue.put("none")
+    await ks.tenant("ann").space("s/2").queue.put("ann", kind="plain")
+    known = set[tuple[str | None, str]]()
+
+    async def handle(task: Task) -> None:
+        known.add((task.tenant, task.space))
+
+    def plain(task: Any) -> None:
+        known.add((task.tenant, task.space))
+
+    await work(ks.queues("s", tenant=ALL), {"": handle, "plain": plain})
+
+    assert known == {(None, "s/1"), ("ann", "s/2")}
+
+
 async def test_a_task_that_cannot_be_read_holds_up_no_other_space(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/k.db"
     async with keepstate.open(url) as ks:

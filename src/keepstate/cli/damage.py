@@ -184,6 +184,7 @@ class _Report(msgspec.Struct):
     spaces: int = 0
     is_encrypted: bool = False
     expired: int = 0
+    indexes: int = 0
     damages: list[Damage] = []
 
     def add(self, space: str, problems: Sequence[Problem]) -> None:
@@ -312,6 +313,7 @@ async def _restore(remains: RecoveredStore, space: SpaceRemains, store: Store, r
     # The index of `find` follows from the other spaces, and the next `find` makes it from them. What is lost
     # here may be just what its rows tell of.
     if not space.exists or names.is_index(space.name):
+        report.indexes += space.exists
         with _progress(text=f"skipping {shown_name}") as tell:
             await skip(store, space.name, space.revision, lambda count: tell(advance=count))
         return
@@ -380,6 +382,9 @@ def _show(report: _Report, summary: str, session: Session) -> None:
         summary += "; values are encrypted, and only their checksums were checked"
     if report.expired:
         summary += f"; {report.expired:,} had expired and were left out"
+    if report.indexes:
+        left = "1 more space is" if report.indexes == 1 else f"{report.indexes:,} more spaces are"
+        summary += f"; {left} the index of find, which the next find makes again"
     shown().print(plain(summary))
 
 

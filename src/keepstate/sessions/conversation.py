@@ -317,7 +317,7 @@ class Conversation:
                 the message, and counted in the same batch.
 
         Raises:
-            AlreadyExistsError: The conversation has a message with this id.
+            AlreadyExistsError: The conversation has a message with this id that is not a failed reply.
             ConflictError: Another reply is being written.
             InvalidError: The conversation is inside a transaction.
             LeaseLostError: The reply was ended as failed, because this process could not renew its lease.
@@ -339,7 +339,7 @@ class Conversation:
             lease_s: Seconds until the lease of the reply expires.
 
         Raises:
-            AlreadyExistsError: The conversation has a message with this id.
+            AlreadyExistsError: The conversation has a message with this id that is not a failed reply.
             ConflictError: Another reply is being written.
             InvalidError: The conversation is inside a transaction.
         """

@@ -374,6 +374,22 @@ class Reply:
         )
 
 
+async def require_new_id(documents: ConversationDocuments, store: ConversationStore, id: str) -> None:
+    """Check that no message has the id of a new reply, except for a reply that failed.
+
+    So the next attempt may use the id again, whether a follower or the attempt itself ended the dead reply.
+
+    Raises:
+        AlreadyExistsError: A message has the id.
+    """
+    number = await documents.number_of(id)
+    if number is None:
+        return
+    found = await documents.read_records(await documents.record(), [number])
+    if number not in found or found[number].entry(number).status != "failed":
+        raise AlreadyExistsError(f"Message {number} of {store!r} has the id {id!r}. Choose another id.")
+
+
 @asynccontextmanager
 async def speak(
     store: ConversationStore,
@@ -392,8 +408,7 @@ async def speak(
         require_instance("spend", spend, Spend)
 
     async def begin(documents: ConversationDocuments) -> str:
-        if (number := await documents.number_of(name)) is not None:
-            raise AlreadyExistsError(f"Message {number} of {store!r} has the id {name!r}. Choose another id.")
+        await require_new_id(documents, store, name)
         return documents.prefix
 
     stream = ReplyStream(store, space, await store.together(begin, message="begin a reply"))

@@ -20,11 +20,11 @@ from keepstate.engine.kernel.arguments import (
     require_instance,
 )
 from keepstate.engine.queue.lease import Lease
-from keepstate.errors import AlreadyExistsError, ConflictError, LeaseLostError, PrunedError
+from keepstate.errors import ConflictError, LeaseLostError, PrunedError
 from keepstate.sessions.conversation_documents import ConversationDocuments
 from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.entries import Status
-from keepstate.sessions.replies import ActiveReply, ReplyStream, Superseded, require_space
+from keepstate.sessions.replies import ActiveReply, ReplyStream, Superseded, require_new_id, require_space
 
 End: TypeAlias = Literal["done", "failed"]
 
@@ -65,8 +65,7 @@ async def begin(store: ConversationStore, id: str | None, author: str | None, le
     check_duration_ms("lease_s", lease_s)
 
     async def admit(documents: ConversationDocuments) -> str:
-        if (number := await documents.number_of(name)) is not None:
-            raise AlreadyExistsError(f"Message {number} of {store!r} has the id {name!r}. Choose another id.")
+        await require_new_id(documents, store, name)
         return documents.prefix
 
     stream = ReplyStream(store, space, await store.together(admit, message="begin a reply"))

@@ -332,6 +332,8 @@ class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
         lease_s: Seconds from each heartbeat until the lease expires.
         kind: The kind given to `put`.
         key: The key given to `put`.
+        space: The name of the space, without its tenant.
+        tenant: The tenant that the space belongs to, or None.
         cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
         traceparent: The `traceparent` of the notes of the put, by `open(meta=…)`; None without one.
     """
@@ -380,6 +382,16 @@ class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
     def key(self) -> str | None:
         """The key given to `put`."""
         return self._inner.key
+
+    @property
+    def space(self) -> str:
+        """The name of the space, without its tenant."""
+        return self._inner.space
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant that the space belongs to, or None."""
+        return self._inner.tenant
 
     @property
     def cancelled(self) -> bool:

@@ -242,6 +242,24 @@ class ReplyContract(SessionStage):
             ("done", "Whole"),
         ]
 
+    async def test_the_id_of_a_failed_reply_may_be_used_again_whoever_ended_it(self) -> None:
+        conversation = self.session().conversation
+        await self.abandoned(conversation, "Half of")
+        follower, changes = self.follow(conversation), list[ChatChange]()
+        await told(follower, changes, lambda screen: 1 in screen.messages)  # the follower ended it
+        await follower.aclose()
+        with pytest.raises(ZeroDivisionError):
+            async with conversation.reply(id="r1") as reply:
+                await reply.write("More than half of")
+                raise ZeroDivisionError
+
+        async with conversation.reply(id="r1") as reply:
+            await reply.write("Whole")
+        with pytest.raises(AlreadyExistsError):
+            async with conversation.reply(id="r1"):
+                raise AssertionError("one id, two replies that did not fail")
+        assert [entry.status for entry in await conversation.page(after=0)] == ["failed", "failed", "done"]
+
     async def test_a_reply_of_a_session_that_ends_meanwhile_ends_with_it(self) -> None:
         session = self.session()
         await session.conversation.append(said("Hello"))

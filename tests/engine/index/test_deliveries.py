@@ -47,6 +47,14 @@ class CountingStore(MemoryStore):
         return await super().changed_ms(*given)
 
 
+async def abandon(ks: Keepstate) -> None:
+    """Stop the deliveries of a handle as a kill does: nothing that waits is carried."""
+    delivery = ks.index._delivery
+    assert delivery is not None
+    delivery._due_s.clear()
+    await ks.index.close()
+
+
 @asynccontextmanager
 async def killed(store: Any, *tenants: str | None) -> AsyncIterator[None]:
     """Leave a change of the machine `m` of each tenant, as a process does that ends before its delivery."""
@@ -55,7 +63,7 @@ async def killed(store: Any, *tenants: str | None) -> AsyncIterator[None]:
     for tenant in tenants:
         handle = writer if tenant is None else writer.tenant(tenant)
         await AgentStateMachine("m", persistence=handle).transition("new_task")
-    await writer.index.close()
+        await abandon(handle)
     yield
     await writer.close()
 

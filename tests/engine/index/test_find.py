@@ -11,6 +11,7 @@ import pytest
 
 import keepstate
 from keepstate.adapters.langgraph import KeepstateSaver
+from keepstate.engine.index import delivery
 from keepstate.engine.index.rows import Found
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.subjects import OUTBOXES, Subject
@@ -185,6 +186,23 @@ async def test_a_writer_delivers_in_the_background(url: str) -> None:
         async with asyncio.timeout(60):
             while len(await other.find()) < 2:
                 await asyncio.sleep(0.02)
+
+
+async def test_closing_a_handle_carries_its_last_writes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "INTERVAL_S", 3_600)  # nothing is carried in the background
+    async with keepstate.open(url) as other:
+        for each in (other, other.tenant("acme")):
+            await each.space("pool").queue.put("x", kind="mail")
+            assert await shown(each) == [("queue", "mail", "ready")]
+
+        async with keepstate.open(url) as short:
+            await fill(short)
+            await short.space("desk").approvals.ask("Pay?", id="p1")
+            await fill(short.tenant("acme"))
+
+        mail = "queue", "mail", "ready"
+        assert set(await shown(other)) == {*ALL_KINDS, ("approval", "p1", "pending"), mail}
+        assert set(await shown(other.tenant("acme"))) == {*ALL_KINDS, mail}
 
 
 async def test_nothing_is_carried_without_an_index(ks: Keepstate) -> None:

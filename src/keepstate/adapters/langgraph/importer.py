@@ -163,11 +163,18 @@ def compare(
 
 
 def _different(theirs: CheckpointTuple, ours: CheckpointTuple) -> list[str]:
+    """Return the parts that differ.
+
+    An answer to an open interrupt adds writes to the checkpoint. They are left out, because the thread has
+    continued here.
+    """
+    brought = {(task, channel) for task, channel, _ in _writes(theirs)}
+    writes = [each for each in _writes(ours) if each[:2] in brought]
     pairs = {
         "checkpoint": (_settled(theirs.checkpoint), _settled(ours.checkpoint)),
         "metadata": (theirs.metadata, ours.metadata),
         "parent": (_parent(theirs), _parent(ours)),
-        "writes": (_writes(theirs), _writes(ours)),
+        "writes": (_writes(theirs), writes),
     }
     return [part for part, (one, other) in pairs.items() if not _is_same(one, other)]
 

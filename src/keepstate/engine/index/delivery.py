@@ -35,6 +35,9 @@ _LATEST: Final = 1 << 62
 _WAITING: Final = 10_000
 """The largest number of subjects that wait; the outboxes of further ones are left to others."""
 
+_AT_CLOSE: Final = 1_000
+"""The largest number of subjects that are carried when a handle is closed."""
+
 Waiting = tuple[str | None, tuple[str, Subject]]
 """A tenant, and a subject that waits to be carried."""
 
@@ -126,9 +129,10 @@ class Delivery:
         await self._carry(waiting)
 
     async def close(self) -> None:
-        """Stop carrying. Queues that wait are carried first, because workers are waiting for them.
+        """Stop carrying in the background, and carry what waits: first the queues, which workers wait for.
 
-        Other subjects that wait keep their outboxes.
+        Without this, the last writes of a short program would be listed only after the next sweep. Subjects
+        beyond the first `_AT_CLOSE` keep their outboxes, so that closing a handle takes a bounded time.
         """
         self._is_closed, work = True, self._work
         if self._generation != fork_generation():
@@ -136,9 +140,9 @@ class Delivery:
         if work is not None:
             await work.stop()
         with self._lock:
-            queues = [each for each in self._due_s if each[1][1].kind == QUEUE]
+            waiting = sorted(self._due_s, key=lambda each: each[1][1].kind != QUEUE)
             self._due_s.clear()
-        await self._carry(queues)
+        await self._carry(waiting[:_AT_CLOSE])
 
     async def _run(self, signal: Signal) -> None:
         assert self._wake is not None

@@ -81,7 +81,7 @@ class Index:
         self._delivery.note(tenant, space, subjects, due_ms)
 
     async def close(self) -> None:
-        """Stop the background delivery."""
+        """Carry what waits, and stop the background delivery."""
         if self._delivery is not None:
             await self._delivery.close()
 

@@ -90,6 +90,8 @@ class Task(TaskSteps, Generic[Payload]):
         lease_s: Seconds from each heartbeat until the lease expires.
         kind: The kind given to `put`.
         key: The key given to `put`.
+        space: The name of the space, without its tenant.
+        tenant: The tenant that the space belongs to, or None.
         cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
         traceparent: The `traceparent` of the notes of the put, by `open(meta=…)`; None without one.
     """
@@ -102,6 +104,8 @@ class Task(TaskSteps, Generic[Payload]):
     worker: str | None
     kind: str
     key: str | None
+    space: str
+    tenant: str | None
     cancelled: bool
     traceparent: str | None
     ended_as: str | None = None
@@ -127,6 +131,7 @@ class Task(TaskSteps, Generic[Payload]):
         self.traceparent, self.max_attempts = record.traceparent, record.max_attempts
         self._stored_payload: bytes = stored_payload
         self._executor, self._begin = queue.executor, queue.begin_transaction
+        self.space, self.tenant = self._executor.name, self._executor.home.tenant_id
         self._steps = StepMemory(record)
         self._stored = (
             Entry(tasks.task_key(self.id), tasks.encode_record(record), revision, 0) if revision else None
