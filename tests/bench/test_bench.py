@@ -165,7 +165,7 @@ def test_what_is_no_checkout_is_not_compared(tmp_path: Path) -> None:
     assert "has no src/keepstate" in done.stderr
 
 
-LONG: Final = ("patterns", "langgraph", "inspector", "managers", "idle")
+LONG: Final = ("patterns", "langgraph", "inspector", "managers", "idle", "history")
 """Groups that take over ten seconds even when they measure next to nothing; the other tests import them."""
 
 

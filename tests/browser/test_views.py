@@ -35,7 +35,7 @@ async def test_each_view_shows_what_is_stored_and_fits_into_360_pixels(
     assert wrong == [], "\n".join(wrong)
 
 
-@pytest.mark.parametrize("store", ["desk", "hostile"])
+@pytest.mark.parametrize("store", ["desk", pytest.param("hostile", marks=pytest.mark.deep)])
 async def test_each_view_is_accessible_in_light_and_dark(chromium: Chromium, tabs: Tabs, store: str) -> None:
     axe = AXE.read_text(encoding="utf-8")
     found: set[str] = set()

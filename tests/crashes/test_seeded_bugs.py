@@ -187,7 +187,10 @@ def is_caught(found: BaseException, says: str) -> bool:
     return not isinstance(found, BROKEN_PLANTS) and re.search(says, said, re.DOTALL) is not None
 
 
-@pytest.mark.parametrize("instrument", INSTRUMENTS, ids=repr)
+@pytest.mark.parametrize(
+    "instrument",
+    [pytest.param(one, id=repr(one), marks=[pytest.mark.deep] * (one is COLLECTORS)) for one in INSTRUMENTS],
+)
 def test_nothing_is_found_where_no_bug_is(
     instrument: Instrument, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -18,6 +18,7 @@ from tests.processes import Program
 from tests.processes.write_subjects import KEY
 
 ROUNDS = 3
+KINDS = ("sqlite", "file", "redis", "postgres")
 
 
 async def listed(ks: Keepstate) -> set[tuple[Any, ...]]:
@@ -45,8 +46,13 @@ async def walked(ks: Keepstate) -> set[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_encrypted", ["no", "yes"])
-@pytest.mark.parametrize("kind", ["sqlite", "file", "redis", "postgres"])
+@pytest.mark.parametrize(
+    ("kind", "is_encrypted"),
+    [
+        *((kind, "no") for kind in KINDS),
+        *(pytest.param(kind, "yes", marks=[pytest.mark.deep] * (kind != "sqlite")) for kind in KINDS),
+    ],
+)
 async def test_find_equals_a_walk_after_the_last_delivery(
     kind: str, is_encrypted: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

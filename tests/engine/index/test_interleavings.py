@@ -193,7 +193,9 @@ PLANTED: Mapping[type[Carrier], str] = {
 }
 
 
-@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.deep] * (kind is TakesOlderRows)) for kind in PLANTED]
+)
 def test_a_planted_bug_is_found(kind: type[Carrier]) -> None:
     actors, options = STORIES[PLANTED[kind]]
 

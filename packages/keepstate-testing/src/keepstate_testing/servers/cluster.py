@@ -18,7 +18,7 @@ from keepstate_testing.servers.wire import read_fields
 T = TypeVar("T")
 
 _SLOTS = 16_384
-_FORMED_WITHIN_S = 30.0
+_FORMED_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.02
 
 
@@ -65,7 +65,7 @@ class RedisCluster:
         """Start all nodes that do not run, and return when the cluster answers for every slot. About 3 s.
 
         Raises:
-            StoreUnavailableError: It did not come up in 30 s.
+            StoreUnavailableError: It did not come up in 60 s.
             MissingExtraError: The server's binary is not installed.
         """
         for node in self.nodes:
@@ -109,7 +109,7 @@ class RedisCluster:
         """Return the running node that answers for `key`; if its master is gone, waits for the failover.
 
         Raises:
-            StoreUnavailableError: There was none in 30 s.
+            StoreUnavailableError: There was none in 60 s.
         """
         return self._wait(f"a master for {key!r}", lambda: self._find_master(key))
 
@@ -117,7 +117,7 @@ class RedisCluster:
         """Return the running replica of a master, once it has all that the master has.
 
         Raises:
-            StoreUnavailableError: There was none in 30 s.
+            StoreUnavailableError: There was none in 60 s.
         """
         return self._wait(f"a replica of {master!r} in sync", lambda: self._find_replica(master))
 
@@ -148,7 +148,7 @@ class RedisCluster:
         """Return when all running nodes see every slot served, and the replicas hold their masters' data.
 
         Raises:
-            StoreUnavailableError: That took longer than 30 s.
+            StoreUnavailableError: That took longer than 60 s.
         """
         running = [node for node in self.nodes if node.is_running]
         self._wait("every slot served", lambda: all(_is_ok(node) for node in running))

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_GONE_AFTER_S = 10.0
+_GONE_AFTER_S = 60.0
 _LOOK_EVERY_S = 0.001
 _IPC_RMID = 0
 _PR_SET_CHILD_SUBREAPER = 36
@@ -87,7 +87,7 @@ def kill_tree(root: Process) -> None:
     notice that one died. Killing by process group would miss PostgreSQL's backends: each is one by itself.
 
     Raises:
-        TimeoutError: One lives on 10 s after SIGKILL.
+        TimeoutError: One lives on 60 s after SIGKILL.
     """
     root.signal(signal.SIGSTOP)
     tree = [root, *_descendants(root)]

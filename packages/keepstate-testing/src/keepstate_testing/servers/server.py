@@ -30,7 +30,7 @@ CLUSTER_BUS_OFFSET = 10_000
 # killed server can be given the server's own port and connect to itself, and the server cannot come back.
 _PORTS = range(10_000, 20_000)
 _PASSING_CAUSES = ("Address already in use", "pre-existing shared memory block")
-_START_WITHIN_S = 30.0
+_START_WITHIN_S = 60.0
 _STOP_WITHIN_S = 20.0
 _LOOK_EVERY_S = 0.005
 _LOG_TAIL_BYTES = 2_000
@@ -89,7 +89,7 @@ class Server(ABC):
         """Start the server over its data, and return when it answers. A running one is left alone.
 
         Raises:
-            StoreUnavailableError: It ended, or did not answer within 30 s; the message quotes its log.
+            StoreUnavailableError: It ended, or did not answer within 60 s; the message quotes its log.
             MissingExtraError: Its binary is not installed.
         """
         self.launch()
