@@ -206,8 +206,9 @@ class GenerationsRecord:
 
     def owner_of(self, life: int) -> str | None:
         """Return the owner of a generation, or of its end; None if it had none, or has not begun."""
-        runs = reversed(self.owners) if life <= self.count else ()
-        return next((owner for first, owner in runs if first <= life), None)
+        if life > self.count:
+            return None
+        return next((owner for first, owner in reversed(self.owners) if first <= life), None)
 
 
 def generation_prefix(prefix: str, life: int) -> str:
