@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +32,7 @@ from keepstate.errors import InvalidError, StoreUnavailableError
 from keepstate.opening import PassedStore
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Entry, Outcome, Page, Reading
+from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.testing.clocks import ManualClock
 from tests.engine.conftest import Turned, TurnedKeepstate
 from tests.engine.queue_model import History, left_of_rules
@@ -429,6 +432,64 @@ async def test_what_a_claim_reads_does_not_grow_with_the_number_of_keys_at_their
     await store.close()
 
     assert read[1] <= read[0] + 4, read
+
+
+class CountedCalls(StoreWrapper):
+    """Counts the calls of a store."""
+
+    calls = 0
+
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        self.calls += 1
+        return await super().apply(batches)
+
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
+        self.calls += 1
+        return await super().read(space, keys, at_ms=at_ms)
+
+    async def scan(self, space: str, prefix: bytes, **options: Any) -> Page:
+        self.calls += 1
+        return await super().scan(space, prefix, **options)
+
+
+async def claims_among(keys: int, url: str) -> tuple[int, int, int]:
+    """Return the most calls of a claim, the calls of the last one, and the peak of memory in bytes.
+
+    Each task has a key of its own. The first claims also move the tasks that have arrived into lines.
+    """
+    async with keepstate.open(url) as filled:
+        space = filled.space("run/1")
+        await space.queue.configure(limits=[Limit(running=1, each_key=True)])
+        for start in range(0, keys, 250):
+            async with space.transaction() as tx:
+                for number in range(start, start + 250):
+                    await tx.queue.put("payload", key=f"k{number}")
+        store = CountedCalls(filled.store)
+        async with keepstate.open(store) as ks:
+            space = ks.space("run/1")
+            calls: list[int] = []
+            tracemalloc.start()
+            try:
+                for _ in range(keys // 4_000 + 3):
+                    store.calls = 0
+                    assert len(await names(space, 1)) == 1
+                    calls.append(store.calls)
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+    return max(calls), calls[-1], peak
+
+
+@pytest.mark.deep
+async def test_a_claim_among_100_000_keys_costs_no_more_than_among_10_000(tmp_path: Path) -> None:
+    few, many = [
+        await claims_among(keys, f"sqlite:///{tmp_path}/{keys}.db?durability=normal")
+        for keys in (10_000, 100_000)
+    ]
+
+    assert many[0] <= few[0] + 4
+    assert max(few[1], many[1]) <= 30
+    assert max(few[2], many[2]) <= 4 << 20
 
 
 async def test_a_claim_of_one_task_reads_few_of_many_lines() -> None:
