@@ -124,15 +124,13 @@ class Task(TaskSteps, Generic[Payload]):
         stored_payload: bytes,
         revision: int = 0,
     ) -> None:
-        self._queue, self._losses = queue, losses
+        self._queue, self._losses, self._stored_payload = queue, losses, stored_payload
         self.id, self.attempt, self.token = record.id, record.attempt, record.token
         self.worker, self.payload, self.lease_s = record.worker, payload, lease_s
         self.kind, self.key, self.cancelled = record.kind, record.key, False
         self.traceparent, self.max_attempts = record.traceparent, record.max_attempts
-        self._stored_payload: bytes = stored_payload
-        self._executor, self._begin = queue.executor, queue.begin_transaction
+        self._executor, self._begin, self._steps = queue.executor, queue.begin_transaction, StepMemory(record)
         self.space, self.tenant = self._executor.name, self._executor.home.tenant_id
-        self._steps = StepMemory(record)
         self._stored = (
             Entry(tasks.task_key(self.id), tasks.encode_record(record), revision, 0) if revision else None
         )
