@@ -88,7 +88,7 @@ Ask = Callable[["Interrupt[Any]", RunnableConfig], InterruptQuestion]
 def question_of(interrupt: Interrupt[Any], _config: RunnableConfig) -> InterruptQuestion:
     """Return the question of an interrupt by its value: a text, or the text in a dict under `question`."""
     value = cast("object", interrupt.value)
-    schema: object = interrupt.response_schema
+    schema = interrupt.response_schema
     text = value if isinstance(value, str) else None
     if isinstance(value, Mapping):
         named = cast("Mapping[str, object]", value)
@@ -96,7 +96,7 @@ def question_of(interrupt: Interrupt[Any], _config: RunnableConfig) -> Interrupt
     if not text:
         said = repr(plain(interrupt.value))
         text = f"The graph asks: {said if len(said) <= _SHOWN else f'{said[:_SHOWN]}…'}"
-    return InterruptQuestion(text, cast("dict[str, Any]", schema) if isinstance(schema, dict) else None)
+    return InterruptQuestion(text, schema if isinstance(schema, dict) else None)
 
 
 class NewInterrupt(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -151,7 +151,8 @@ async def configure_with(queue: Queue, rules: QueueRules) -> None:
     limits, retry = [Limit(**msgspec.structs.asdict(each)) for each in rules.limits], None
     if rules.retry is not None:
         others = {name: Retry(**msgspec.structs.asdict(rule)) for name, rule in rules.retry.rules.items()}
-        retry = Retry(**msgspec.structs.asdict(rules.retry) | {"rules": others})
+        given: dict[str, Any] = msgspec.structs.asdict(rules.retry)
+        retry = Retry(**{**given, "rules": others})
     await queue.configure(limits=limits, aging_s=rules.aging_s, retry=retry)
 
 
