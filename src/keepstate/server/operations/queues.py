@@ -152,7 +152,8 @@ async def configure_with(queue: Queue, rules: QueueRules) -> None:
     if rules.retry is not None:
         others = {name: Retry(**msgspec.structs.asdict(rule)) for name, rule in rules.retry.rules.items()}
         given: dict[str, Any] = msgspec.structs.asdict(rules.retry)
-        retry = Retry(**{**given, "rules": others})
+        given["rules"] = others
+        retry = Retry(**given)
     await queue.configure(limits=limits, aging_s=rules.aging_s, retry=retry)
 
 
