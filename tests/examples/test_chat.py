@@ -14,6 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
+import keepstate
+from keepstate import Session
+
 pytestmark = pytest.mark.server
 TEN = "0 1 2 3 4 5 6 7 8 9 "
 
@@ -129,6 +132,19 @@ async def test_a_killed_server_loses_no_question_and_no_word_that_was_shown(url:
 
     assert tab.texts["q/1"].startswith(seen)
     assert tab.texts["q/2"].startswith("0 1 ")
+
+
+async def test_a_server_killed_after_its_reply_answers_no_second_time(url: str) -> None:
+    async with keepstate.open(url) as ks:
+        talk, queue = Session("c", user_id="ann", persistence=ks).conversation, ks.space("session/c").queue
+        await talk.append({"role": "user", "content": "Count"}, id="q")
+        async with talk.reply(id="q/1") as reply:
+            await reply.write("0 1 2")
+        await queue.put({"chat": "c", "user": "ann"}, id="q", kind="reply", key="c")
+        with serving(url):
+            await queue.wait_empty(timeout_s=60)
+
+        assert [told.id for told in await talk.page()] == ["q", "q/1"]
 
 
 async def test_another_user_reads_asks_and_stops_nothing(url: str) -> None:
