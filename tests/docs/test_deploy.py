@@ -118,6 +118,7 @@ def test_the_proxies_let_pass_what_the_server_takes_and_hold_nothing_back() -> N
     assert int(stop_s) > 5 + 5
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 def test_nginx_takes_the_configuration(tmp_path: Path) -> None:
     whole = f"pid {tmp_path}/pid; events {{}} http {{ access_log off;\n{FILES['nginx.conf']}\n}}"

@@ -336,6 +336,7 @@ class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
         tenant: The tenant that the space belongs to, or None.
         cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
         traceparent: The `traceparent` of the notes of the put, by `open(meta=…)`; None without one.
+        is_dead: Whether `fail` has made the task dead; in a transaction, once that is applied.
     """
 
     @property
@@ -402,6 +403,11 @@ class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
     def traceparent(self) -> str | None:
         """The `traceparent` of the notes of the put, by `open(meta=…)`; None without one."""
         return self._inner.traceparent
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether `fail` has made the task dead; in a transaction, once that is applied."""
+        return self._inner.is_dead
 
     def heartbeat(self, lease_s: float | None = None, *, progress: object = None) -> None:
         """Renew the lease for `lease_s` seconds from now; see `Queue.heartbeat`."""

@@ -235,7 +235,7 @@ def test_a_server_that_hangs_is_left_after_timeout_s(own_server: Postgres) -> No
 
     assert isinstance(outcome, OutcomeUnknownError)
     assert outcome.token == b"t"
-    assert "0.3 s" in str(outcome)
+    assert "within 1 s" in str(outcome)
     # The retry settles it: applied by the session that woke up, or by the retry, and once.
     (settled,) = finish(store.apply([Batch("s", [Put(KEY, b"2")], token=b"t", retry_of=1)]))
     assert isinstance(settled, Applied)

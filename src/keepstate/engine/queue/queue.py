@@ -94,6 +94,7 @@ class Task(TaskSteps, Generic[Payload]):
         tenant: The tenant that the space belongs to, or None.
         cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
         traceparent: The `traceparent` of the notes of the put, by `open(meta=…)`; None without one.
+        is_dead: Whether `fail` has made the task dead; in a transaction, once that is applied.
     """
 
     id: str
@@ -111,7 +112,6 @@ class Task(TaskSteps, Generic[Payload]):
     ended_as: str | None = None
     """The method of this object that has ended the claim; None while the claim is held."""
     is_dead: bool = False
-    """Whether `fail` has made the task dead; in a transaction, once that is applied."""
 
     def __init__(
         self,
