@@ -81,6 +81,15 @@ async def test_a_watch_of_a_pattern_ends_in_time_while_others_write(space: Space
     assert found == []
 
 
+async def test_a_watch_that_does_not_wait_still_reads_past_a_page_without_documents(space: Space) -> None:
+    async with space.documents.watch(timeout_s=0) as changes:
+        for _ in range(4):  # the fourth batch completes the first page of the log
+            await space.events.append(*range(300))
+        await space.documents.put("x", 1)
+
+        assert [told(change) async for change in changes] == [("x", "created", None, 1)]
+
+
 async def test_a_watch_wakes_for_a_change_made_while_it_waits(space: Space) -> None:
     async with space.documents.watch("a", timeout_s=10) as changes:
         waiting = asyncio.create_task(anext(changes))

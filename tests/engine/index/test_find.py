@@ -29,6 +29,7 @@ from keepstate.managers import (
 )
 from keepstate.names import INDEX_SPACE, stored_name
 from keepstate.sessions import AgentStateMachine, Session, Threads
+from tests.engine.conftest import Turned
 
 
 async def shown(ks: Keepstate, **query: Any) -> list[tuple[str, str, str]]:
@@ -212,6 +213,34 @@ async def test_nothing_is_carried_without_an_index(ks: Keepstate) -> None:
     store = await ks.opened()
     assert (await store.read(stored_name(None, INDEX_SPACE), [])).revision == 0
     assert (await store.scan("pool", layout.OUTBOX)).entries
+
+
+async def test_a_row_that_moves_while_it_is_listed_is_not_shown_twice(turned: Turned) -> None:
+    ks = turned.ks
+    for name in ("s1", "s2"):
+        turned.clock.advance(10)
+        await Session(name, persistence=ks).conversation.append({"role": "user", "content": "Hello"})
+    await ks.find()
+    store = await ks.opened()
+    read = store.read
+
+    async def crossed(space: str, keys: Any, **options: Any) -> Any:
+        if keys and keys[0].startswith(layout.ROWS):  # its list was read
+            del store.read  # type: ignore[attr-defined]
+            turned.clock.advance(10)
+            await Session("s1", persistence=ks).conversation.append({"role": "user", "content": "Again"})
+            await ks.deliver()
+        return await read(space, keys, **options)
+
+    store.read = crossed  # type: ignore[method-assign]
+    found, after = list[str](), None
+    while True:
+        page = await ks.find(order="changed", after=after, limit=1)
+        found += [row.id for row in page]
+        if (after := page.next) is None:
+            break
+
+    assert sorted(set(found)) == sorted(found)
 
 
 async def test_changes_of_a_listing_are_watched(ks: Keepstate) -> None:

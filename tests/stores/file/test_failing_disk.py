@@ -19,7 +19,7 @@ from keepstate.errors import (
     StoreUnavailableError,
 )
 from keepstate.stores.file import FileStore
-from keepstate.stores.protocol import Applied, Batch, Put
+from keepstate.stores.protocol import Applied, Batch, Check, Put
 from keepstate.testing.clocks import ManualClock
 from tests.stores.file.disks import (
     SPACE,
@@ -169,6 +169,25 @@ def test_nobody_reads_what_is_not_yet_durable(path: Path) -> None:
     assert during == ([b"1", None], 1, 1)
     assert pages == [b"1"]
     assert (values(store), revision(store)) == ([b"2", b"2"], 2)
+    finish(store.close())
+
+
+def test_nothing_expires_for_readers_while_a_write_that_relies_on_it_is_made_durable(path: Path) -> None:
+    files, clock = SlowFiles(), ManualClock()
+    store = finish(FileStore(path, runner=ThreadRunner(), files=files, clock=clock).open())
+    put(store, Put(A, b"1", ttl_ms=100))
+    files.is_slow = True
+    batch = Batch(SPACE, [Put(B, b"2")], [Check(A, version=1)])
+    writer = threading.Thread(target=lambda: finish(store.apply([batch])))
+    writer.start()
+    assert files.reached.wait(60)
+
+    clock.advance(100)
+    during = values(store)
+    files.go_on.set()
+    writer.join()
+
+    assert (during, values(store)) == ([b"1", None], [None, b"2"])
     finish(store.close())
 
 

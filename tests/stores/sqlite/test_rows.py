@@ -11,7 +11,7 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate.errors import CompactedError
-from keepstate.stores.base import StoreBase
+from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.protocol import Applied, Batch, Put
 from keepstate.stores.sqlite.revision import TRIM_AT_ONCE
 from keepstate.testing.clocks import ManualClock
@@ -83,6 +83,19 @@ def test_a_lease_renewed_for_ever_costs_no_search_for_what_expired(rows: Rows, o
 
     assert rows("SELECT expiry_ms - now_ms FROM log ORDER BY id DESC LIMIT 1") == 40
     assert finish(store.read("s", [DOC])).entries[0] is not None
+
+
+def test_a_sweep_goes_by_the_time_of_the_space_if_the_clock_is_behind(rows: Rows, opened: Opens) -> None:
+    clock = ManualClock()
+    store = opened(durability="normal", clock=clock)
+    puts = [Put(b"\x01%04d" % i, b"", ttl_ms=100) for i in range(SWEPT_BY_FLUSH + 5)]
+    finish(store.apply([Batch("s", puts)]))
+    clock.advance(100)
+    put(store, DOC)  # sweeps all but five
+    clock.turn_back(50)
+
+    assert finish(store.sweep()) == 5
+    assert rows("SELECT count(*) FROM entries") == 1
 
 
 def test_the_log_is_cut_a_few_revisions_at_a_time(

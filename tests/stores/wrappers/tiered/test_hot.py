@@ -116,6 +116,17 @@ def test_an_object_that_another_deletes_is_gone(store: TieredStore, other: Memor
     assert finish(values(store, OBJECT)) == [None]
 
 
+def test_an_object_that_another_deletes_is_gone_though_an_entry_beside_it_was_read_since(
+    store: TieredStore, other: MemoryStore
+) -> None:
+    finish(put(other, OBJECT, b"1"))
+    finish(values(store, A, OBJECT))
+    finish(other.apply([Batch("s", [Delete(OBJECT)])]))
+
+    assert finish(values(store, A)) == [b"1"]  # which the log shows to be unchanged, but never an object
+    assert finish(values(store, OBJECT)) == [None]
+
+
 def test_more_changes_than_a_log_is_asked_for_lose_nothing(store: TieredStore, other: MemoryStore) -> None:
     finish(values(store, A, B))
     finish(other.apply([Batch("s", [Put(C, b"%d" % i)]) for i in range(5000)]))
