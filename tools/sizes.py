@@ -29,7 +29,7 @@ SHORT = 50
 BUDGETS = {
     "adapters": 9_000,
     "approval_links": 300,
-    "cli": 4_680,
+    "cli": 4_650,
     "engine": 25_500,
     "managers": 5_400,
     "memories": 950,
@@ -37,7 +37,7 @@ BUDGETS = {
     "sessions": 6_350,
     "stores": 12_750,
     "sync": 3_700,
-    "testing": 3_250,
+    "testing": 3_230,
     "typed": 3_050,
     "values": 5_120,
     "workspace": 1_650,

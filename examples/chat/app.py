@@ -86,7 +86,8 @@ class Worker:
         """Answer a question. After a kill in the middle, the next attempt says a reply of its own."""
         talk = Session(task.payload["chat"], user_id=task.payload["user"], persistence=self._ks).conversation
         for told in await talk.page():
-            if told.id and told.id.startswith(f"{task.id}/") and told.status != "failed":
+            is_reply = told.author == "model" and (told.id or "").startswith(f"{task.id}/")
+            if is_reply and told.status != "failed":
                 return  # the attempt that said this was killed before the end of its task
         async with talk.reply(id=f"{task.id}/{task.attempt}", author="model", lease_s=self._lease_s) as reply:
             async for piece in self._model(await talk.get_context()):

@@ -138,7 +138,7 @@ async def test_a_server_killed_after_its_reply_answers_no_second_time(url: str) 
     async with keepstate.open(url) as ks:
         talk, queue = Session("c", user_id="ann", persistence=ks).conversation, ks.space("session/c").queue
         await talk.append({"role": "user", "content": "Count"}, id="q")
-        async with talk.reply(id="q/1") as reply:
+        async with talk.reply(id="q/1", author="model") as reply:
             await reply.write("0 1 2")
         await queue.put({"chat": "c", "user": "ann"}, id="q", kind="reply", key="c")
         with serving(url):

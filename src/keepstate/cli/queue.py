@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 from cyclopts import App, Parameter
 
-from keepstate._deferral import defer_imports
 from keepstate.cli import exits
 from keepstate.cli.display import (
     counted,
@@ -31,17 +30,13 @@ from keepstate.cli.maintenance import read_since
 from keepstate.cli.session import PLAIN, Session, nearest, read_value, require_space
 from keepstate.engine.queue.attempts import Attempt
 from keepstate.engine.queue.queue import Queue
+from keepstate.engine.queue.rules import arguments_in
 from keepstate.engine.queue.step_records import Step
 from keepstate.engine.queue.tasks import TaskInfo, TaskState
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.queues import Queues, SpaceTask
 from keepstate.errors import InvalidError, KeepstateError, NotFoundError, TransitionError
 from keepstate.names import ALL, OWN
-
-if TYPE_CHECKING:
-    from keepstate.server.operations import queues as _queues
-else:
-    defer_imports(globals(), _queues="keepstate.server.operations.queues")
 
 _LIMIT: Final = 100
 _MOST_REQUEUED: Final = 1_000
@@ -244,13 +239,14 @@ async def configure(space: str, rules: str | None = None, *, session: Session = 
         space: The space.
         rules: JSON with limits, aging_s and retry, each optional; {} for none of them.
     """
-    given = None if rules is None else _queues.rules_in(read_value(rules))
+    given = None if rules is None else arguments_in(read_value(rules))
     async with session.opened() as ks:
         queue = ks.space(space).queue
         if given is not None:
-            await _queues.configure_with(queue, given)
-        shown = _queues.show_rules(await queue.rules())
-    (write_json if session.json else write_indented)(msgspec.json.decode(msgspec.json.encode(shown)))
+            await queue.configure(**given)
+        found = msgspec.json.decode(msgspec.json.encode(await queue.rules()))
+    shown = {name: found[name] for name in ("limits", "aging_s", "retry")}
+    (write_json if session.json else write_indented)(shown)
     return exits.OK
 
 

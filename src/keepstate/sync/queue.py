@@ -336,7 +336,7 @@ class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
         tenant: The tenant that the space belongs to, or None.
         cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
         traceparent: The `traceparent` of the notes of the put, by `open(meta=…)`; None without one.
-        is_dead: Whether `fail` has made the task dead; in a transaction, once that is applied.
+        is_dead: Whether `fail` has made the task dead.
     """
 
     @property
@@ -406,7 +406,7 @@ class Task(TaskSteps[engine.Task[Payload]], Generic[Payload]):
 
     @property
     def is_dead(self) -> bool:
-        """Whether `fail` has made the task dead; in a transaction, once that is applied."""
+        """Whether `fail` has made the task dead."""
         return self._inner.is_dead
 
     def heartbeat(self, lease_s: float | None = None, *, progress: object = None) -> None:

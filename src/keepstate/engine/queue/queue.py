@@ -94,7 +94,7 @@ class Task(TaskSteps, Generic[Payload]):
         tenant: The tenant that the space belongs to, or None.
         cancelled: Whether this process knows that the task was cancelled. A worker learns it at once.
         traceparent: The `traceparent` of the notes of the put, by `open(meta=…)`; None without one.
-        is_dead: Whether `fail` has made the task dead; in a transaction, once that is applied.
+        is_dead: Whether `fail` has made the task dead.
     """
 
     id: str

@@ -399,6 +399,40 @@ def check_limits(limits: object) -> list[Limit]:
     return given
 
 
+class _PlainRetry(msgspec.Struct, forbid_unknown_fields=True):
+    first_s: float = 1.0
+    factor: float = 2.0
+    longest_s: float = 300.0
+    jitter: float = 0.1
+    never: tuple[str, ...] = ()
+    rules: dict[str, _PlainRetry] = {}
+
+    def build(self) -> Retry:
+        rules: dict[ErrorClass, Retry] = {name: rule.build() for name, rule in self.rules.items()}
+        return Retry(self.first_s, self.factor, self.longest_s, self.jitter, self.never, rules)
+
+
+class _PlainRules(msgspec.Struct, forbid_unknown_fields=True):
+    limits: tuple[dict[str, Any], ...] = ()
+    aging_s: float | None = None
+    retry: _PlainRetry | None = None
+
+
+def arguments_in(plain: object) -> dict[str, Any]:
+    """Return the arguments of `configure` that plain data has, such as JSON of a command.
+
+    Raises:
+        InvalidError: They are not rules of a queue.
+    """
+    try:
+        rules = msgspec.convert(plain, _PlainRules)
+        limits = [Limit(**each) for each in rules.limits]
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidError(f"these are not rules of a queue: {error}") from error
+    retry = None if rules.retry is None else rules.retry.build()
+    return {"limits": limits, "aging_s": rules.aging_s, "retry": retry}
+
+
 def check_retry(retry: Retry) -> tuple[Any, ...]:
     """Return the fields of rules for errors as they are stored.
 

@@ -520,7 +520,7 @@ class TaskSteps:
                 memory.idle = None
 
     async def _wait(self, due_ms: int | None = None) -> Waits:
-        # Steps side by side begin first, because none may begin after this. A store in memory lets none in.
+        # Let steps side by side begin first: none may begin after this, and a store in memory never yields.
         await self._executor.runner.sleep(0)
         waits = self._steps.waits = self._steps.waits or Waits()
         if due_ms is not None:

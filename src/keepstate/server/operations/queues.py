@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
-from keepstate.engine.queue.queue import Queue
-from keepstate.engine.queue.retry import Retry
-from keepstate.engine.queue.rules import ActiveRules, Limit
+from keepstate.engine.queue.rules import arguments_in
 from keepstate.engine.queue.tasks import TaskState
-from keepstate.errors import InvalidError
 from keepstate.server.operations.tasks import Kind, RequeueResult, Task, TaskTotals, show_task
 from keepstate.server.operations.values import Body, Delay, Done, Seconds
 from keepstate.server.table import (
@@ -118,7 +115,7 @@ async def get_queue(call: Call, query: InSpace) -> QueueSummary:
     """Return the rules of a queue, and the number of its tasks."""
     queue = call.space(query).queue
     rules = await queue.rules()
-    shown = show_rules(rules)
+    shown = msgspec.convert(rules, QueueRules, from_attributes=True)
     return QueueSummary(
         rules.is_paused,
         list(rules.paused_kinds),
@@ -129,37 +126,9 @@ async def get_queue(call: Call, query: InSpace) -> QueueSummary:
     )
 
 
-def show_rules(rules: ActiveRules) -> QueueRules:
-    """Return the rules of a queue as `configure_with` takes them."""
-    return msgspec.convert(rules, QueueRules, from_attributes=True)
-
-
-def rules_in(value: object) -> QueueRules:
-    """Return the rules of a queue in builtin values.
-
-    Raises:
-        InvalidError: They are not such rules.
-    """
-    try:
-        return msgspec.convert(value, QueueRules)
-    except msgspec.ValidationError as error:
-        raise InvalidError(f"these are not rules of a queue: {error}") from error
-
-
-async def configure_with(queue: Queue, rules: QueueRules) -> None:
-    """Set the limits, the aging and the retries of a queue."""
-    limits, retry = [Limit(**msgspec.structs.asdict(each)) for each in rules.limits], None
-    if rules.retry is not None:
-        others = {name: Retry(**msgspec.structs.asdict(rule)) for name, rule in rules.retry.rules.items()}
-        given: dict[str, Any] = msgspec.structs.asdict(rules.retry)
-        given["rules"] = others
-        retry = Retry(**given)
-    await queue.configure(limits=limits, aging_s=rules.aging_s, retry=retry)
-
-
 async def configure_queue(call: Call, query: InSpace, body: QueueRules) -> Done:
     """Set the limits, the aging and the retries of a queue."""
-    await configure_with(call.space(query).queue, body)
+    await call.space(query).queue.configure(**arguments_in(msgspec.to_builtins(body)))
     return Done()
 
 

@@ -201,16 +201,6 @@ class Times(Stage):
         for name in (*inside, *outside):
             await store.drop(name)
 
-    async def test_the_limit_of_a_sweep_counts_over_all_spaces(self, store: StoreBase, space: str) -> None:
-        keys = [b"\x02%d" % number for number in range(3)]
-        for number in range(3):
-            await applied(store, f"{space}/{number}", *(Put(key, b"1", ttl_ms=SHORT_MS) for key in keys))
-        await self.pass_time(SHORT_MS)
-
-        steps = [await store.sweep(f"{space}/", limit=4) for _ in range(4)]
-
-        assert max(steps) <= 4 and sum(steps) == 9
-
     async def test_sweeps_of_one_entry_come_to_every_space(self, store: StoreBase, space: str) -> None:
         names = [f"{space}/{number}" for number in range(3)]
         for name in names:
